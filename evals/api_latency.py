@@ -1,9 +1,10 @@
 """What the API adds to the engine's first token: `python -m evals.api_latency URL KEY [--limit N]`.
 
 Asks a running desk the sample questions, streamed, over one connection: the whole desk, and its language model alone.
-The time to the first piece of text, as the client sees it, minus what the engine says it took from submission to its
-first token. Search and decision are part of the desk's work and listed apart. Start the desk with
-WARMDESK_ANSWER_MODE=free: a checked answer shows nothing before its first sentence is whole.
+KEY has the scopes chat and admin: others see rounded times. What is measured is the time to the first piece of text, as
+the client sees it, minus what the engine says it took from submission to its first token. Search and decision are part
+of the desk's work and listed apart. Start the desk with WARMDESK_ANSWER_MODE=free: a checked answer shows nothing
+before its first sentence is whole.
 """
 
 import argparse

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -16,6 +17,9 @@ import pytest
 from api_site import ApiSite, served_api
 
 from app.api.errors import UNEXPECTED
+from app.api.replies import times
+from app.domain.answers import AnswerTimings
+from app.domain.callers import Caller
 from app.domain.errors import DeskError
 from app.web.serve import bind
 
@@ -60,6 +64,12 @@ def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client
     assert {"retrieve", "load", "prefill", "ttft", "total"} == set(desk["timings_ms"])
     assert desk["conversation_id"]
     assert desk["message_id"]
+
+
+def test_only_admins_see_exactly_how_long_search_and_memory_took() -> None:
+    timings = AnswerTimings(retrieve=12.3, load=6.2, prefill=98.4, ttft=118.2, total=1904.0)
+    assert times(timings, Caller(scopes=frozenset({"chat"}))) == {**asdict(timings), "retrieve": 10.0, "load": 10.0}
+    assert times(timings, Caller(scopes=frozenset({"chat", "admin"}))) == asdict(timings)
 
 
 def test_a_conversation_goes_on_and_finds_what_it_computed(client: openai.OpenAI) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from desks import finish, small_desk, write_pages
 
+from app.access.keys import Keys
 from app.cli.main import main
 from app.desk.changes import Changes
 from app.desk.doctor import data_folder, documents, encoded_passages, run
@@ -28,11 +29,14 @@ from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage import archive, archiving, migrations, tables
+from app.storage.accounts import Accounts
 from app.storage.archive import MANIFEST, ArchivedFile, Manifest, read_archive
 from app.storage.archiving import back_up_folder
 from app.storage.database import open_database
+from app.storage.files import old_copies
 from app.storage.lock import lock_data_folder
-from app.storage.restoring import restore_folder
+from app.storage.restoring import Access, restore_folder
+from app.storage.sessions import Sessions
 from app.storage.swap import SWAP_FILE, undo_swap
 from app.web.command_socket import command_socket
 from evals.tiny_desk import small_settings
@@ -131,6 +135,42 @@ def test_it_is_put_back_into_a_new_folder_which_may_be_elsewhere(tmp_path: Path)
     with closing(sqlite3.connect(new.data_dir / "warmdesk.sqlite3")) as connection:
         paths = {path for [path] in connection.execute("SELECT path FROM documents")}
     assert paths == {str(new.data_dir / "uploads/shop/one.md"), str(tmp_path / "desk-help/two.md")}
+
+
+def test_a_restore_ends_sign_ins_and_names_who_may_come_in(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    with closing(open_database(settings.database_url)) as database:
+        accounts, keys = Accounts(database), Keys(database)
+        accounts.add("ann", "admin", "hash")
+        ann = accounts.named("ann")
+        assert ann is not None
+        token = Sessions(database).start(ann)
+        for name in ("old", "shop"):
+            keys.create(name)
+        keys.revoke("old")
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    new = Settings(data_dir=tmp_path / "new")
+    assert restore_folder(new, made.file).access == Access(("ann",), ("shop",))
+    for one, is_signed_in in ((settings, True), (new, False)):
+        with closing(open_database(one.database_url)) as database:
+            assert (Sessions(database).account(token) is not None) == is_signed_in
+
+
+def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    for folder in (settings.data_dir, tmp_path):
+        for name in (".restore-half/warmdesk.sqlite3", ".upload-half/database"):
+            (folder / name).parent.mkdir()
+            (folder / name).write_text("what customers wrote")
+    with lock_data_folder(settings.data_dir, "test"):
+        pass
+    assert [path.name for path in settings.data_dir.glob(".*")] == []
+    back_up_folder(settings, tmp_path / "one.tar.gz")
+    assert (tmp_path / ".upload-half").exists(), "somebody may be writing it"
+    os.utime(tmp_path / ".upload-half", (0, 0))
+    back_up_folder(settings, tmp_path / "two.tar.gz")
+    assert not (tmp_path / ".upload-half").exists()
+    assert old_copies(settings.data_dir) == [str(settings.data_dir / "replaced-2026-01-01-000000")]
 
 
 def test_what_is_there_is_kept_aside_and_only_with_force(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ list is shown. Uploads and forgetting one document are in test_app_document_rout
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from app.domain.synced_folders import SyncedFolder
 from app.storage.audit import Audit
 from app.web.document_routes import SHOWN
 from app.web.passage_routes import SHOWN as PASSAGES_SHOWN
+from app.web.source_routes import saved_file
 
 ZH = {"accept-language": "zh-CN"}
 NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
@@ -250,6 +252,30 @@ def test_its_file_is_saved_and_never_opened_here(site: Site, admin: TestClient, 
     saved = admin.get("/admin/documents/30/file")
     assert saved.headers["content-type"] == "application/octet-stream"
     assert saved.headers["content-disposition"].startswith("attachment")
+
+
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_a_link_that_took_the_place_of_a_file_is_not_followed(
+    site: Site, admin: TestClient, tmp_path: Path, place: str
+) -> None:
+    secret, file = tmp_path / "private" / "page.html", tmp_path / "help" / "page.html"
+    for one in (secret, file):
+        one.parent.mkdir()
+        one.write_text(str(one))
+    site.desk.listed[str(file)] = fake_document(str(file), "Page", number=31)
+    assert admin.get("/admin/documents/31/file").text == str(file)
+    file.unlink()
+    if place == "folder":
+        file.parent.rmdir()
+    link = file if place == "file" else file.parent
+    link.symlink_to(secret if place == "file" else secret.parent)
+    assert admin.get("/admin/documents/31/file").status_code == 404
+    assert saved_file(file).status_code == 404, "as customers get it"
+
+
+def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "page.html")
+    assert saved_file(tmp_path / "page.html").status_code == 404
 
 
 def test_where_the_model_has_each_passage(tmp_path: Path) -> None:

@@ -99,6 +99,17 @@ def test_a_file_named_twice_is_taken_in_once(tmp_path: Path, pages: Path) -> Non
     assert documents(report) == (4, 0, 0, 0)
 
 
+def test_a_link_that_took_the_place_of_a_file_is_gone(tmp_path: Path, pages: Path) -> None:
+    (tmp_path / "private.md").write_text("# Private\n\nNobody reads this sentence.\n")
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([pages])
+        (pages / "returns.md").unlink()
+        (pages / "returns.md").symlink_to(tmp_path / "private.md")
+        report = desk.ingest([pages], sync=True)
+        assert names(desk) == ["gift-cards.md", "shipping.html", "stores.txt"]
+    assert report.removed == 1
+
+
 # --- files that cannot be read -----------------------------------------------------------------------------
 
 

@@ -170,7 +170,7 @@ def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
         "Disk",
         "Read now",
         REASON_WORDS["document changed"],
-        "9.3 ms",
+        "10 ms",
         "1.90 s",
     ):
         assert words in text

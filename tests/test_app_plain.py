@@ -17,6 +17,7 @@ from app.domain.errors import DeskError
 from app.domain.plain import PlainAnswer, PlainOptions, Said
 from app.domain.served import Served
 from cache.prompt.chat_template import PLAIN, derive_template
+from cache.prompt.parts import Text
 
 SHORT = PlainOptions(max_tokens=6)
 QUESTION = Said("user", "What is the capital of Peru? " * 10)
@@ -33,6 +34,15 @@ def said(desk: Service, *messages: Said, owner: str = "k-1", options: PlainOptio
     pieces = list(stream)
     assert "".join(pieces) == stream.answer.text
     return stream.answer
+
+
+def test_what_is_private_does_not_reach_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr("app.answering.plain.Text", lambda text, **more: read.append(text) or Text(text=text, **more))
+    with small_desk(tmp_path, redact=True) as desk:
+        said(desk, Said("system", "Write to us@shop.example."), Said("user", "I am ann@x.example."))
+    assert "I am [e-mail]." in read
+    assert "Write to us@shop.example." in read, "what the program says of itself stays"
 
 
 RULE, WHY = Said("system", "You answer."), Said("user", "Why?")

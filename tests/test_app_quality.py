@@ -26,7 +26,7 @@ from app.storage.tables import MessageRow
 from app.storage.transcripts import Transcripts
 from app.support.groups import Grouping
 from evals.hashed_search import HashEmbedder
-from retrieval.search.last_questions import REMEMBERED, LastQuestionsEmbedder
+from retrieval.search.one_question import OneQuestionEmbedder, one_question
 
 NOW = datetime(2026, 3, 12, tzinfo=UTC)
 
@@ -48,7 +48,7 @@ def test_questions_in_a_language_that_the_embedder_does_not_know_are_grouped_by_
     assert [[one.question for one in group.answers] for group in groups] == [asked[:2], asked[2:]]
 
 
-def test_a_question_is_embedded_once() -> None:
+def test_a_question_is_embedded_once_and_then_not_remembered() -> None:
     class Counting(HashEmbedder):
         asked: list[str] = []  # noqa: RUF012
 
@@ -56,14 +56,16 @@ def test_a_question_is_embedded_once() -> None:
             self.asked += texts
             return self.embed_documents(texts)
 
-    embedder = LastQuestionsEmbedder(Counting())
-    one, other = (embedder.embed_queries(["a b", "c"]) for _ in range(2))
-    assert (one == other).all()
-    assert (embedder.embed_queries(["c"]) == one[1:]).all()
+    embedder = OneQuestionEmbedder(Counting())
+    with one_question():
+        one, other = (embedder.embed_queries(["a b", "c"]) for _ in range(2))
+        assert (one == other).all()
+        assert (embedder.embed_queries(["c"]) == one[1:]).all()
     assert Counting.asked == ["a b", "c"]
-    embedder.embed_queries([str(number) for number in range(REMEMBERED)])
+    with one_question():  # somebody else's, who would see by the time whether it was asked before
+        embedder.embed_queries(["c"])
     embedder.embed_queries(["c"])
-    assert Counting.asked.count("c") == 2
+    assert Counting.asked.count("c") == 3
     assert embedder.embed_queries([]).shape == (0, embedder.dimension)
 
 

@@ -111,6 +111,19 @@ def test_a_frame_asks_with_its_token_and_sees_only_its_own(site: Site) -> None:
     assert "no longer there" in ask(bob, "And now?", end["conversation_id"])[-1]["live"]
 
 
+def test_a_frame_saves_and_deletes_what_is_kept_with_its_token(site: Site) -> None:
+    page = site.client().get("/widget").text
+    assert all(f'data-act="{act}"' in page for act in ("keep", "erase", "erased"))
+    ann, bob = frame(site), frame(site)
+    for one in (ann, bob):
+        ask(one, "Can I return it?")
+    saved = ann.get("/my-data")
+    assert saved.headers["content-disposition"] == 'attachment; filename="my-data.json"'
+    assert len(saved.json()["conversations"]) == 1
+    assert ann.post("/my-data/delete").json()["conversations"] == 1
+    assert [len(one.get("/my-data").json()["conversations"]) for one in (ann, bob)] == [0, 1]
+
+
 def test_a_signed_token_is_the_customer_of_the_site(site: Site) -> None:
     one, again, other = (frame(site, signed(name)) for name in ("jo", "jo", "al"))
     shown = {"session": "one", "conversation_id": ask(one, "returns")[-1]["conversation_id"]}

@@ -196,6 +196,23 @@ def test_a_person_is_asked_for_and_sent_away(widget: Widget) -> None:
     widget.said("#wd-handoff", "our assistant again")
 
 
+def test_what_is_kept_is_deleted_after_a_second_click(widget: Widget) -> None:
+    widget.go(widget.shop.url)
+    widget.button().click()
+    widget.enter()
+    widget.ask("Can I return it?")
+    widget.said("#wd-transcript", "30 days")
+    widget.one(".wd-data summary").click()
+    widget.press("[data-act=erase]")
+    widget.said("#wd-transcript", "30 days")
+    widget.press("[data-act=erased]")
+    widget.said("#wd-transcript", "Do gift cards expire?")
+    widget.go(widget.shop.url)
+    widget.button().click()
+    widget.enter()
+    widget.said("#wd-transcript", "Do gift cards expire?")
+
+
 def test_escape_closes_and_gives_the_focus_back(widget: Widget) -> None:
     widget.go(widget.shop.url)
     widget.button().send_keys("\n")

@@ -209,7 +209,7 @@ def test_openai_backend_asks_again_before_the_first_word(failing: httpx.Response
 
 def test_openai_backend_asks_three_times_at_most_and_never_after_a_long_wait() -> None:
     server = FakeServer(httpx.Response(503, text="loading the model"))
-    with pytest.raises(Refusal, match="loading the model"):
+    with pytest.raises(Refusal, match="503"):
         tried(server)
     assert len(server.chats) == 3
     server = FakeServer(httpx.Response(429, headers={"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}))
@@ -251,13 +251,18 @@ def test_openai_backend_asks_nothing_again_after_the_first_word(reply: httpx.Res
         ),
         (httpx.Response(404, json={"message": "no such"}), ServerFailed, "has no model 'm' or no chat .it has other"),
         (
-            httpx.Response(400, json={"error": "sk-secret is odd"}),
+            httpx.Response(400, json={"error": {"message": "sk-secret, or: Where is my order?", "code": "odd"}}),
             ServerFailed,
-            r"refused the request .400, \.\.\. is odd",
+            "refused the request .400, odd.: look at its log",
         ),
-        (httpx.Response(429, headers={"retry-after": "99"}), EngineFull, "is busy .no reason given.: try again soon"),
+        (httpx.Response(429, headers={"retry-after": "99"}), EngineFull, "is busy .429.: try again soon"),
         (stream(["data: <html>\n\n"]), ServerFailed, "sent what is no event"),
-        (stream([event(error={"message": "odd", "code": 418})]), ServerFailed, "refused the request .418, odd"),
+        (stream([event(error={"message": "odd", "code": 418})]), ServerFailed, "refused the request .418.: look"),
+        (
+            httpx.Response(500, json={"error": {"type": "my order?"}}),
+            ServerFailed,
+            "cannot answer now .500.: ask",
+        ),
     ],
 )
 def test_openai_backend_says_what_is_wrong_in_one_line(
@@ -268,7 +273,8 @@ def test_openai_backend_says_what_is_wrong_in_one_line(
     with caplog.at_level(logging.DEBUG), engine_for(server) as engine, pytest.raises(kind, match=line) as raised:
         said(engine)
     assert "\n" not in str(raised.value)
-    assert "sk-secret" not in str(raised.value) + caplog.text + repr(SPEC)
+    for private in ("sk-secret", "my order"):  # a server's words often repeat the question
+        assert private not in str(raised.value) + caplog.text + repr(SPEC)
 
 
 def test_openai_backend_says_once_that_the_server_is_away_and_that_it_is_back(

@@ -64,6 +64,10 @@ class Decider:
 
     def decide(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Decision:
         """Search where it is needed, and decide. A follow-up is also searched together with the question before it."""
+        with self._finder.one_question():
+            return self._decided(question, past, collections)
+
+    def _decided(self, question: str, past: Sequence[PastMessage], collections: Sequence[str]) -> Decision:
         earlier = earlier_question(past)
         language = language_of(question, "en" if earlier is None else language_of(earlier))
         stands_alone = earlier is None or may_stand_alone(question)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from app.domain.answers import BETWEEN, Outcome, from_documents
+from app.domain.lengths import LONGEST_PAST
 from app.domain.plain import Said
 from app.domain.settings import Settings
 from app.privacy.redaction import redact
@@ -21,18 +22,31 @@ def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
     """The messages as the next prompt needs them. Neighbours of one role are one message; system messages are left out,
     because the desk has a system text of its own.
     """
-    spoken = [one for one in messages if one.role != "system"]
+    spoken = [one for one in latest(messages) if one.role != "system"]
     past: list[PastMessage] = []
     question = ""
     for role, same in groupby(spoken, lambda one: one.role):
         text = "\n\n".join(one.text.strip() for one in same)
         if role == "user":
+            if len(text) > settings.max_question_chars:  # it was refused when it was asked
+                question = ""
+                continue
             question = redact(text) if settings.redact else text
             past.append(PastMessage(role=role, text=question))
         else:
             outcome = outcome_of(question, text, settings)
             past.append(PastMessage(role=role, text=from_documents(text, outcome), outcome=outcome))
     return past
+
+
+def latest(messages: Sequence[Said]) -> Sequence[Said]:
+    """The last messages that have `LONGEST_PAST` characters together, whole."""
+    room = LONGEST_PAST
+    for place in range(len(messages) - 1, -1, -1):
+        room -= len(messages[place].text)
+        if room < 0:
+            return messages[place + 1 :]
+    return messages
 
 
 def outcome_of(question: str, said: str, settings: Settings) -> Outcome:

@@ -60,7 +60,7 @@ class Prefetching:
         """Search for a text that a visitor types, in place of what was typed before. Returns when it is searched; does
         nothing while questions are answered, others are searched for, or the same was searched for before.
         """
-        if not is_enough(text):
+        if len(text) > self._answering.settings.max_question_chars or not is_enough(text):
             self.cancel(owner)
             return
         mark = hash((text, conversation_id))

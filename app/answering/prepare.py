@@ -9,6 +9,7 @@ from app.answering.curated import CuratedAnswers
 from app.answering.decide import Decider, Decision
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
+from app.domain.lengths import check_length
 from app.domain.notices import OLDER_TURNS_LEFT_OUT
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder, FoundPassage, SearchResults
@@ -52,15 +53,11 @@ def valid_question(question: str, settings: Settings) -> str:
     surrogate pair, and, if the settings say so, without addresses and numbers of people. Raises DeskError for one that
     cannot be asked.
     """
+    check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
-    limit = settings.max_question_chars
     if not question:
         raise DeskError("the question is empty: write one", code="question-empty")
-    if len(question) > limit:
-        raise DeskError(
-            f"the question has {len(question):,} characters, the limit is {limit:,}: shorten it",
-            code="question-too-long",
-        )
+    check_length(question, settings.max_question_chars)  # an escape is longer than what it stands for
     return redact(question) if settings.redact else question
 
 

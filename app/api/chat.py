@@ -19,6 +19,7 @@ from app.api.running import RunningAnswer
 from app.api.wire import ChatRequest, Message
 from app.desk.interface import Desk
 from app.domain.answers import Answer
+from app.domain.callers import Caller
 from app.domain.plain import PlainAnswer, PlainOptions, Said
 
 SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -30,6 +31,7 @@ class Replying:
 
     running: "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]"
     reply: ChatReply
+    caller: Caller
     has_system: bool
 
 
@@ -47,6 +49,7 @@ def chat_router(desk: Desk, keys: Keys) -> APIRouter:
         asked = Replying(
             _start(desk, body, owner_of(caller, body.user)),
             ChatReply(f"chatcmpl-{uuid4().hex}", int(time.time()), body.model),
+            caller,
             any(message.role in ("system", "developer") for message in body.messages),
         )
         pieces = aiter(asked.running)
@@ -89,9 +92,9 @@ def _end(asked: Replying) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
     """The finished answer, why it ended, and what only a desk has."""
     answer = asked.running.answer
     if isinstance(answer, PlainAnswer):
-        return answer, answer.finish_reason, plain_fields(answer)
+        return answer, answer.finish_reason, plain_fields(answer, asked.caller)
     notice = SYSTEM_LEFT_OUT if asked.has_system else None
-    return answer, "length" if answer.is_cut else "stop", desk_fields(answer, notice)
+    return answer, "length" if answer.is_cut else "stop", desk_fields(answer, asked.caller, notice)
 
 
 async def _whole(request: Request, asked: Replying, pieces: AsyncIterator[str]) -> Response:

@@ -12,6 +12,7 @@ from app.api.replies import listed, not_found, summary_reply, turn_reply
 from app.api.wire import FeedbackRequest
 from app.desk.export import export_conversation
 from app.desk.interface import Desk
+from app.domain.lengths import Id
 
 User = Annotated[str | None, Query(max_length=512, description="One of your own users, as named when asking.")]
 
@@ -30,17 +31,18 @@ def conversations_router(desk: Desk) -> APIRouter:
         )
 
     @router.get("/conversations/{conversation_id}")
-    def get_conversation(request: Request, conversation_id: str, user: User = None) -> JSONResponse:
+    def get_conversation(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
         """All messages, oldest first."""
-        turns = desk.turns(conversation_id, owner_of(caller_of(request), user))
+        caller = caller_of(request)
+        turns = desk.turns(conversation_id, owner_of(caller, user))
         if not turns:
             raise not_found("conversation")
-        messages = [turn_reply(turn) for turn in turns]
+        messages = [turn_reply(turn, caller) for turn in turns]
         return JSONResponse({"id": conversation_id, "object": "conversation", "messages": messages})
 
     @router.get("/conversations/{conversation_id}/export")
     def get_conversation_file(
-        request: Request, conversation_id: str, user: User = None, format: Literal["json", "csv", "md"] = "json"
+        request: Request, conversation_id: Id, user: User = None, format: Literal["json", "csv", "md"] = "json"
     ) -> Response:
         """The conversation as a file."""
         file = export_conversation(desk, conversation_id, owner_of(caller_of(request), user), format)
@@ -50,7 +52,7 @@ def conversations_router(desk: Desk) -> APIRouter:
         return Response(file.data, media_type=file.media_type, headers={"content-disposition": name})
 
     @router.delete("/conversations/{conversation_id}")
-    def delete_conversation(request: Request, conversation_id: str, user: User = None) -> JSONResponse:
+    def delete_conversation(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
         """Deletes it with all its messages."""
         owner = owner_of(caller_of(request), user)
         if not desk.turns(conversation_id, owner):

@@ -15,6 +15,7 @@ from app.desk.changes import Changes
 from app.desk.interface import Desk
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument
+from app.domain.lengths import Id, Line
 
 
 def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
@@ -28,13 +29,13 @@ def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
         raise not_found("document")
 
     @router.get("/documents")
-    def list_documents(collection: str | None = None) -> JSONResponse:
+    def list_documents(collection: Line | None = None) -> JSONResponse:
         """All documents, or those of a collection."""
         rows = [one for one in desk.documents() if collection in (None, one.collection)]
         return JSONResponse(listed([document_reply(one) for one in rows]))
 
     @router.get("/documents/{document_id}")
-    def get_document(document_id: str) -> JSONResponse:
+    def get_document(document_id: Id) -> JSONResponse:
         """One document."""
         return JSONResponse(document_reply(stored(document_id)))
 
@@ -56,7 +57,7 @@ def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
         return document_reply(max(kept, key=lambda one: one.loaded_at)) if kept else {}
 
     @router.delete("/documents/{document_id}")
-    def delete_document(request: Request, document_id: str) -> JSONResponse:
+    def delete_document(request: Request, document_id: Id) -> JSONResponse:
         """Removes it and everything that was made of it."""
         Changes(desk, record, caller_of(request).who).forget(stored(document_id).path)
         return JSONResponse({"id": document_id, "object": "document.deleted", "deleted": True})

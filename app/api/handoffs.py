@@ -14,6 +14,7 @@ from app.api.replies import not_found
 from app.api.wire import HandoffMessage, HandoffRequest
 from app.desk.interface import Desk
 from app.domain.handoffs import Handoff
+from app.domain.lengths import Id
 
 
 def handoffs_router(desk: Desk, keys: Keys) -> APIRouter:
@@ -42,12 +43,12 @@ def handoffs_router(desk: Desk, keys: Keys) -> APIRouter:
         return JSONResponse(_reply(handed))
 
     @router.get("/handoffs/{conversation_id}")
-    def get_handoff(request: Request, conversation_id: str, user: User = None) -> JSONResponse:
+    def get_handoff(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
         """Who answers now. What agents write is among the messages of the conversation."""
         return JSONResponse(_reply(its(conversation_id, owner_of(caller_of(request), user))))
 
     @router.post("/handoffs/{conversation_id}/messages")
-    def write_to_person(request: Request, conversation_id: str, body: HandoffMessage) -> JSONResponse:
+    def write_to_person(request: Request, conversation_id: Id, body: HandoffMessage) -> JSONResponse:
         """What the customer says to the person."""
         caller = caller_of(request)
         count(caller, keys)
@@ -59,7 +60,7 @@ def handoffs_router(desk: Desk, keys: Keys) -> APIRouter:
         return JSONResponse(_reply(handed))
 
     @router.delete("/handoffs/{conversation_id}")
-    def end_handoff(request: Request, conversation_id: str, user: User = None) -> JSONResponse:
+    def end_handoff(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
         """Gives the conversation back to the machine."""
         owner = owner_of(caller_of(request), user)
         its(conversation_id, owner)

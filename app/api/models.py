@@ -13,6 +13,7 @@ from app.api.errors import ApiError, ApiRoute
 from app.api.replies import embeddings_reply, listed, models_reply, not_found
 from app.api.wire import EmbeddingRequest
 from app.desk.interface import Desk
+from app.domain.lengths import Line
 
 
 def models_router(desk: Desk, keys: Keys) -> APIRouter:
@@ -26,7 +27,7 @@ def models_router(desk: Desk, keys: Keys) -> APIRouter:
         return JSONResponse(listed(models_reply(desk.models(), started)))
 
     @router.get("/models/{model:path}")
-    def get_model(model: str) -> JSONResponse:
+    def get_model(model: Line) -> JSONResponse:
         """One of them."""
         for row in models_reply(desk.models(), started):
             if row["id"] == model:

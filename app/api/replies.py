@@ -12,7 +12,8 @@ from pathlib import PurePath
 from typing import Any
 
 from app.api.errors import ApiError
-from app.domain.answers import Answer, AnswerUsage, ConversationSummary, Turn
+from app.domain.answers import Answer, AnswerTimings, AnswerUsage, ConversationSummary, Turn
+from app.domain.callers import Caller
 from app.domain.documents import StoredDocument, Vectors
 from app.domain.plain import Embedded, ModelNames, PlainAnswer
 
@@ -43,7 +44,17 @@ def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
     }
 
 
-def desk_fields(answer: Answer, notice: str | None = None) -> dict[str, Any]:
+def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:
+    """Milliseconds of each stage. How long search and memory take says what others have used lately: only keys of the
+    scope admin see them exactly.
+    """
+    shown = asdict(timings)
+    if "admin" not in caller.scopes:
+        shown |= {stage: round(shown[stage], -1) for stage in ("retrieve", "load")}
+    return shown
+
+
+def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> dict[str, Any]:
     """What only an answer of the desk has. notice: one more."""
     notices = [one for one in (answer.notice, notice) if one]
     return {
@@ -52,7 +63,7 @@ def desk_fields(answer: Answer, notice: str | None = None) -> dict[str, Any]:
         "outcome": answer.outcome,
         "sources": [{**asdict(one), "document": file_name(one.document)} for one in answer.citations],
         "modules": [{**asdict(one), "document": file_name(one.document)} for one in answer.modules],
-        "timings_ms": asdict(answer.timings),
+        "timings_ms": times(answer.timings, caller),
         "policy": answer.policy,
         "exact": answer.exact,
         "grounding": answer.grounding,
@@ -60,9 +71,9 @@ def desk_fields(answer: Answer, notice: str | None = None) -> dict[str, Any]:
     }
 
 
-def plain_fields(answer: PlainAnswer) -> dict[str, Any]:
+def plain_fields(answer: PlainAnswer, caller: Caller) -> dict[str, Any]:
     """What is known of an answer of the language model alone."""
-    return {"timings_ms": asdict(answer.timings)}
+    return {"timings_ms": times(answer.timings, caller)}
 
 
 class ChatReply:
@@ -144,7 +155,7 @@ def summary_reply(summary: ConversationSummary) -> dict[str, Any]:
     }
 
 
-def turn_reply(turn: Turn) -> dict[str, Any]:
+def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
     """A message of a stored conversation; an answer with what only a desk has."""
     message: dict[str, Any] = {
         "id": turn.message_id,
@@ -153,7 +164,8 @@ def turn_reply(turn: Turn) -> dict[str, Any]:
         "created": turn.created.isoformat(),
     }
     if turn.answer is not None:
-        message |= {"feedback": turn.feedback, "usage": usage_reply(turn.answer.usage), DESK: desk_fields(turn.answer)}
+        message |= {"feedback": turn.feedback, "usage": usage_reply(turn.answer.usage)}
+        message[DESK] = desk_fields(turn.answer, caller)
     return message
 
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-MOST_MESSAGES = 1000
+from app.domain.lengths import Id, Line, LongText
+
+MOST_MESSAGES, MOST_PARTS = 1000, 1000
 MOST_INPUTS = 256
 MOST_STOPS = 4
 UNSUPPORTED = {
@@ -25,14 +27,14 @@ class TextPart(BaseModel):
     """A part of a message's content."""
 
     type: Literal["text"]
-    text: str
+    text: LongText
 
 
 class Message(BaseModel):
     """A message of a conversation. Its text is only ever text: nothing in it becomes structure of the prompt."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: LongText | Annotated[list[TextPart], Field(max_length=MOST_PARTS)]
 
     @property
     def text(self) -> str:
@@ -51,21 +53,21 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: str = Field(description='"warmdesk" for the desk, or the name of its language model.')
+    model: Line = Field(description='"warmdesk" for the desk, or the name of its language model.')
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: Annotated[str | None, Field(max_length=512, description="Keeps your users' conversations apart.")] = None
     conversation_id: Annotated[
-        str | None,
-        Field(max_length=64, description="Goes on with a stored conversation; its past is used, not the messages'."),
+        Id | None,
+        Field(description="Goes on with a stored conversation; its past is used, not the messages'."),
     ] = None
     max_tokens: Annotated[int | None, Field(ge=1, description="Of the language model alone.")] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1, description="The same under its newer name.")] = None
     temperature: Annotated[float | None, Field(ge=0, le=2, description="Of the language model alone.")] = None
     top_p: Annotated[float | None, Field(gt=0, le=1, description="Of the language model alone.")] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63, description="Of the language model alone.")] = None
-    stop: Annotated[str | list[str] | None, Field(description="Of the language model alone; up to 4.")] = None
+    stop: Annotated[Line | list[Line] | None, Field(description="Of the language model alone; up to 4.")] = None
     n: Annotated[int | None, Field(ge=1, le=1, description="One answer each.")] = None
 
     @field_validator("stop")
@@ -103,8 +105,8 @@ class ChatRequest(BaseModel):
 class EmbeddingRequest(BaseModel):
     """The body of /v1/embeddings."""
 
-    model: str = Field(description="The name of the desk's embedder; see /v1/models.")
-    input: Annotated[str | list[str], Field(description="One text, or up to 256.")]
+    model: Line = Field(description="The name of the desk's embedder; see /v1/models.")
+    input: Annotated[LongText | list[LongText], Field(description="One text, or up to 256.")]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(description="The embedder's own, if given.")] = None
     input_type: Annotated[
@@ -138,7 +140,7 @@ class EmbeddingRequest(BaseModel):
 class FeedbackRequest(BaseModel):
     """The body of /v1/feedback. value: None takes the verdict back."""
 
-    message_id: Annotated[str, Field(max_length=64)]
+    message_id: Id
     value: Literal["up", "down"] | None
     reason: Annotated[str, Field(max_length=500)] = ""
     user: Annotated[str | None, Field(max_length=512)] = None
@@ -147,7 +149,7 @@ class FeedbackRequest(BaseModel):
 class HandoffRequest(BaseModel):
     """The body of POST /v1/handoffs."""
 
-    conversation_id: Annotated[str | None, Field(max_length=64, description="Unset: a new one.")] = None
+    conversation_id: Annotated[Id | None, Field(description="Unset: a new one.")] = None
     message: Annotated[str, Field(max_length=10_000, description="What the customer says with it.")] = ""
     email: Annotated[str, Field(max_length=254, description="Where the customer wants to be answered.")] = ""
     user: Annotated[str | None, Field(max_length=512)] = None

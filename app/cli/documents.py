@@ -64,8 +64,9 @@ def forget(
     common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")]
 ) -> None:
     """Remove a document: text, vectors, keywords, quotes and encoded passages. Also beside a running desk."""
-    from app.cli.reports import print_forgotten
+    from app.cli.reports import print_forgotten, print_old_copies
     from app.domain.progress import no_progress
+    from app.storage.files import old_copies
 
     running = find_served(common)
     if running is not None:
@@ -73,5 +74,11 @@ def forget(
     else:
         with open_service(common.settings, "warmdesk forget") as service:
             forgotten = asdict(recorded(service).forget(document))
+    copies = old_copies(common.settings.data_dir)
     document_json = {"forgotten": forgotten["document"], "removed": forgotten["removed"], "left": forgotten["left"]}
-    common.show(document_json, lambda: print_forgotten(forgotten, common.settings.model_server))
+
+    def show() -> None:
+        print_forgotten(forgotten, common.settings.model_server)
+        print_old_copies(copies)
+
+    common.show({**document_json, "old_copies": copies}, show)

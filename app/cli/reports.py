@@ -3,7 +3,7 @@
 Not covered: the JSON documents of commands (`app.desk.json_output`), what the numbers mean (`app.domain.answers`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,19 @@ def print_restored(restored: dict[str, Any]) -> None:
     print(f"{restored['restored']}: {restored['files']} files of {restored['created']}")
     if restored["aside"] is not None:
         print(f"what was there before is in {restored['aside']}: delete that folder when all is well")
+    for kind, said, cure in (("accounts", "accounts", "accounts remove"), ("keys", "API keys", "keys revoke")):
+        if names := ", ".join(restored[kind]):
+            print(f"{said} as when the backup was made: {names} (`warmdesk {cure} NAME` ends one)")
     if restored["database"] is None:
         print("note: the database is on a server and not in the backup: put it back with pg_restore")
     if not restored["with_modules"]:
         print("note: the model reads the passages again when the desk is served")
+
+
+def print_old_copies(copies: Sequence[str]) -> None:
+    """Where a restored backup keeps what was there before: nothing is removed from that."""
+    if copies:
+        print(f"note: what was there before a restore is as it was in {', '.join(copies)}: delete it when all is well")
 
 
 def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> None:

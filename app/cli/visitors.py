@@ -35,15 +35,24 @@ def export(common: Common, owner: Owner = "", user: User = "") -> None:
 @takes("data_dir", "as_json")
 def delete(common: Common, owner: Owner = "", user: User = "") -> None:
     """Remove everything of a visitor, at once and for good. Also beside a running desk."""
+    from app.cli.reports import print_old_copies
+    from app.storage.files import old_copies
+
     whose, running = _owner(owner, user), find_served(common)
     if running is not None:
         erased = running.erase(whose)
     else:
         with open_service(common.settings, "warmdesk visitors delete") as service:
             erased = asdict(recorded(service).erase(whose))
-    document = {"owner": whose, **erased, "kept": KEPT}
+    copies = old_copies(common.settings.data_dir)
+    document = {"owner": whose, **erased, "kept": KEPT, "old_copies": copies}
     counts = ", ".join(f"{number:,} {name}" for name, number in erased.items())
-    common.show(document, lambda: print(f"removed of {whose}: {counts}; {KEPT}"))
+
+    def show() -> None:
+        print(f"removed of {whose}: {counts}; {KEPT}")
+        print_old_copies(copies)
+
+    common.show(document, show)
 
 
 def _owner(owner: str, user: str) -> str:

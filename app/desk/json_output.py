@@ -96,7 +96,8 @@ def backup_json(backup: Backup) -> dict[str, Any]:
 def restored_json(restored: Restored) -> dict[str, Any]:
     """The document of `restore`."""
     aside = None if restored.aside is None else str(restored.aside)
-    return {"restored": str(restored.folder), "aside": aside, **manifest_json(restored.manifest)}
+    access = {name: list(names) for name, names in asdict(restored.access).items()}
+    return {"restored": str(restored.folder), "aside": aside, **access, **manifest_json(restored.manifest)}
 
 
 def manifest_json(manifest: Manifest) -> dict[str, Any]:

@@ -53,7 +53,7 @@ from cache.serving.local_engine import start_engine
 from cache.serving.spec import EngineSpec
 from retrieval.ranking.encoder import StatementEncoder, StatementRanker
 from retrieval.search.embedding import Embedder
-from retrieval.search.last_questions import LastQuestionsEmbedder
+from retrieval.search.one_question import OneQuestionEmbedder
 from retrieval.search.reranker import CrossEncoderReranker
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
@@ -239,7 +239,7 @@ class Parts:
     @part
     def search(self) -> Search:
         """The vector index with its embedder."""
-        embedder = LastQuestionsEmbedder(self._load_embedder(self.settings))
+        embedder = OneQuestionEmbedder(self._load_embedder(self.settings))
         return Search(self.library, embedder, self.settings.index_path)
 
     @part

@@ -30,6 +30,7 @@ from app.domain.answers import Answer, Overview, Turn
 from app.domain.callers import OPERATOR
 from app.domain.documents import PassageState
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT, check_length
 from app.domain.memory_plan import MemoryPlan
 from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
 from app.domain.policies import policy_named
@@ -353,14 +354,16 @@ class Service(Parts):
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError."""
+        check_length(reason, LONGEST_LINE, "reason")
         self.history.feedback(message_id, value, self._kept(reason), owner=owner)
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
         """Give a conversation another title. Raises DeskError."""
+        check_length(title, LONGEST_LINE, "title")
         self.care.rename_conversation(conversation_id, self._kept(title), owner)
 
     def _kept(self, text: str) -> str:
-        """What a customer writes, as it is stored."""
+        """What a customer writes, as it is stored or given to a model."""
         return redact(text) if self.settings.redact else text
 
     def erase(self, owner: str) -> Erased:
@@ -382,6 +385,9 @@ class Service(Parts):
 
     def complete(self, messages: Sequence[Said], options: PlainOptions, *, owner: str) -> PlainStream:
         """Start an answer of the language model alone; see `app.answering.plain`."""
+        for one in messages:
+            check_length(one.text, LONGEST_TEXT, "message")
+        messages = [replace(one, text=self._kept(one.text)) if one.role == "user" else one for one in messages]
         if options.temperature is None:
             options = replace(options, temperature=self.settings.temperature)
         stream = complete(self.engine, messages, options, owner, self._report)
@@ -390,6 +396,8 @@ class Service(Parts):
 
     def embed(self, texts: Sequence[str], *, as_questions: bool = False) -> Embedded:
         """Texts as the vectors that search compares."""
+        for text in texts:
+            check_length(text, LONGEST_TEXT, "text")
         embedder = self.search.embedder
         vectors = embedder.embed_queries(texts) if as_questions else embedder.embed_documents(texts)
         return Embedded(vectors=vectors, tokens=embedder.count_tokens(texts))

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from opening_hours import OpeningHours, validate
 
 _DAY = re.compile(r"\b(mo|tu|we|th|fr|sa|su)(n|e|es|d|dnes|u|urs|i|t|tur)?(day)?\b", re.IGNORECASE)
-_ZONE = re.compile(r"(.+?)\s+([A-Za-z]+(?:/[\w+-]+)+|UTC)")
+_ZONE = re.compile(r"(.*\S)\s+([A-Za-z]+(?:/[\w+-]+)+|UTC)")
 
 
 @dataclass(frozen=True, slots=True)

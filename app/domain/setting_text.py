@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 
-_ROW = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*"|[^"=]+?)\s*=\s*(?P<value>.*)')
+_ROW = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*"|[^"=\s]+(?:\s+[^"=\s]+)*)\s*=\s*(?P<value>.*)')
 
 
 def lines_of(text: str, also: str = "\n") -> tuple[str, ...]:

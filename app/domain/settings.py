@@ -22,6 +22,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, TypeAdapt
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_TEXT
 from app.domain.model_server import NO_SETTINGS, ModelServer, model_server
 from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
@@ -52,9 +53,10 @@ def parse_size(text: object) -> object:
     """
     if not isinstance(text, str):
         return text
-    if re.fullmatch(r"\s*\d{1,15}(\.\d{1,9})?\s*([kmgt]?i?b)?\s*", text, re.ASCII | re.IGNORECASE) is None:
+    text = text.strip()
+    if re.fullmatch(r"\d{1,15}(\.\d{1,9})?\s*([kmgt]?i?b)?", text, re.ASCII | re.IGNORECASE) is None:
         raise ValueError(f"{text!r} is not a size")
-    return int(TypeAdapter(ByteSize).validate_python(text.strip()))
+    return int(TypeAdapter(ByteSize).validate_python(text))
 
 
 def _folder(raw: object) -> Path:
@@ -201,7 +203,7 @@ class Settings(BaseSettings):
     session_headers: Headers = ("x-session-id", "X-SMG-Routing-Key")
     """Headers that tell the routers before such servers which requests belong together: a name made of the
     conversation's, which says nothing of it."""
-    send_cache_salt: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
+    send_cache_salt: bool = Field(default=True, json_schema_extra={"needs": "true or false"})
     """Whether such a server is sent `cache_salt` (vLLM, TensorRT-LLM), another one for each customer: then no customer
     can tell from response times what another one has asked, and none shares the beginning of a prompt."""
     send_prompt_cache_key: bool = Field(default=False, json_schema_extra={"needs": "true or false"})
@@ -350,7 +352,7 @@ class Settings(BaseSettings):
     faq_threshold: Annotated[float | None, _between(0, 1, "a number")] = None
     """How alike the two questions must be for that; words that tell what is asked must be the same in any case. Unset:
     0.85."""
-    max_question_chars: Annotated[int, _between(1, 1_000_000)] = 4000
+    max_question_chars: Annotated[int, _between(1, LONGEST_TEXT)] = 4000
     """Longest question, in characters."""
     system_text: NonEmpty = (
         "You are a friendly customer service assistant. Answer the customer's question in one to three short "

@@ -15,6 +15,7 @@ from retrieval.answerability.classifier import AnswerabilityClassifier
 from retrieval.answerability.features import FoundPassageText
 from retrieval.answerability.judge import JudgedStatements, judge
 from retrieval.documents.document import with_headings
+from retrieval.search.one_question import one_question
 from retrieval.search.reranker import Reranker, rerank
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.statement import Kind
@@ -86,6 +87,9 @@ class Finder:
     ) -> None:
         self._library, self._search, self._statements = library, search, statements
         self.classifier, self._reranker = classifier, reranker
+
+    one_question = staticmethod(one_question)
+    """Within it, what is found more than once of a question is embedded once."""
 
     def find(
         self, question: str, *, earlier: str | None = None, count: int, collections: Collection[str] = ()

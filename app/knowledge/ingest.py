@@ -382,8 +382,10 @@ class Ingestion:
 
 
 def is_gone(path: Path) -> bool:
-    """Whether a file is certainly gone: a file in a folder that cannot be entered is not."""
+    """Whether a file is certainly gone; if a link has taken its place, it is. A file in a folder that cannot be entered
+    is not.
+    """
     try:
-        return not path.exists()
+        return not path.exists() or path.resolve() != path
     except OSError:
         return False

@@ -23,16 +23,12 @@ from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, read_archive, write_archive
 from app.storage.backup import ENDING
 from app.storage.database import sqlite_file
-from app.storage.files import PARTIAL, sync_folder
+from app.storage.files import ABANDONED_S, PARTIAL, REPLACED, STAGED, remove_abandoned, sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
 from app.storage.swap import SWAP_FILE
 
 DATABASE = "warmdesk.sqlite3"
 """Where a database stands in the archive that does not lie in the data folder."""
-REPLACED = "replaced-"
-"""What the names of folders begin with that a restored backup took the place of."""
-STAGED = ".restore-"
-"""And those that are being restored."""
 EVALS = "evals"
 """What measurements keep for their next run."""
 _NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
@@ -76,6 +72,7 @@ def back_up_folder(
         raise DeskError(f"there is no folder {file.parent}: make it first", code="no-such-file")
     database = sqlite_file(settings.database_url)
     note = "" if database is not None else "the database is on a server and not in the archive: save it with pg_dump"
+    remove_abandoned(file.parent, ABANDONED_S)  # copies of the database, of backups that were killed
     with explained(file), tempfile.TemporaryDirectory(dir=file.parent, prefix=PARTIAL) as scratch:
         copy, archive = Path(scratch, "database"), Path(scratch, "archive")
         about = _about(folder, with_modules)

@@ -1,12 +1,23 @@
-"""Writing a file of the data folder completely or not at all."""
+"""Writing a file of the data folder completely or not at all; opening one that nobody put a link in place of."""
 
 import os
+import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 PARTIAL = ".upload-"
 """What the names of files begin with that are not complete yet."""
+STAGED = ".restore-"
+"""And those of folders that are being restored."""
+REPLACED = "replaced-"
+"""And those of folders that a restored backup took the place of."""
+ABANDONED_S = 86_400.0
+"""What has not changed for so long, nobody writes any more."""
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
@@ -26,6 +37,43 @@ def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lamb
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+def open_without_links(file: Path) -> BinaryIO | None:
+    """A file to be read, or None if there is none, or a link anywhere in its path. Who may write in a folder of
+    documents may put a link to any file there, after the document was read.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not keep us waiting
+    except OSError:
+        return None
+    is_it = False
+    with suppress(OSError, RuntimeError):  # it is removed just now, or links lead round in a circle
+        opened = os.fstat(descriptor)
+        is_it = stat.S_ISREG(opened.st_mode) and file.resolve() == file and os.path.samestat(opened, os.stat(file))
+    if is_it:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    return None
+
+
+def remove_abandoned(folder: Path, seconds: float = 0.0) -> None:
+    """Remove what processes left in a folder that were killed while they wrote or restored. seconds: for how long it
+    has not changed, where others may be writing now.
+    """
+    for left in (*folder.glob(f"{PARTIAL}*"), *folder.glob(f"{STAGED}*")):
+        with suppress(OSError):  # another process has just removed it, or it is another user's
+            if time.time() - left.lstat().st_mtime < seconds:
+                continue
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+
+
+def old_copies(folder: Path) -> list[str]:
+    """The folders in a data folder that a restored backup took the place of. All that was there before is in them."""
+    return sorted(str(path) for path in folder.glob(f"{REPLACED}*") if path.is_dir())
 
 
 def sync_folder(folder: Path) -> None:

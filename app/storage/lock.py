@@ -16,7 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from app.domain.errors import DeskError
-from app.storage.files import replace_file
+from app.storage.files import remove_abandoned, replace_file
 from app.storage.swap import undo_swap
 
 LOCK_FILE = "warmdesk.lock"
@@ -54,6 +54,7 @@ def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
             _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
             if undo_swap(folder):
                 log.warning("a restore did not come to its end: %s is as it was before; restore again", folder)
+            remove_abandoned(folder)
         yield
     finally:
         with suppress(OSError):  # a file that is left does no harm: it is read only while somebody holds the lock

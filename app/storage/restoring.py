@@ -19,8 +19,8 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, read_archive
-from app.storage.archiving import REPLACED, STAGED, check_database, explained, is_left_out
-from app.storage.files import sync_folder
+from app.storage.archiving import check_database, explained, is_left_out
+from app.storage.files import REPLACED, STAGED, sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrations import MIGRATIONS
 from app.storage.swap import swap
@@ -35,12 +35,25 @@ _PATHS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """Names of the accounts and of the API keys in use that a database has. Some may have been removed since it was
+    saved: they are back.
+    """
+
+    accounts: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
-    """A backup that was put back. aside: where everything is now that was in the folder before; None: it was empty."""
+    """A backup that was put back. aside: where everything is now that was in the folder before; None: it was empty.
+    access: who may come in again as at the time of the backup.
+    """
 
     folder: Path
     manifest: Manifest
     aside: Path | None
+    access: Access
 
 
 def restore_folder(
@@ -69,14 +82,14 @@ def restore_folder(
                 )
             with tempfile.TemporaryDirectory(dir=folder, prefix=STAGED) as name:
                 staged = Path(name)
-                manifest = read_archive(file, staged, progress)
+                manifest, access = read_archive(file, staged, progress), Access()
                 if manifest.database is not None:
-                    _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
+                    access = _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
                 _sync(staged)
                 aside = _aside(folder) if there else None
                 old = [] if aside is None else [(path, aside / path.name) for path in there]
                 swap(folder, [*old, *((path, folder / path.name) for path in sorted(staged.iterdir()))])
-    return Restored(folder, manifest, aside)
+    return Restored(folder, manifest, aside, access)
 
 
 def check_version(file: Path, manifest: Manifest) -> None:
@@ -95,8 +108,10 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:3]]
 
 
-def _prepare(database: Path, before: str, now: str) -> None:
-    """Check a database, and let it name files of the data folder by where they are now."""
+def _prepare(database: Path, before: str, now: str) -> Access:
+    """Check a database, let it name files of the data folder by where they are now, and end all sign-ins: they may have
+    been ended since.
+    """
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
             check_database(connection)
@@ -107,8 +122,17 @@ def _prepare(database: Path, before: str, now: str) -> None:
                         f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
                         [now, len(before) + 1, len(before) + 1, before + os.sep],
                     )
+            if "sessions" in tables:
+                connection.execute("DELETE FROM sessions")
+            accounts = _names(connection, "accounts") if "accounts" in tables else ()
+            keys = _names(connection, "api_keys WHERE revoked IS NULL") if "api_keys" in tables else ()
+            return Access(accounts, keys)
     except sqlite3.Error as error:
         raise DeskError(f"the database of the backup cannot be used: {error}", code="archive-damaged") from error
+
+
+def _names(connection: sqlite3.Connection, where: str) -> tuple[str, ...]:
+    return tuple(name for [name] in connection.execute(f"SELECT name FROM {where} ORDER BY name"))
 
 
 def _sync(folder: Path) -> None:

@@ -12,6 +12,7 @@ import tomlkit
 from tomlkit.exceptions import ParseError
 
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.settings import Settings, names_of, settings_in, value_in
 
 
@@ -44,6 +45,7 @@ class SettingsFile:
             self._write(tomlkit.dumps(document))
 
     def _changed(self, key: str, text: str) -> tomlkit.TOMLDocument:
+        check_length(text, LONGEST_TEXT, "value")
         document = self._read()
         for name in names_of(key)[1:]:
             document.pop(name, None)

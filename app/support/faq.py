@@ -14,6 +14,7 @@ from pathlib import Path
 
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.progress import Progress, no_progress
 from app.domain.quality import FaqDraft, FaqPair, FaqSaved
 from app.knowledge.ingest import IngestReport
@@ -96,6 +97,8 @@ class FaqEditor:
 
 def checked(draft: FaqDraft) -> FaqDraft:
     """The draft without space around its texts and without empty or repeated wordings. Raises DeskError."""
+    for text in (draft.question, draft.answer, *draft.wordings):
+        check_length(text, LONGEST_TEXT, "text")
     question, answer = one_line(draft.question), draft.answer.strip()
     wordings = list(dict.fromkeys(text for text in map(one_line, draft.wordings) if text and text != question))
     if not question:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from app.domain.callers import is_customer
 from app.domain.errors import DeskError
 from app.domain.handoffs import Handoff, HandoffReason, HandoffState
+from app.domain.lengths import LONGEST_LINE, check_length
 from app.domain.office_hours import is_open
 from app.domain.settings import Settings
 from app.privacy.redaction import redact
@@ -75,6 +76,7 @@ class HandingOff:
         """Give a message to a person, if the conversation is with one or the message asks for one; None: it is for the
         machine. Raises DeskError.
         """
+        check_length(text, self._settings.max_question_chars, "message")
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
         if current is not None and current.is_with_person:
             self._history.record_said(current.conversation_id, self._checked(text), current.id)
@@ -125,8 +127,8 @@ class HandingOff:
 
     def _checked(self, text: str, email: str = "") -> str:
         """The text as it may be kept. Raises DeskError."""
-        if len(text) > self._settings.max_question_chars:
-            raise DeskError(f"the message has {len(text):,} characters: shorten it", code="question-too-long")
+        check_length(text, self._settings.max_question_chars, "message")
+        check_length(email, LONGEST_LINE, "e-mail address")
         name, at, domain = email.partition("@")
         if email and not (
             name and at and domain and len(email) <= MAX_EMAIL and email.isprintable() and " " not in email

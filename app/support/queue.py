@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from app.domain.answers import Turn
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.settings import Settings
 from app.storage.database import Database
 from app.storage.handoffs import HandoffOfSomebody, Handoffs
@@ -52,6 +53,7 @@ class AgentQueue:
 
     def answer(self, handoff_id: int, agent: str, text: str) -> None:
         """Write to the customer. Raises DeskError unless this agent has taken the conversation."""
+        check_length(text, LONGEST_TEXT, "message")
         text, handoff = text.strip(), self._handoffs.named(handoff_id).handoff
         if handoff.state != "taken" or handoff.agent != agent:
             raise DeskError("take this conversation before you answer", code="not-taken")

@@ -15,11 +15,12 @@ from app.access.identity import caller_of
 from app.access.keys import PER_MINUTE, SCOPES
 from app.domain.callers import Role
 from app.domain.errors import DeskError
+from app.domain.lengths import Line
 from app.web.admin_frame import admin_page, done
 from app.web.error_words import admin_words
 
 ACCOUNTS, KEYS = "/admin/accounts", "/admin/keys"
-Text = Annotated[str, Form()]
+Text = Annotated[Line, Form()]
 By: TypeAlias = Callable[[Request], Administration]
 """Changes in the name of who sends a request."""
 
@@ -92,7 +93,7 @@ def add_key_routes(app: FastAPI, by: By) -> None:
     def create(
         request: Request,
         name: Text = "",
-        scope: Annotated[list[str] | None, Form()] = None,
+        scope: Annotated[list[Line] | None, Form()] = None,
         per_minute: Annotated[int, Form()] = PER_MINUTE,
     ) -> HTMLResponse:
         try:

@@ -17,6 +17,7 @@ from app.access.limits import QuestionLimits
 from app.desk.interface import AnswerStream, Desk, Feedback
 from app.domain.answers import Turn
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_LINE, check_length
 from app.domain.logs import in_request
 from app.domain.settings import Settings
 from app.web.error_words import error_words
@@ -119,6 +120,11 @@ class ChatFlow:
         """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the answer.
         replaces_last: in place of the last question and its answer.
         """
+        try:
+            check_length(question, self._settings.max_question_chars)
+        except DeskError as error:
+            yield ChatView(live=_failure("", error, reader), box=question, answering=False)
+            return
         question, session = question.strip(), reader.session
         run = _Run()
         with self._lock:  # a second question waits for the first
@@ -243,6 +249,7 @@ class ChatFlow:
     def rename(self, conversation_id: str, title: str, open_id: str, reader: Reader) -> ChatView:
         """Gives a conversation another title."""
         try:
+            check_length(title, LONGEST_LINE, "title")
             if title.strip():
                 self._desk.rename_conversation(conversation_id, title, reader.owner)
             return ChatView(conversations=self._listed(open_id, reader))
@@ -252,7 +259,7 @@ class ChatFlow:
     def find(self, query: str, open_id: str, reader: Reader) -> ChatView:
         """Lists the conversations in which these words stand; all for no words."""
         try:
-            return ChatView(conversations=self._listed(open_id, reader, query=query.strip()))
+            return ChatView(conversations=self._listed(open_id, reader, query=query[:LONGEST_LINE].strip()))
         except Exception as error:
             return ChatView(live=_failure("", error, reader))
 

@@ -17,6 +17,7 @@ from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.callers import KNOWN
+from app.domain.lengths import LONGEST_ID
 from app.domain.logs import enter_request, steps_of_request
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking
@@ -60,6 +61,16 @@ def _reader(request: gr.Request) -> Reader:
     )
 
 
+def _text(sent: object) -> str:
+    """A text that the page's script sent with an event, which may send anything."""
+    return sent if isinstance(sent, str) else ""
+
+
+def _word(sent: object) -> str:
+    """An id, or a word. What is longer is none."""
+    return _text(sent)[:LONGEST_ID]
+
+
 def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
     flow = ChatFlow(desk, limits, settings)
@@ -79,19 +90,19 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         return (*_updates(flow.arrive(conversation_id, reader), **box), *frame)
 
     def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.open(str(event.id), _reader(request)))
+        return _updates(flow.open(_word(event.id), _reader(request)))
 
     def removed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.delete(str(event.id), open_id, _reader(request)))
+        return _updates(flow.delete(_word(event.id), open_id, _reader(request)))
 
     def restored(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.restore(str(event.id), _reader(request)))
+        return _updates(flow.restore(_word(event.id), _reader(request)))
 
     def renamed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.rename(str(event.id), str(event.title), open_id, _reader(request)))
+        return _updates(flow.rename(_word(event.id), _text(event.title), open_id, _reader(request)))
 
     def searched(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.find(str(event.text), open_id, _reader(request)))
+        return _updates(flow.find(_text(event.text), open_id, _reader(request)))
 
     def drawn(views: Generator[ChatView], request: gr.Request) -> Iterator[tuple[Any, ...]]:
         try:
@@ -106,7 +117,7 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         yield from drawn(flow.ask(question, open_id, _reader(request), replaces_last=bool(editing)), request)
 
     def chosen(open_id: str, event: gr.EventData, request: gr.Request) -> Iterator[tuple[Any, ...]]:
-        yield from drawn(flow.ask(str(event.text), open_id, _reader(request)), request)
+        yield from drawn(flow.ask(_text(event.text), open_id, _reader(request)), request)
 
     def retried(open_id: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         yield from drawn(flow.retry(open_id, _reader(request)), request)
@@ -117,7 +128,7 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
     def judged(event: gr.EventData, request: gr.Request) -> None:
         reader = _reader(request)
         with shown_as_toast(reader.language):
-            flow.feedback(str(event.message), str(event.value), str(event.reason), reader)
+            flow.feedback(_word(event.message), _word(event.value), _text(event.reason), reader)
 
     def stopped(request: gr.Request) -> None:
         flow.stop(_reader(request))

@@ -18,6 +18,7 @@ from app.desk.interface import Desk
 from app.desk.json_output import ingest_json
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument
+from app.domain.lengths import Line
 from app.domain.progress import Progress
 from app.domain.quality import FAQ
 from app.domain.translation import speaking
@@ -38,17 +39,17 @@ def add_document_routes(app: FastAPI, desk: Desk, record: Record) -> None:
         return Changes(desk, record, caller_of(request).who)
 
     @app.post("/admin/documents/forget")
-    def forget(request: Request, document: Annotated[str, Body(embed=True)]) -> Response:
+    def forget(request: Request, document: Annotated[Line, Body(embed=True)]) -> Response:
         changes = by(request)
         return events(lambda progress: asdict(changes.forget(document)), words_for(request))
 
     @app.post("/admin/documents/collections/forget")
-    def forget_collection(request: Request, collection: Annotated[str, Body(embed=True)]) -> Response:
+    def forget_collection(request: Request, collection: Annotated[Line, Body(embed=True)]) -> Response:
         changes = by(request)
         return events(lambda progress: asdict(changes.forget_collection(collection)), words_for(request))
 
     @app.get("/admin/documents")
-    def page(request: Request, collection: str | None = None, q: str = "", page: int = 1) -> HTMLResponse:
+    def page(request: Request, collection: Line | None = None, q: Line = "", page: int = 1) -> HTMLResponse:
         documents = desk.documents()
         listed = found(documents, collection, q)
         last = max(1, -(-len(listed) // SHOWN))
@@ -66,7 +67,7 @@ def add_document_routes(app: FastAPI, desk: Desk, record: Record) -> None:
         return admin_page(request, "documents.html", reading=desk.passages_read(), **shown)
 
     @app.post("/admin/documents/upload")
-    async def upload(request: Request, name: str, collection: str = "") -> Response:
+    async def upload(request: Request, name: Line, collection: Line = "") -> Response:
         data = await request.body()
         changes = by(request)
 

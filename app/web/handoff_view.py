@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_LINE, check_length
 from app.domain.office_hours import is_open
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking, translatable
@@ -71,6 +72,7 @@ class HandoffView:
                 if act == "end":
                     self._desk.end_handoff(conversation_id, reader.owner)
                 elif act == "ask":
+                    check_length(email, LONGEST_LINE, "e-mail address")
                     conversation_id = self._asked(conversation_id, email.strip(), reader)
         except DeskError as error:
             return self.line(conversation_id, reader, error_words(error))

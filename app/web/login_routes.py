@@ -10,6 +10,7 @@ from app.access.login_rate import LoginRateLimiter
 from app.access.passwords import verified
 from app.domain.callers import Caller
 from app.domain.errors import DeskError
+from app.domain.lengths import Line
 from app.storage.accounts import ADMIN, Accounts
 from app.storage.audit import Audit
 from app.storage.sessions import LIFETIME_S, Sessions
@@ -35,7 +36,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
 
     @app.post("/admin/login")
     def login(
-        request: Request, password: Annotated[str, Form()] = "", name: Annotated[str, Form()] = ADMIN
+        request: Request, password: Annotated[Line, Form()] = "", name: Annotated[Line, Form()] = ADMIN
     ) -> Response:
         address = address_of(request)
         # Counted before the slow check: many tries sent at once must not all pass.

@@ -11,6 +11,7 @@ from app.access.identity import caller_of
 from app.desk.interface import Desk
 from app.domain.answers import ModuleRow
 from app.domain.errors import DeskError
+from app.domain.lengths import Id, Line
 from app.domain.translation import translatable
 from app.domain.verified import Verified
 from app.storage.audit import Audit
@@ -63,7 +64,7 @@ def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
         return admin_page(request, "modules.html", status=status, modules=some, now=datetime.now(UTC), **values)
 
     @app.get(PAGE)
-    def modules(request: Request, q: str = "", sort: str = "saved", page: int = 1) -> HTMLResponse:
+    def modules(request: Request, q: Line = "", sort: Id = "saved", page: int = 1) -> HTMLResponse:
         return shown(request, q, sort, page)
 
     @app.get(f"{PAGE}/memory")
@@ -74,9 +75,9 @@ def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
         @app.post(f"{PAGE}/{action}")
         def act(
             request: Request,
-            key: Annotated[str, Form()],
-            q: Annotated[str, Form()] = "",
-            sort: Annotated[str, Form()] = "saved",
+            key: Annotated[Line, Form()],
+            q: Annotated[Line, Form()] = "",
+            sort: Annotated[Id, Form()] = "saved",
             page: Annotated[int, Form()] = 1,
         ) -> Response:
             try:

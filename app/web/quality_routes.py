@@ -16,6 +16,7 @@ from app.desk.changes import Changes
 from app.desk.interface import Desk
 from app.domain.callers import Record
 from app.domain.errors import DeskError
+from app.domain.lengths import Id, Line, LongText
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, Cause, FaqDraft, FaqPair
 from app.domain.translation import translatable
@@ -42,7 +43,7 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
         return admin_page(request, f"quality/{template}.html", status=status, now=datetime.now(UTC), **values)
 
     @app.get("/admin/quality")
-    def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: str = "") -> HTMLResponse:
+    def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: Id = "") -> HTMLResponse:
         chosen: Cause | None = next((one for one in CAUSES if one == cause), None)
         shown: dict[str, Any] = {
             "report": desk.quality.report(days, chosen),
@@ -57,9 +58,9 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
     def faq(
         request: Request,
         id_: Annotated[int | None, Query(alias="id")] = None,
-        message: str = "",
-        question: str = "",
-        wording: Annotated[list[str] | None, Query(max_length=50)] = None,
+        message: Id = "",
+        question: LongText = "",
+        wording: Annotated[list[LongText] | None, Query(max_length=50)] = None,
     ) -> Response:
         if message and caller_of(request).role != "admin":  # it may be of any conversation
             return refused(request, 403, translatable("Your account may not do that."), "forbidden")
@@ -74,9 +75,9 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
     @app.post("/admin/faq")
     def save(
         request: Request,
-        question: Annotated[str, Body()],
-        answer: Annotated[str, Body()],
-        wordings: Annotated[list[str] | None, Body()] = None,
+        question: Annotated[LongText, Body()],
+        answer: Annotated[LongText, Body()],
+        wordings: Annotated[list[LongText] | None, Body()] = None,
         id_: Annotated[int | None, Body(alias="id", le=LARGEST_NUMBER)] = None,
     ) -> Response:
         draft = FaqDraft(question=question, answer=answer, wordings=tuple(wordings or ()))
@@ -94,18 +95,18 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
         return events(work)
 
     @app.get("/admin/conversations")
-    def conversations(request: Request, query: str = "", owner: str = "") -> HTMLResponse:
+    def conversations(request: Request, query: Line = "", owner: Line = "") -> HTMLResponse:
         found = transcripts.conversations(query, owner, LISTED)
         return page(request, "conversations", summaries=found, query=query, owner=owner, most=LISTED)
 
     @app.get("/admin/conversations/{conversation_id}")
-    def conversation(request: Request, conversation_id: str) -> HTMLResponse:
+    def conversation(request: Request, conversation_id: Id) -> HTMLResponse:
         owner, turns = transcripts.owner_of(conversation_id), transcripts.turns(conversation_id)
         status = 404 if owner is None else 200
         return page(request, "conversation", status, owner=owner, turns=turns)
 
     @app.get("/admin/search")
-    def search(request: Request, question: str = "") -> HTMLResponse:
+    def search(request: Request, question: LongText = "") -> HTMLResponse:
         found, problem = None, ""
         if question.strip():
             try:

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from app.access.identity import caller_of
 from app.domain.errors import DeskError
 from app.domain.handoffs import REASONS
+from app.domain.lengths import LongText
 from app.domain.translation import gettext, speaking, translatable
 from app.storage.audit import Audit
 from app.support.queue import AgentQueue, OpenCase
@@ -101,7 +102,7 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         return done(request, number, "take", lambda agent: queue.take(number, agent))
 
     @app.post("/admin/queue/{number}/answer")
-    def answer(request: Request, number: int, text: Annotated[str, Body(embed=True)]) -> Response:
+    def answer(request: Request, number: int, text: Annotated[LongText, Body(embed=True)]) -> Response:
         return done(request, number, "answer", lambda agent: queue.answer(number, agent, text))
 
     @app.post("/admin/queue/{number}/close")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -89,6 +90,7 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
 
     app = FastAPI(title="Warmdesk", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(DeskError, _without_database)
+    app.add_exception_handler(RequestValidationError, not_understood)
     _add_api(app, desk, settings)
     add_api_routes(app, desk, keys, audit.record)
     add_api_page(app, settings.public_url)
@@ -128,6 +130,12 @@ def largest_body(settings: Settings, path: str) -> int:
 def too_large(request: Request) -> Response:
     """The answer to a request with more."""
     return refused(request, 413, translatable("The request is too large."), "request_too_large")
+
+
+async def not_understood(request: Request, error: Exception) -> Response:
+    """The answer to a request with something that a route does not take. What was sent is not sent back."""
+    words = translatable("This request cannot be understood: something in it is missing, wrong or too long.")
+    return refused(request, 422, words, "invalid_value")
 
 
 def _without_database(request: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 
 from app.access.identity import caller_of
 from app.desk.interface import Desk
+from app.domain.lengths import Line
 from app.domain.progress import Progress
 from app.domain.synced_folders import SyncResult
 from app.web.document_routes import words_for
@@ -26,9 +27,9 @@ def add_sync_routes(app: FastAPI, desk: Desk) -> None:
     @app.post(FOLDERS)
     def save(
         request: Request,
-        folder: Annotated[str, Body()],
+        folder: Annotated[Line, Body()],
         every_minutes: Annotated[int, Body()],
-        collection: Annotated[str, Body()] = "",
+        collection: Annotated[Line, Body()] = "",
     ) -> Response:
         def work(progress: Progress) -> dict[str, Any]:
             who = caller_of(request).who
@@ -38,14 +39,14 @@ def add_sync_routes(app: FastAPI, desk: Desk) -> None:
         return events(work, words_for(request))
 
     @app.post(FOLDERS + "/run")
-    def run(request: Request, folder: Annotated[str, Body(embed=True)]) -> Response:
+    def run(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
         def work(progress: Progress) -> dict[str, Any]:
             return said(request, desk.synced.run(folder, progress, who=caller_of(request).who))
 
         return events(work, words_for(request))
 
     @app.post(FOLDERS + "/remove")
-    def remove(request: Request, folder: Annotated[str, Body(embed=True)]) -> Response:
+    def remove(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
         def work(progress: Progress) -> dict[str, Any]:
             desk.synced.remove(folder, who=caller_of(request).who)
             return {"folder": folder}

@@ -12,13 +12,14 @@ from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
+from app.domain.lengths import Id, LongText
 
 
 class TypedText(BaseModel):
     """What stands in the box; "" takes back what was sent before. conversation_id "" is a new conversation."""
 
-    text: str
-    conversation_id: str = ""
+    text: LongText
+    conversation_id: Id = ""
 
 
 def add_typing_routes(app: FastAPI, desk: Desk, limits: QuestionLimits) -> None:

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse,
 from app.access.identity import caller_of
 from app.desk.export import export_conversation, export_everything
 from app.desk.interface import Desk
+from app.domain.lengths import Id
 from app.domain.translation import gettext, speaking
 from app.web.cookies import VISITOR
 from app.web.languages import page_language, translations
@@ -21,7 +22,7 @@ def add_visitor_routes(app: FastAPI, desk: Desk, site: Site) -> None:
     """Routes for whoever has the cookie; the guard lets nobody else through."""
 
     @app.get("/conversations/{conversation_id}/export.{kind}")
-    def export(request: Request, conversation_id: str, kind: str) -> Response:
+    def export(request: Request, conversation_id: Id, kind: Id) -> Response:
         with speaking(translations(page_language(request.headers))):
             file = export_conversation(desk, conversation_id, caller_of(request).owner, kind)
             if file is None:

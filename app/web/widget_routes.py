@@ -21,6 +21,7 @@ from app.access.visitors import new_token
 from app.api.running import RunningAnswer
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
+from app.domain.lengths import Id, Line, LongText
 from app.domain.settings import Settings
 from app.domain.translation import gettext, speaking, translatable
 from app.web.chat_flow import ChatFlow, ChatView, Reader
@@ -32,7 +33,7 @@ _STATIC = Path(__file__).parent / "static"
 _NO_STORE = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _FRESH = {"cache-control": "public, max-age=600"}
 _COLOUR = "#a84a24"
-_Text = Annotated[str, Body(embed=True)]
+_Word = Annotated[Id, Body(embed=True)]
 _LABELS = {"open": translatable("Open the chat"), "close": translatable("Close the chat")}
 
 
@@ -41,28 +42,28 @@ class WidgetQuestion(BaseModel):
     last question and its answer.
     """
 
-    session: str
-    question: str
-    conversation_id: str = ""
+    session: Id
+    question: LongText
+    conversation_id: Id = ""
     replaces_last: bool = False
 
 
 class WidgetVerdict(BaseModel):
     """What the reader thinks of an answer. value: up, down, or anything else to take it back."""
 
-    conversation_id: str
-    message_id: str
-    value: str
-    reason: str = ""
+    conversation_id: Id
+    message_id: Id
+    value: Id
+    reason: Line = ""
 
 
 class WidgetRequest(BaseModel):
     """A request for a person. act: ask or end (`HandoffView.act`); "" only looks. email: where nobody is there."""
 
-    session: str
-    conversation_id: str = ""
-    act: str = ""
-    email: str = ""
+    session: Id
+    conversation_id: Id = ""
+    act: Id = ""
+    email: Line = ""
 
 
 class _Views:
@@ -98,7 +99,7 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
     give_out("/widget/page.css", css + _read("widget_page.css"), "text/css")
 
     @app.get("/widget")
-    def page(request: Request, language: str = "") -> HTMLResponse:
+    def page(request: Request, language: Id = "") -> HTMLResponse:
         wanted = {"accept-language": language} if language else request.headers
         shown = {"name": settings.desk_name, "origins": settings.widget_origins, "prefetch": settings.foresees}
         return HTMLResponse(render("widget.html", language=page_language(wanted), **shown), headers=_NO_STORE)
@@ -108,7 +109,7 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
         return JSONResponse({"token": new_token()}, headers=_NO_STORE)
 
     @app.post("/widget/open")
-    def opened(request: Request, session: _Text, conversation_id: _Text) -> JSONResponse:
+    def opened(request: Request, session: _Word, conversation_id: _Word) -> JSONResponse:
         return JSONResponse(_shown(flow.open(conversation_id, _reader(request, session))), headers=_NO_STORE)
 
     @app.post("/widget/ask")
@@ -118,7 +119,7 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
         return StreamingResponse(_lines(running), media_type="application/x-ndjson", headers=_NO_STORE)
 
     @app.post("/widget/stop")
-    def stop(request: Request, session: _Text) -> Response:
+    def stop(request: Request, session: _Word) -> Response:
         flow.stop(_reader(request, session))
         return Response(status_code=204)
 

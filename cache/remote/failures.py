@@ -1,4 +1,7 @@
-"""What a server refuses, and what readers get for it: one line that names the server and the cure."""
+"""What a server refuses, and what readers get for it: one line that names the server and the cure.
+
+The line goes to the log. So it has the server's status and code and none of its words, which may repeat the question.
+"""
 
 import json
 import re
@@ -19,15 +22,18 @@ _TOO_LONG = re.compile(
     r"|(prompt|input|request|messages?) (is |are )?too (long|large)|(prompt|input)[^.]{0,60}(exceeds?|longer than)",
     re.IGNORECASE,
 )
-_LONGEST = 200  # characters of a server's own words that are shown
+_CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
+"""What codes of errors look like: a word, such as rate_limit_exceeded."""
 
 
 class Refusal(Exception):
-    """A server's answer that is no answer. message: in its own words. retry_after: seconds, if it names them."""
+    """A server's answer that is no answer. message: in its own words, which are for no reader. code: its name for the
+    error, if it has one. retry_after: seconds, if it names them.
+    """
 
-    def __init__(self, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.retry_after = status, message, retry_after
+    def __init__(self, status: int, message: str, code: str = "", retry_after: float | None = None) -> None:
+        super().__init__(status, code)
+        self.status, self.message, self.code, self.retry_after = status, message, code, retry_after
 
     @property
     def is_too_long(self) -> bool:
@@ -41,7 +47,7 @@ class Refusal(Exception):
 
     def as_error(self, spec: ServerSpec, known: tuple[str, ...] = ()) -> CacheError:
         """What readers get. known: names of the models that the server has, if it says so."""
-        where, said = f"the model's server {spec.url}", self._words(spec)
+        where, said = f"the model's server {spec.url}", ", ".join(filter(None, (str(self.status), self.code)))
         if self.status in (401, 403):
             cure = "set WARMDESK_OPENAI_API_KEY" if spec.key is None else "correct WARMDESK_OPENAI_API_KEY"
             return ServerFailed(f"{where} refused the key ({self.status}): {cure} in the desk's environment")
@@ -53,18 +59,14 @@ class Refusal(Exception):
         if self.status == 429:
             return EngineFull(f"{where} is busy ({said}): try again soon")
         if self.may_pass:
-            return ServerFailed(f"{where} cannot answer now ({self.status}, {said}): ask again, or look at its log")
-        return ServerFailed(f"{where} refused the request ({self.status}, {said}): look at its log")
-
-    def _words(self, spec: ServerSpec) -> str:
-        words = " ".join(self.message.split()) or "no reason given"
-        words = words.replace(spec.key, "...") if spec.key else words
-        return words if len(words) <= _LONGEST else words[:_LONGEST] + " ..."
+            return ServerFailed(f"{where} cannot answer now ({said}): ask again, or look at its log")
+        return ServerFailed(f"{where} refused the request ({said}): look at its log")
 
 
 def refusal_of(response: httpx.Response) -> Refusal:
     """The refusal in a response whose body has been read."""
-    return Refusal(response.status_code, message_in(response.text), seconds_in(response.headers.get("retry-after")))
+    text, wait = response.text, seconds_in(response.headers.get("retry-after"))
+    return Refusal(response.status_code, message_in(text), code_in(text), wait)
 
 
 def refusal_in(event: Mapping[str, object]) -> Refusal | None:
@@ -73,7 +75,8 @@ def refusal_in(event: Mapping[str, object]) -> Refusal | None:
     if not error:
         return None
     code = error.get("code") if isinstance(error, dict) else None
-    return Refusal(code if isinstance(code, int) else 500, message_in(json.dumps(event)))
+    text = json.dumps(event)
+    return Refusal(code if isinstance(code, int) else 500, message_in(text), code_in(text))
 
 
 def message_in(text: str) -> str:
@@ -88,6 +91,17 @@ def message_in(text: str) -> str:
     if isinstance(found, str):
         return found
     return json.dumps(found, ensure_ascii=False)
+
+
+def code_in(text: str) -> str:
+    """The name of the error in such a body: a code or a type; "" if it has none, or it is no name."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ""
+    error = found.get("error", found) if isinstance(found, dict) else None
+    names = (error.get("code"), error.get("type")) if isinstance(error, dict) else ()
+    return next((name for name in names if isinstance(name, str) and _CODE.fullmatch(name)), "")
 
 
 def seconds_in(retry_after: str | None) -> float | None:

@@ -126,6 +126,9 @@ const acts = {
     judge(place, on ? button.dataset.value : "none");
     if (!place.querySelector("form").hidden) place.querySelector("input").focus();
   },
+  keep: () => save("/my-data"),
+  erase: () => { $("#wd-sure").hidden = false; }, // browsers ask nothing for a frame of another site
+  erased: () => { $("#wd-sure").hidden = true; erase(); },
   source: (button) => {
     const source = button.closest(".wd-answer").querySelector(`.wd-citation[data-source="${button.dataset.source}"]`);
     if (!source) return;
@@ -141,19 +144,33 @@ const acts = {
   },
 };
 
-// A link cannot send the header that says whose answer it is: the file is fetched, then saved.
-const save = async (link) => {
-  const response = await fetch(link.href, { credentials: "omit", headers: { authorization: `bearer ${token}` } });
-  if (!response.ok) { fail(new Error(words.broken)); return; }
-  const name = /filename\*=UTF-8''([^;]+)/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? "";
-  const address = URL.createObjectURL(await response.blob());
-  Object.assign(document.createElement("a"), { href: address, download: decodeURIComponent(name) }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+// A link cannot send the header that says who asks: files are fetched, then saved.
+const own = async (path, method = "GET") => {
+  const response = await fetch(path, { method, credentials: "omit", headers: { authorization: `bearer ${token}` } });
+  if (!response.ok) throw new Error(response.status === 401 ? words.ended : words.broken);
+  return response;
+};
+const save = async (path) => {
+  try {
+    const response = await own(path);
+    const name = /filename(?:\*=UTF-8''|=")([^;"]+)/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? "";
+    const address = URL.createObjectURL(await response.blob());
+    Object.assign(document.createElement("a"), { href: address, download: decodeURIComponent(name) }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  } catch (error) { fail(error); }
+};
+const erase = async () => {
+  try {
+    await own("/my-data/delete", "POST");
+    if (!signed) { token = ""; kept("visitor", ""); } // somebody new from now on
+    $(".wd-data").open = false;
+    await open("");
+  } catch (error) { fail(error); }
 };
 
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="/sources/"]');
-  if (link) { event.preventDefault(); save(link); return; }
+  if (link) { event.preventDefault(); save(link.href); return; }
   const person = event.target.closest("button[data-person]");
   if (person) line(person.dataset.person);
   const button = event.target.closest("button[data-act]");

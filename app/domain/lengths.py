@@ -1,0 +1,31 @@
+"""How long the texts of callers may be.
+
+Every way in checks this before anything else is done with a text: a body may have a megabyte, which becomes eighteen
+when it is normalised. Routes have the types below for what they take; methods of the desk, which all ways in lead to,
+begin with `check_length`. What is stored is often shorter than this: each subject has limits of its own.
+"""
+
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from app.domain.errors import DeskError
+
+LONGEST_ID = 64
+LONGEST_LINE = 4_096
+LONGEST_TEXT = 100_000
+LONGEST_PAST = 40_000
+"""Characters of a conversation that a program sends along; what is earlier is left out."""
+Id: TypeAlias = Annotated[str, Field(max_length=LONGEST_ID)]
+"""An id, or a word that a page's script sends."""
+Line: TypeAlias = Annotated[str, Field(max_length=LONGEST_LINE)]
+"""A name, a title, a search, an address, a path."""
+LongText: TypeAlias = Annotated[str, Field(max_length=LONGEST_TEXT)]
+"""Whatever may have several lines."""
+
+
+def check_length(text: str, most: int, name: str = "question") -> None:
+    """Raises DeskError for a longer text. name: what it is, for people."""
+    if len(text) > most:
+        message = f"the {name} has {len(text):,} characters, the limit is {most:,}: shorten it"
+        raise DeskError(message, code="question-too-long")

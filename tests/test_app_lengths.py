@@ -1,0 +1,233 @@
+"""Texts that are far too long, on every way in: nothing costly is done with them, and nothing breaks.
+
+What is costly are the rooms that read a text: words, languages, small talk, redaction, search. A profile function looks
+at every call into them. The bound is that of a question, or of a title; programs may send more to the models alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+from desks import small_desk
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.testclient import TestClient
+from quick_account import quick_account
+
+import app
+import retrieval
+from app.access.keys import SCOPES, Keys
+from app.access.limits import QuestionLimits
+from app.access.visitors import COOKIE, new_token
+from app.desk.interface import Desk
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT
+from app.domain.plain import PlainOptions, Said
+from app.storage.accounts import Accounts
+from app.storage.sessions import Sessions
+from app.web import guard
+from app.web.chat_flow import ChatFlow, Reader
+from app.web.handoff_view import HandoffView
+from app.web.server import MAX_BODY, create_app
+from cache.errors import CacheError
+
+SITE = "https://shop.example"
+GROWS = "\ufdfa"
+"""Eighteen characters, normalised."""
+LONG = {"grows": GROWS * 340_000, "letters": "a" * (MAX_BODY - 2000), "line": GROWS * (LONGEST_TEXT // 2)}
+MODELS_ALONE = ("/v1/embeddings", "/v1/chat/completions")
+_APP, _RETRIEVAL = Path(app.__file__).parent, Path(retrieval.__file__).parent
+READING = (*(str(_APP / room) for room in ("privacy", "replies", "grounding", "knowledge/finder")), str(_RETRIEVAL))
+
+
+class Watch:
+    """Notes the functions of the rooms that read which are called with a longer text than `bound`."""
+
+    def __init__(self) -> None:
+        self.bound, self.found = LONGEST_LINE, set[str]()
+        self._is_reading: dict[CodeType, bool] = {}
+
+    def look(self, frame: FrameType, event: str, _: object) -> None:
+        if event != "call":
+            return
+        code = frame.f_code
+        if (is_reading := self._is_reading.get(code)) is None:
+            is_reading = self._is_reading[code] = code.co_filename.startswith(READING)
+        if is_reading:
+            given = (frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+            if any(isinstance(value, str) and len(value) > self.bound for value in given):
+                self.found.add(code.co_qualname)
+
+
+@pytest.fixture(scope="module")
+def watch() -> Iterator[Watch]:
+    """In all threads that begin from now on: those of the application, and not in that of its clients."""
+    watch = Watch()
+    threading.setprofile(watch.look)
+    yield watch
+    threading.setprofile(None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def watched(watch: Watch) -> Iterator[Watch]:
+    """Fails at the end if one was."""
+    watch.bound, watch.found = LONGEST_LINE, set()
+    yield watch
+    sys.setprofile(None)
+    assert not watch.found
+
+
+@pytest.fixture(scope="module")
+def desk(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    limits = {"questions_per_minute": 1000, "handoff": "rules", "redact": True, "widget_origins": (SITE,)}
+    with small_desk(tmp_path_factory.mktemp("desk"), **limits) as desk:
+        desk.prepare()
+        yield desk
+
+
+@pytest.fixture(scope="module")
+def clients(desk: Service) -> Iterator[Callable[[str], TestClient]]:
+    """Who may call a path: a program, an admin, a visitor."""
+    quick_account(Accounts(desk.database), "admin", "admin")
+    served = create_app(desk, desk.database, desk.settings)
+    token = Keys(desk.database).create("program", SCOPES, 100_000)
+
+    def client(**more: Any) -> TestClient:
+        return TestClient(served, base_url="http://127.0.0.1:7860", raise_server_exceptions=False, **more)
+
+    with client(headers={"authorization": f"Bearer {token}"}) as program:
+        admin, visitor = client(), client(cookies={COOKIE: new_token()})
+        admin.portal = visitor.portal = program.portal
+        account = Accounts(desk.database).named("admin")
+        assert account is not None
+        admin.cookies.set(guard.COOKIE, Sessions(desk.database).start(account))
+        yield lambda path: program if path.startswith(("/v1/", "/metrics")) else admin if "/admin" in path else visitor
+
+
+def filled(schema: dict[str, Any], parts: dict[str, Any], text: Callable[[], str]) -> Any:
+    """A value that fits a schema. text: gives each of its texts."""
+    if "$ref" in schema:
+        schema = parts[schema["$ref"].rpartition("/")[2]]
+    if "anyOf" in schema:
+        schema = next(one for one in schema["anyOf"] if one.get("type") != "null")
+        return filled(schema, parts, text)
+    if "enum" in schema or "const" in schema:
+        return schema.get("const", schema.get("enum", [None])[0])
+    kinds: dict[str, Callable[[], Any]] = {
+        "object": lambda: {name: filled(one, parts, text) for name, one in schema.get("properties", {}).items()},
+        "array": lambda: [filled(schema["items"], parts, text)],
+        "integer": lambda: 1,
+        "number": lambda: 0.5,
+        "boolean": lambda: False,
+    }
+    return kinds.get(schema.get("type", ""), text)()
+
+
+def requests(served: FastAPI, long: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Requests to all own routes: in each, one of its texts is too long. Method, path, options of the client."""
+    document = get_openapi(title="", version="", routes=served.routes)
+    parts = document.get("components", {}).get("schemas", {})
+    cut = 200_000 if long.isascii() else 5000  # clients are slow to write letters of other scripts in forms
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            place, is_found = 0, True
+            while is_found:
+                taken = iter(range(1000))
+                seen: list[int] = []
+
+                def text(place: int = place, taken: Iterator[int] = taken, seen: list[int] = seen) -> str:
+                    seen.append(next(taken))
+                    return long if seen[-1] == place else "x"
+
+                def short(text: Callable[[], str] = text) -> str:
+                    return text()[: 5000 if long.isascii() else 500]  # of an address, whose length the server bounds
+
+                address, options = path, dict[str, Any](params={})
+                for one in operation.get("parameters", ()):
+                    value = filled(one["schema"], parts, short)
+                    if one["in"] == "path":
+                        name = one["name"]
+                        address = re.sub(rf"{{{name}(:path)?}}", str(value)[:1000], address)
+                    else:
+                        options["params"][one["name"]] = value
+                for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+                    body = filled(content["schema"], parts, text)
+                    if kind == "application/json":
+                        body = json.dumps(body, ensure_ascii=False).encode()
+                        options |= {"content": body, "headers": {"content-type": kind}}
+                    elif "multipart" in kind:
+                        file = {"file": ("a.txt", b"words")}
+                        options |= {"data": {k: v for k, v in body.items() if k != "file"}, "files": file}
+                    else:
+                        options["data"] = {k: v[:cut] if isinstance(v, str) else v for k, v in body.items()}
+                is_found, place = place in seen, place + 1
+                if is_found:
+                    yield method.upper(), address, options
+
+
+@pytest.mark.parametrize("long", LONG)
+def test_no_route_does_anything_costly_with_a_long_text(
+    watched: Watch, clients: Callable[[str], TestClient], long: str
+) -> None:
+    sent = 0
+    for method, path, options in requests(clients("/").app, LONG[long]):  # type: ignore[arg-type]
+        watched.bound = LONGEST_TEXT if path.startswith(MODELS_ALONE) else LONGEST_LINE
+        reply = clients(path).request(method, path, follow_redirects=False, **options)
+        assert reply.status_code < 500, (method, path[:80], reply.text[:200])
+        assert reply.status_code not in (401, 403), (method, path[:80])
+        assert LONG[long][:6000] not in reply.text, (method, path[:80])
+        sent += 1
+    assert sent > 80
+
+
+@pytest.mark.parametrize("long", LONG)
+@pytest.mark.parametrize("of", ["flow", "view"])
+def test_no_event_of_the_page_does_anything_costly_with_a_long_text(
+    watched: Watch, desk: Service, of: str, long: str
+) -> None:
+    sys.setprofile(watched.look)
+    limits = QuestionLimits(desk.settings)
+    made = ChatFlow(desk, limits, desk.settings) if of == "flow" else HandoffView(desk, desk.settings, limits)
+    reader = Reader(owner="v-1", session="s")
+    for method, given in calls(type(made), LONG[long]):
+        with suppress(DeskError):
+            views = getattr(made, method)(**given, reader=reader)
+            deque(views if inspect.isgenerator(views) else (), maxlen=0)
+
+
+@pytest.mark.parametrize("long", LONG)
+def test_no_method_of_the_desk_does_anything_costly_with_a_long_text(watched: Watch, desk: Service, long: str) -> None:
+    sys.setprofile(watched.look)
+    text = LONG[long]
+    for method, given in calls(Desk, text):
+        with suppress(DeskError, CacheError, TypeError, ValueError):
+            getattr(desk, method)(**given)
+    with pytest.raises(DeskError, match="shorten it"):
+        desk.quality.explain(text)
+    watched.bound = LONGEST_TEXT
+    if len(text) > LONGEST_TEXT:
+        with pytest.raises(DeskError, match="shorten it"):
+            desk.complete([Said("user", text)], PlainOptions(), owner="k-1")
+        with pytest.raises(DeskError, match="shorten it"):
+            desk.embed([text])
+
+
+def calls(kind: type, long: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The methods of a class that take texts: each with one of them too long, and the others short."""
+    for name, method in inspect.getmembers(kind, inspect.isfunction):
+        parameters = inspect.signature(method).parameters
+        texts = [one for one, of in parameters.items() if of.annotation in (str, "str", str | None, "str | None")]
+        for place in () if name.startswith("_") else texts:
+            yield name, {one: long if one == place else "x" for one in texts}
