@@ -33,8 +33,9 @@ from app.desk import doctor
 from app.desk.calibration import FILE
 from app.desk.search_calibration import SEARCH_FILE
 from app.domain.errors import DeskError
-from app.storage.archiving import REPLACED, back_up_folder
+from app.storage.archiving import back_up_folder
 from app.storage.database import sqlite_file
+from app.storage.files import REPLACED
 from app.storage.restoring import restore_folder
 from evals.chaos_faults import (
     ReadOnlyFolder,
