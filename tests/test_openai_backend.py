@@ -217,7 +217,7 @@ def test_openai_backend_asks_three_times_at_most_and_never_after_a_long_wait() -
         tried(server)
     assert len(server.chats) == 1
     server = FakeServer(httpx.Response(400, json={"error": "no"}))
-    with pytest.raises(Refusal, match=r"^no$"):
+    with pytest.raises(Refusal, match="400"):
         tried(server)
     assert len(server.chats) == 1
 
