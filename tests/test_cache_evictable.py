@@ -139,7 +139,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert self.device.reserve(SLOTS).length == SLOTS
 
 
-MemoryMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+MemoryMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
 TestEvictableMemory = MemoryMachine.TestCase
 
 
