@@ -24,7 +24,7 @@ from app.access.visitors import COOKIE, new_token
 from app.domain.callers import Caller
 from app.storage.accounts import Accounts
 from app.storage.sessions import Sessions
-from app.web.access_rules import find_rule
+from app.web.access_rules import RULES, find_rule
 from app.web.cookies import ADMIN as ADMIN_COOKIE
 from app.web.guard import Guard
 from app.web.site import Site as Address
@@ -253,3 +253,20 @@ def test_a_route_without_a_row_is_served_to_nobody(site: Site, doors: dict[str, 
     assert find_rule("/new", "GET") is None
     for route in ("GET /new", "POST /healthz", "GET /admin/new", "DELETE /admin/documents"):
         assert passes(doors, route) == set()
+
+
+def test_the_page_on_security_says_what_each_way_in_takes() -> None:
+    """docs/security.md has a row for each rule: who, how large, and a file of tests that holds it."""
+    tests = Path(__file__).parent
+    page = (tests.parent / "docs" / "security.md").read_text()
+    rows = [re.split(r"(?<!\\)\|", line) for line in page.splitlines() if line.startswith("| `/")]
+    assert all(len(row) == 9 for row in rows)
+    said = [[cell.strip().replace("\\|", "|") for cell in row[1:-1]] for row in rows]
+    assert [(path, methods, who) for path, methods, who, *_ in said] == [
+        (f"`{rule.path.pattern}`", " ".join(sorted(rule.methods)), ", ".join(sorted(rule.who))) for rule in RULES
+    ]
+    for path, methods, who, takes, size, rate, held_by in said:
+        assert takes, path
+        assert bool(size) == ("POST" in methods) or held_by == "test_app_server", path
+        assert bool(rate) == (who not in ("agent", "admin")) or path.startswith("`/admin/documents/("), path
+        assert (tests / f"{held_by}.py").is_file(), path

@@ -21,6 +21,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "README.zh-CN.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "data" / "README.md",
 ]

@@ -37,7 +37,8 @@ def _rule(methods: str, path: str, *who: Who) -> Rule:
 
 
 _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets|static|svelte)/[\w./@+-]+)?/?"
-_EVENTS = r"/gradio_api/(info|startup-events|app_id|queue/(join|data))/?"
+_READ = r"/gradio_api/(info|startup-events|app_id|queue/data)/?"
+_SENT = r"/gradio_api/queue/join"
 _ID = r"[\w-]+"
 _NUMBER = r"\d{1,9}"  # of a row: PostgreSQL does not even compare with what no row can have
 RULES = (
@@ -75,13 +76,15 @@ RULES = (
     _rule("POST", r"/admin/accounts/(role|password|remove)", "admin"),
     _rule("POST", r"/admin/keys/revoke", "admin"),
     _rule("GET", r"/admin/audit", "admin"),
-    _rule("GET POST", rf"/admin({_PAGE}|{_EVENTS})", "admin"),
+    _rule("GET", rf"/admin({_PAGE}|{_READ})", "admin"),
+    _rule("POST", rf"/admin{_SENT}", "admin"),
     _rule("GET", r"/conversations/\w+/export\.\w+", "visitor"),
     _rule("GET", r"/my-data", "visitor"),
     _rule("POST", r"/my-data/delete|/sign-out", "visitor"),
     _rule("POST", r"/typing", "visitor"),
-    _rule("GET POST", _PAGE, "everyone"),
-    _rule("GET POST", _EVENTS, "visitor"),
+    _rule("GET", _PAGE, "everyone"),
+    _rule("GET", _READ, "visitor"),
+    _rule("POST", _SENT, "visitor"),
 )
 
 
