@@ -167,7 +167,7 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in settings.data_dir.glob(".*")] == []
     back_up_folder(settings, tmp_path / "one.tar.gz")
     assert (tmp_path / ".upload-half").exists(), "somebody may be writing it"
-    os.utime(tmp_path / ".upload-half", (0, 0))
+    os.utime(tmp_path / ".upload-half/database", (0, 0))
     back_up_folder(settings, tmp_path / "two.tar.gz")
     assert not (tmp_path / ".upload-half").exists()
     assert old_copies(settings.data_dir) == [str(settings.data_dir / "replaced-2026-01-01-000000")]

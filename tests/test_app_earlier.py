@@ -10,6 +10,7 @@ from desks import finish, small_desk, write_pages
 
 from app.answering.earlier import past_of
 from app.domain.answers import BETWEEN
+from app.domain.lengths import LONGEST_PAST
 from app.domain.plain import Said
 from app.knowledge.prompts import PromptBuilder, PromptTurn
 from app.replies.languages import texts_in
@@ -31,6 +32,14 @@ def test_an_answer_is_kept_and_system_messages_are_not() -> None:
         PastMessage(role="user", text=ASKED.text),
         PastMessage(role="assistant", text="Thirty days.", outcome="answered"),
     ]
+
+
+def test_of_a_long_past_the_last_messages_are_used_and_no_question_that_was_too_long() -> None:
+    long = Said("assistant", "Thirty days. " * (LONGEST_PAST // 20))
+    assert texts(ASKED, long, ASKED, long) == texts(ASKED, long)
+    refused = Said("user", "x" * (SETTINGS.max_question_chars + 1))
+    assert [role for role, *_ in texts(refused, ASKED)] == [], "neighbours are one message"
+    assert [text for _, text, _ in texts(refused, Said("assistant", "Sorry."), ASKED)] == ["Sorry.", ASKED.text]
 
 
 def test_of_a_past_that_is_sent_what_is_private_is_left_out() -> None:

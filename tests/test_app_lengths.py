@@ -152,14 +152,14 @@ def requests(served: FastAPI, long: str) -> Iterator[tuple[str, str, dict[str, A
                     return long if seen[-1] == place else "x"
 
                 def short(text: Callable[[], str] = text) -> str:
-                    return text()[: 5000 if long.isascii() else 500]  # of an address, whose length the server bounds
+                    return text()[:5000]  # of an address, whose length the server bounds
 
                 address, options = path, dict[str, Any](params={})
                 for one in operation.get("parameters", ()):
                     value = filled(one["schema"], parts, short)
                     if one["in"] == "path":
                         name = one["name"]
-                        address = re.sub(rf"{{{name}(:path)?}}", str(value)[:1000], address)
+                        address = re.sub(rf"{{{name}(:path)?}}", str(value)[:200], address)
                     else:
                         options["params"][one["name"]] = value
                 for kind, content in operation.get("requestBody", {}).get("content", {}).items():

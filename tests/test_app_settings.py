@@ -276,3 +276,7 @@ def test_questions_that_are_none_are_said(environ: dict[str, str], write_file: W
     write_file(f"example_questions = {value}")
     with pytest.raises(DeskError, match=r"example_questions is .* it must be a list of questions"):
         load_settings({}, environ)
+
+
+def test_customers_are_kept_apart_on_a_server_of_others() -> None:
+    assert Settings().send_cache_salt, "else one could tell from response times what another one has asked"

@@ -17,6 +17,7 @@ from app.answering.stream import engine_failed
 from app.desk.batch_files import BatchQuestion
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_PAST, check_length
 from cache.analysis.dry_run import count_tokens
 from cache.analysis.grouping import group
 from cache.engine.request import Generation, Request
@@ -146,6 +147,8 @@ def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
     """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
     started = time.perf_counter()
     question = answering.questions.valid(line.question)
+    for one in line.past:
+        check_length(one.text, LONGEST_PAST, "history")
     prepared = answering.questions.prepare(question, line.past)
     return AskedQuestion(started=started, prepared=prepared, policy=answering.policy)
 

@@ -7,10 +7,12 @@ from the database. Not covered: databases on a server, which have tools of their
 
 import errno
 import os
+import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,12 +25,13 @@ from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, read_archive, write_archive
 from app.storage.backup import ENDING
 from app.storage.database import sqlite_file
-from app.storage.files import ABANDONED_S, PARTIAL, REPLACED, STAGED, remove_abandoned, sync_folder
+from app.storage.files import PARTIAL, REPLACED, STAGED, sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
 from app.storage.swap import SWAP_FILE
 
 DATABASE = "warmdesk.sqlite3"
 """Where a database stands in the archive that does not lie in the data folder."""
+_ABANDONED_S = 86_400.0
 EVALS = "evals"
 """What measurements keep for their next run."""
 _NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
@@ -72,7 +75,7 @@ def back_up_folder(
         raise DeskError(f"there is no folder {file.parent}: make it first", code="no-such-file")
     database = sqlite_file(settings.database_url)
     note = "" if database is not None else "the database is on a server and not in the archive: save it with pg_dump"
-    remove_abandoned(file.parent, ABANDONED_S)  # copies of the database, of backups that were killed
+    _remove_killed(file.parent)
     with explained(file), tempfile.TemporaryDirectory(dir=file.parent, prefix=PARTIAL) as scratch:
         copy, archive = Path(scratch, "database"), Path(scratch, "archive")
         about = _about(folder, with_modules)
@@ -91,6 +94,14 @@ def back_up_folder(
         archive.replace(file)
         sync_folder(file.parent)
     return Backup(file, file.stat().st_size, manifest, tuple(left_out), note)
+
+
+def _remove_killed(folder: Path) -> None:
+    """Remove what backups to this folder left that were killed: a copy of the database. One of today may be at work."""
+    for copy in folder.glob(f"{PARTIAL}*/database"):
+        with suppress(OSError):  # another backup has just removed it
+            if time.time() - copy.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(copy.parent)
 
 
 def _about(folder: Path, with_modules: bool) -> Manifest:

@@ -4,7 +4,6 @@ import os
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +15,6 @@ STAGED = ".restore-"
 """And those of folders that are being restored."""
 REPLACED = "replaced-"
 """And those of folders that a restored backup took the place of."""
-ABANDONED_S = 86_400.0
-"""What has not changed for so long, nobody writes any more."""
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
@@ -57,14 +54,12 @@ def open_without_links(file: Path) -> BinaryIO | None:
     return None
 
 
-def remove_abandoned(folder: Path, seconds: float = 0.0) -> None:
-    """Remove what processes left in a folder that were killed while they wrote or restored. seconds: for how long it
-    has not changed, where others may be writing now.
+def remove_abandoned(folder: Path) -> None:
+    """Remove what processes left in a data folder that were killed while they wrote or restored. Only for the one that
+    holds the folder.
     """
     for left in (*folder.glob(f"{PARTIAL}*"), *folder.glob(f"{STAGED}*")):
-        with suppress(OSError):  # another process has just removed it, or it is another user's
-            if time.time() - left.lstat().st_mtime < seconds:
-                continue
+        with suppress(OSError):  # of another user, on a mounted volume
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
             else:
