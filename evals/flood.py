@@ -14,6 +14,7 @@ import argparse
 import http.client
 import json
 import multiprocessing
+import os
 import socket
 import statistics
 import subprocess
@@ -170,13 +171,15 @@ def flood(port: int, until: float, secret: str, statuses: "multiprocessing.Queue
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def served(folder: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """The desk of a folder in a process of its own; gives its port."""
+    temporary.mkdir()
     with socket.socket() as free:
         free.bind((HOST, 0))
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).with_name("warmdesk")), "serve", "--data-dir", str(folder), "--port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True, env=environment)
     try:
         while True:
             with suppress(OSError, http.client.HTTPException):
@@ -222,16 +225,6 @@ class Watch:
         self._thread.join()
 
 
-def files_since(began: float, *, without: Path) -> list[Path]:
-    """Files in the temporary folder that are newer, but for those of a folder."""
-    found = list[Path]()
-    for file in Path(tempfile.gettempdir()).rglob("*"):
-        with suppress(OSError):
-            if file.is_file() and file.stat().st_mtime > began and without not in file.parents:
-                found.append(file)
-    return found
-
-
 def holding(files: Iterator[Path], words: str) -> list[str]:
     """Those of the files in which these words stand."""
     found = []
@@ -244,12 +237,11 @@ def holding(files: Iterator[Path], words: str) -> list[str]:
 
 def measure(folder: Path, seconds: float) -> dict[str, Any]:
     """See the file's docstring."""
-    began = time.time()
-    with tempfile.TemporaryDirectory() as own, served(folder) as (process, port):
-        secret = Path(own, "secret.txt")
+    with tempfile.TemporaryDirectory() as name, served(folder, Path(name, "temporary")) as (process, port):
+        secret = Path(name, "secret.txt")
         secret.write_text(CANARY)
         with Watch(psutil.Process(process.pid), port) as watch:
-            ask_for(port, 5)
+            ask_for(port, 10)
             quiet, memory = ask_for(port, seconds / 2), watch.memory()
             quiet_health, watch.longest_s, watch.most_bytes = watch.longest_s, 0.0, 0
             statuses: multiprocessing.Queue[Counter[str]] = multiprocessing.Queue()
@@ -265,7 +257,7 @@ def measure(folder: Path, seconds: float) -> dict[str, Any]:
             longest, most = watch.longest_s, watch.most_bytes
             time.sleep(30)
             after = watch.memory()
-        left = files_since(began, without=Path(own))
+        left = [file for file in Path(name, "temporary").rglob("*") if file.is_file()]
         return {
             "machine": describe_machine(),
             "seconds": seconds,

@@ -33,6 +33,16 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _any_pace() -> Iterator[None]:
+    """A test may send as many requests as it likes, also such as fail."""
+    from app.web import pacing
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pacing, "IN_A_ROW", 10**6)
+        yield
+
+
 @pytest.fixture(scope="session")
 def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model, dequantised once for all test processes, in the folder `models` that a data folder has: that

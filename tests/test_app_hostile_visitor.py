@@ -180,12 +180,16 @@ def test_all_addresses_of_a_network_are_one(desk: Served) -> None:
 
 def test_of_gradio_a_visitor_reaches_what_the_list_says(desk: Served) -> None:
     listed = (Path(__file__).parent / "gradio_routes.txt").read_text().splitlines()
-    assert len(listed) > 50
-    with desk.visitor() as client:
-        for line in listed:
-            decision, method, path = line.split(" ")
-            if "queue" not in path and not path.startswith("/login"):
+    closed = [line.split(" ")[1:] for line in listed if line.startswith("closed")]
+    assert len(closed) > 50
+    for few in batched(closed, 20):  # more of them that fail, and a visitor has to wait
+        with desk.visitor() as client:
+            for method, path in few:
                 status = client.request(method, path, headers={"accept": "*/*"}).status_code
-                assert decision == "served" or status == 404, line
-        client.cookies.clear()
-        assert client.post(JOIN, json={}).status_code == 401
+                assert status == 404, (method, path)
+            client.cookies.clear()
+            assert client.post(JOIN, json={}).status_code == 401
+
+
+def batched(many: list[list[str]], size: int) -> Iterator[list[list[str]]]:
+    return (many[first : first + size] for first in range(0, len(many), size))

@@ -37,8 +37,8 @@ from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT
 from app.domain.plain import PlainOptions, Said
 from app.storage.accounts import Accounts
 from app.storage.sessions import Sessions
-from app.web import guard
 from app.web.chat_flow import ChatFlow, Reader
+from app.web.cookies import ADMIN
 from app.web.handoff_view import HandoffView
 from app.web.server import MAX_BODY, create_app
 from cache.errors import CacheError
@@ -112,7 +112,7 @@ def clients(desk: Service) -> Iterator[Callable[[str], TestClient]]:
         admin.portal = visitor.portal = program.portal
         account = Accounts(desk.database).named("admin")
         assert account is not None
-        admin.cookies.set(guard.COOKIE, Sessions(desk.database).start(account))
+        admin.cookies.set(ADMIN.name, Sessions(desk.database).start(account))
         yield lambda path: program if path.startswith(("/v1/", "/metrics")) else admin if "/admin" in path else visitor
 
 

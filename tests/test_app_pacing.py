@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from starlette.requests import Request
 
 from app.domain.callers import NOBODY, Caller
 from app.web import pacing
-from app.web.pacing import AT_ONCE, IN_A_ROW, REFUSED_S, Pacing
+from app.web.pacing import AT_ONCE, FAILED, REFUSED_S, Pacing
 
+IN_A_ROW = 100
 ANN, BOB = Caller(owner="v-ann"), Caller(owner="v-bob")
+
+
+@pytest.fixture(autouse=True)
+def pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "IN_A_ROW", IN_A_ROW)
 
 
 class Sent:
@@ -24,8 +31,8 @@ class Sent:
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
 
-    def request(self, caller: Caller, address: str = "10.0.0.1") -> Request:
-        scope: dict[str, Any] = {"type": "http", "headers": [], "client": (address, 1), "state": {"caller": caller}}
+    def request(self, caller: Caller, address: str = "10.0.0.1", path: str = "/") -> Request:
+        scope = {"type": "http", "headers": [], "client": (address, 1), "path": path, "state": {"caller": caller}}
         return Request(scope)
 
     async def passed(self, caller: Caller, many: int, address: str = "10.0.0.1") -> int:
@@ -57,6 +64,30 @@ def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch: Any) -> None:
         assert sum([await sent.passed(one, 1) for one in visitors]) == 10
         assert await sent.passed(NOBODY, 1) == 0
         assert await sent.passed(NOBODY, 1, "10.0.0.2") == 1
+
+    asyncio.run(run())
+
+
+def test_what_fails_counts_as_several() -> None:
+    async def run() -> None:
+        sent = Sent()
+        for _ in range(IN_A_ROW // FAILED):
+            assert await sent.passed(ANN, 1) == 1
+            sent.pacing.failed(sent.request(ANN))
+        assert await sent.passed(ANN, 1) == 0
+        assert await sent.passed(BOB, 20) == 20
+
+    asyncio.run(run())
+
+
+def test_who_looks_whether_the_desk_is_there_is_not_paced(monkeypatch: Any) -> None:
+    monkeypatch.setattr(pacing, "IN_A_ROW", 0)
+
+    async def run() -> None:
+        sent = Sent()
+        for path, is_refused in (("/healthz", False), ("/readyz", False), ("/", True)):
+            async with sent.pacing.turn(sent.request(NOBODY, path=path)) as wait_s:
+                assert bool(wait_s) == is_refused, path
 
     asyncio.run(run())
 

@@ -30,3 +30,9 @@ class Rate:
             if len(self._buckets) > MOST_ASKERS:
                 self._buckets.popitem(last=False)
             return wait_s
+
+    def charge(self, who: str, tokens: int) -> None:
+        """Count so many more that were not asked for; there may be a debt of as many as there are at once."""
+        with self._lock:
+            left, counted = self._buckets.get(who, (float(self._at_once), self._clock()))
+            self._buckets[who] = (max(left - tokens, -self._at_once), counted)

@@ -10,7 +10,7 @@ Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline
 import logging
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from starlette.concurrency import run_in_threadpool
@@ -83,7 +83,9 @@ class Guard:
             refusal = unavailable(request, error)
         async with self._pacing.turn(request) as wait_s:
             if wait_s:
-                refusal = too_often(request, wait_s)
+                await too_often(request, wait_s)(scope, receive, send)
+                return
+            send = _noted(send, lambda: self._pacing.failed(request))
             if refusal is not None:
                 await refusal(scope, receive, send)
                 return
@@ -237,6 +239,17 @@ def _secured(send: Send, more: Mapping[str, str]) -> Send:
         await send(message)
 
     return secured
+
+
+def _noted(send: Send, failed: Callable[[], None]) -> Send:
+    """Says when an answer is an error of whoever asked."""
+
+    async def noting(message: Message) -> None:
+        if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
+            failed()
+        await send(message)
+
+    return noting
 
 
 def _rewritten(send: Send, nonce: str, language: str) -> Send:

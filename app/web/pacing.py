@@ -17,12 +17,15 @@ from app.access.identity import caller_of
 from app.access.limits import VISITORS_AT_AN_ADDRESS
 from app.access.rate import Rate
 from app.web.connections import held
+from app.web.opening import ALIVE, READY
 
-A_SECOND: Final = 20
+A_SECOND: Final = 10
 """Requests of a visitor, on average."""
-IN_A_ROW: Final = 400
+IN_A_ROW: Final = 300
 """Requests of a visitor after a pause. A page with its scripts is about seventy."""
-AT_ONCE: Final = 16
+FAILED: Final = 10
+"""As many count for one that is answered by an error: our pages send few such."""
+AT_ONCE: Final = 8
 """Requests of a visitor that are answered at the same time; others wait. A browser sends six."""
 REFUSED_S: Final = 2.0
 """Seconds after which a refusal is sent."""
@@ -43,7 +46,7 @@ class Pacing:
         it is to be refused.
         """
         caller, address = caller_of(request), address_of(request)
-        if caller.role or caller.scopes:
+        if not _is_paced(request):
             yield 0
             return
         # A visitor who is refused takes nothing from others at his address.
@@ -59,3 +62,16 @@ class Pacing:
             yield 0
         finally:
             turns.release()
+
+    def failed(self, request: Request) -> None:
+        """A request was answered by an error of its sender."""
+        if _is_paced(request):
+            self._addresses.charge(address_of(request), FAILED - 1)
+            if owner := caller_of(request).owner:
+                self._visitors.charge(owner, FAILED - 1)
+
+
+def _is_paced(request: Request) -> bool:
+    """Not programs and staff, and nobody who looks whether the desk is there: he may come from where others flood."""
+    caller = caller_of(request)
+    return not (caller.role or caller.scopes or request.scope["path"] in (ALIVE, READY))

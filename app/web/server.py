@@ -34,7 +34,7 @@ from app.web.audit_page import add_audit_page
 from app.web.body_limit import BodyLimit
 from app.web.document_routes import add_document_routes
 from app.web.event_gate import EventGate, largest_event
-from app.web.guard import GRADIO, Guard, refused, unavailable
+from app.web.guard import Guard, refused, unavailable
 from app.web.login_routes import add_login_routes
 from app.web.module_routes import add_module_routes
 from app.web.opening import ALIVE, READY, readiness
@@ -122,9 +122,9 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
 
 def largest_body(settings: Settings, path: str) -> int:
     """The most bytes of a request's body."""
-    if GRADIO in path:
-        return largest_event(settings.max_question_chars)
-    return MAX_UPLOAD if path in UPLOADS else MAX_BODY
+    if path in UPLOADS:
+        return MAX_UPLOAD
+    return MAX_BODY if path.startswith(("/v1/", "/admin/")) else largest_event(settings.max_question_chars)
 
 
 def too_large(request: Request) -> Response:
