@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,18 @@ def test_a_page_is_of_whoever_sent_its_first_event(site: Site) -> None:
     assert "process_completed" in ann.get(DATA, params={"session_hash": "hers"}).text
     for given in ({"session_hash": "hers"}, {}, {"session_hash": "\0"}):
         assert ann.get(DATA, params=given).content == NOTHING_TO_READ
+
+
+def test_a_page_is_read_from_only_while_there_is_something(site: Site) -> None:
+    """Was wrong once: a second connection to a page stayed open for ever."""
+    client = site.client()
+    site.desk.piece_s = 0.05
+    sent = client.post(JOIN, json=an_event(client, "submit", ("Can I return a duvet?", "", "")))
+    assert sent.status_code == 200
+    with ThreadPoolExecutor(3) as pool:
+        read = [pool.submit(client.get, DATA, params={"session_hash": "page"}) for _ in range(3)]
+        texts = [one.result(timeout=30).text for one in read]
+    assert all("close_stream" in text for text in texts)
+    assert sum("Can I return a duvet?" in text for text in texts) >= 1
+    site.desk.piece_s = 0.0
+    assert kept(site) == [0] * 5

@@ -134,7 +134,7 @@ class EventGate:
     async def _read(self, request: Request, send: Send) -> None:
         name = parse_qs(request.scope["query_string"].decode("latin-1")).get("session_hash", [""])[0]
         page = self._pages.get(name)
-        if page is None or page.owner != _owner(request):  # also of a page that has just read its last event
+        if page is None or page.owner != _owner(request) or not self._kept.unread(name):
             await Response(NOTHING_TO_READ, media_type="text/event-stream")(request.scope, request.receive, send)
             return
         page.streams += 1
@@ -146,6 +146,7 @@ class EventGate:
         finally:
             page.streams -= 1
             if not self._kept.unread(name):
+                self._kept.end_streams(name, page.streams)
                 self._forget(name, page)
             self._forget_unheard(name, page)
 
@@ -202,6 +203,14 @@ class _Kept:
     def unread(self, name: str) -> int:
         """Events of a page that are being answered, or whose answers were not read."""
         return len(self._blocks._queue.pending_event_ids_session.get(name, ()))
+
+    def end_streams(self, name: str, streams: int) -> None:
+        """Let so many connections end that read from a page with nothing unread: Gradio would keep them open."""
+        from gradio.server_messages import ProcessCompletedMessage
+
+        for _ in range(streams):
+            end = ProcessCompletedMessage(event_id="none", output={}, success=True)
+            self._blocks._queue.pending_messages_per_session[name].put_nowait(end)
 
     def drop(self, name: str) -> None:
         """Forget what a page shows, and what it did not read."""
