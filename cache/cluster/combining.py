@@ -36,6 +36,7 @@ def combine_states(states: Sequence[State]) -> State:
     return State(
         number=0,
         is_running=any(state.is_running for state in states),
+        hangs=bool(states) and all(state.hangs for state in states),
         is_idle=bool(states) and all(state.is_idle for state in states),
         num_restarts=sum(state.num_restarts for state in states),
         num_shortages=sum(state.num_shortages for state in states),
