@@ -454,7 +454,8 @@ class Service(Parts):
             return TierContents()
         if self._is_engine_running():
             return self._held(with_modules=with_modules)
-        return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
+        settings = self.settings
+        return tiers_on_disk(settings.modules_folder, settings.disk, settings.disk_floor_bytes)
 
     def _held(self, *, with_modules: bool) -> TierContents:
         """What the engine holds; nothing where it is too busy to say."""
@@ -517,6 +518,10 @@ class Service(Parts):
             num_bytes=tiers.num_bytes,
             capacity=tiers.capacity,
             evictions=tiers.evictions,
+            disk_free=None if tiers.space is None else tiers.space.free,
+            disk_floor=None if tiers.space is None else tiers.space.floor,
+            failed_writes=tiers.failed_writes,
+            skipped_writes=tiers.skipped_writes,
             restarts=self.engine.num_restarts,
             shortages=self.engine.num_shortages,
         )

@@ -23,6 +23,9 @@ def combine_contents(parts: Sequence[TierContents]) -> TierContents:
         num_bytes=_sum(part.num_bytes for part in parts),
         capacity=_sum(part.capacity for part in parts),
         evictions=_sum(part.evictions for part in parts),
+        space=next((part.space for part in parts if part.space is not None), None),
+        failed_writes=sum(part.failed_writes for part in parts),
+        skipped_writes=sum(part.skipped_writes for part in parts),
     )
 
 

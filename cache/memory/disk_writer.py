@@ -19,19 +19,22 @@ second number of them what is submitted is not written.
 """
 HANG_S = 60.0
 """A disk that takes nothing for so long hangs."""
+LOOK_S = 10.0
+"""With nothing to write, how often to look how much of the disk is free: others write there, too."""
 Job = tuple[ModuleHeader, Tensor]
 log = logging.getLogger(__name__)
 
 
 class DiskWriter:
-    """Writes modules in the order submitted. Of failed writes the first is logged, all are counted in `failures`; those
-    that a slow disk had no time for in `skipped`. pending: what is submitted but not written yet, by key.
+    """Writes modules in the order submitted, and sees to it that enough of the disk stays free, also while there is
+    nothing to write. Of failed writes the first since a success is logged, all are counted in `failures`; those that a
+    slow disk had no time for in `skipped`. pending: what is submitted but not written yet, by key.
     """
 
     def __init__(self, disk: DiskTier, storage: KVStorage) -> None:
         self.disk, self._storage = disk, storage
         self.pending: dict[str, Job] = {}
-        self.failures, self.skipped = 0, 0
+        self.failures, self.skipped, self._is_failing = 0, 0, False
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._changed, self._current = threading.Condition(), ""  # the key that is being written
         self._thread = threading.Thread(target=self._run, name="warmdesk-disk", daemon=True)
@@ -80,9 +83,28 @@ class DiskWriter:
             self._thread.join()
 
     def _run(self) -> None:
-        while (job := self._queue.get()) is not None:
+        while True:
+            try:
+                job = self._queue.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._keep_floor()
+                continue
+            if job is None:
+                return
             if self._begin(job):
                 self._write(*job)
+
+    def _keep_floor(self) -> None:
+        try:
+            self.disk.keep_floor()
+        except Exception as error:  # as below
+            self._note(error)
+
+    def _note(self, error: Exception | None) -> None:
+        """Log the first failure since something went well."""
+        if error is not None and not self._is_failing:
+            log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
+        self._is_failing = error is not None
 
     def _begin(self, job: Job) -> bool:
         """Whether it was not dropped."""
@@ -95,9 +117,9 @@ class DiskWriter:
     def _write(self, header: ModuleHeader, rows: Tensor) -> None:
         try:
             self.disk.write(header, rows, self._storage)
+            self._note(None)
         except Exception as error:  # whatever happens, nobody must wait for a dead thread
-            if not self.failures:
-                log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
+            self._note(error)
             self.failures += 1
         finally:
             with self._changed:

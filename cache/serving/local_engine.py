@@ -98,7 +98,7 @@ def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
 def open_disk(spec: EngineSpec) -> DiskTier:
     """The disk tier: a folder of the engine's own, or what it shares with others. Raises CacheError."""
     if spec.shared is None:
-        return DiskTier(spec.modules, spec.disk)
+        return DiskTier(spec.modules, spec.disk, spec.disk_floor)
     from cache.memory.shared import SharedTier  # fsspec comes with several engines
 
-    return SharedTier(spec.shared, spec.disk)
+    return SharedTier(spec.shared, spec.disk, spec.disk_floor)
