@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
-from app.domain.answers import MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
+from app.domain.answers import DiskSpace, MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
 from app.domain.memory_plan import MemoryBudget, MemoryPlan
 from app.domain.savings import Interval, Savings
 from app.domain.trends import FirstTokenTimes, UsageSpan
@@ -99,7 +99,9 @@ def make_overview(now: datetime) -> Overview:
         module_tokens=reused - int(reused * 0.12) - int(reused * 0.09),
         ttft_ms_median=131.0, ttft_ms_p95=842.0,
         tier_bytes={"device": used, "disk": kept}, tier_capacity={"device": 1 << 30, "disk": 4 << 30},
-        evictions={"device": 12, "disk": 0}, modules=modules, prefixes=prefixes, reasons=reasons,
+        evictions={"device": 12, "disk": 0},
+        disk_space=DiskSpace(free=38 << 30, floor=512 << 20, is_short=False),
+        modules=modules, prefixes=prefixes, reasons=reasons,
         misses=misses,
         model="SmolLM2-135M-Instruct", device="cpu",
     )  # fmt: skip

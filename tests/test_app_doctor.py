@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from full_disk import Usage
 from hatchling.builders.wheel import WheelBuilder
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
@@ -59,11 +60,12 @@ def test_what_cannot_be_served_is_an_error(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.desk.doctor.free_bytes", lambda folder: 3 << 30)
-    assert free_space(Settings(data_dir=tmp_path)) == "3 GB free"
-    monkeypatch.setattr("app.desk.doctor.free_bytes", lambda folder: 300 << 20)
-    with pytest.raises(DeskError, match="300 MB are free; a desk wants 2048 MB"):
-        free_space(Settings(data_dir=tmp_path))
+    free = [3 << 30]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(1 << 40, 0, free[0]))
+    assert free_space(Settings(data_dir=tmp_path)) == "3 GB free, of which encoded passages leave 512 MB"
+    for free[0], words in ((700 << 20, "700 MB are free; a desk wants 2048 MB"), (300 << 20, "make room until 512 MB")):
+        with pytest.raises(DeskError, match=words):
+            free_space(Settings(data_dir=tmp_path))
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
     assert not found["free space"].ok
     assert found["python"].ok

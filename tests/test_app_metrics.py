@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.plain import PlainOptions, Said
 from cache.engine.engine_core import EngineCore
+from cache.serving.local_engine import LocalEngine
 
 DASHBOARD = Path(__file__).parent.parent / "docs" / "grafana.json"
 Samples = dict[str, dict[tuple[str, ...], float]]
@@ -137,3 +139,22 @@ def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(
         assert desk.missing() == ("engine",)
         assert samples(meter)["warmdesk_engine_restarts_total"] == {(): 1}
         assert desk.overview().modules
+
+
+def test_an_engine_that_is_too_busy_to_say_what_it_holds_keeps_no_scrape(
+    desk: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: each scrape waited for it, until no thread was left for anything else."""
+    began, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr("cache.serving.local_engine.CONTENTS_S", 0.1)
+    engine = cast("LocalEngine", desk.engine)
+    busy = threading.Thread(target=lambda: engine.call(lambda store: (began.set(), goes_on.wait(60))))
+    busy.start()
+    assert began.wait(20)
+    seen = samples(Meter(desk))
+    assert seen["warmdesk_passages"][()] > 0
+    assert "warmdesk_tier_bytes" not in seen
+    assert desk.overview().passages > 0
+    goes_on.set()
+    busy.join()
+    assert samples(Meter(desk))["warmdesk_tier_bytes"]

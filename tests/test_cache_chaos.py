@@ -116,7 +116,7 @@ def test_chaos_costs_no_desk_no_memory_and_no_reader_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int, kv_storage: KVStorage
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    monkeypatch.setattr(cache.engine.restarts, "MOST_RESTARTS", ASKED)
+    monkeypatch.setattr(cache.engine.restarts, "FIRST_REST_S", 0.0)
     model = build()
     memory, disk = 1200 * model.info.kv.bytes_per_token, DiskTier(tmp_path, 300_000)
     engine = Engine(model, memory=memory, host_memory=60_000, disk=disk, kv_storage=kv_storage).start()

@@ -24,15 +24,18 @@ from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
 from cache.engine.limits import Limits
 from cache.engine.request import Generation, Request
+from cache.engine.restarts import RESTING
 from cache.errors import CacheError, EngineStopped, ModelError, PromptError
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Span
+from cache.serving.child import Child
 from cache.serving.connection import Connection
 from cache.serving.engine_process import EngineProcess
 from cache.serving.engine_server import load_engine
+from cache.serving.exchange import Exchange
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import LocalEngine
-from cache.serving.messages import Call, ToEngine, arguments_of, decoded, read_all
+from cache.serving.messages import Begun, Call, ToEngine, arguments_of, decoded, read_all
 from cache.serving.spec import EngineSpec
 
 PROMPT = [
@@ -291,17 +294,93 @@ def test_closing_ends_what_runs_and_the_process(shared: EngineProcess) -> None:
     shared.close()
 
 
-def test_one_that_is_killed_again_and_again_stays_down(
+def test_one_that_says_nothing_keeps_nobody_waiting_and_is_begun_anew_after_a_rest(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cache.engine.restarts.MOST_RESTARTS", 0)
-    with closing(engine_in(tmp_path, tiny_folder)) as engine:
-        with caplog.at_level(logging.CRITICAL):
-            os.kill(engine.pid, signal.SIGKILL)
-            engine._thread.join(60)
+    """Was wrong once: one that hung was never ended, and one that failed again and again stayed down for good."""
+    caplog.set_level(logging.CRITICAL)
+    for name, value in (("restarts.FIRST_REST_S", 0.1), ("restarts.AT_ONCE", 1)):
+        monkeypatch.setattr(f"cache.engine.{name}", value)
+    for name in ("CONTENTS_S", "STATE_S"):
+        monkeypatch.setattr(f"cache.serving.engine_process.{name}", 0.1)
+    begin, rest, failures, in_rest = Child.begin, Exchange.rest, iter([True]), list[str]()
+
+    def begun(child: Child, spec: EngineSpec) -> Begun:
+        if next(failures, False):
+            raise CacheError("memory is short for a minute")
+        return begin(child, spec)
+
+    def rested(exchange: Exchange, why: str) -> None:
+        rest(exchange, why)
+        in_rest.append(end_of(ask(engine)))
+
+    with closing(EngineProcess(spec_of(tiny_folder, tmp_path, limits=Limits(hang_s=1.0)))) as engine:
+        monkeypatch.setattr(Child, "begin", begun)
+        monkeypatch.setattr(Exchange, "rest", rested)
+        first = engine.pid
+        os.kill(first, signal.SIGSTOP)
         assert not engine.is_running
-        with pytest.raises(EngineStopped, match="restart the program"):
-            ask(engine)
+        with pytest.raises(CacheError, match=r"^the engine's process was busy for 0\.1 s: try again$"):
+            engine.contents()
+        with pytest.raises(CacheError, match="begins anew"):
+            engine.settle()
+        wait_until(lambda: engine.num_restarts == 1 and engine.is_running)
+        assert set(in_rest) == {RESTING}
+        assert has_ended(first)
+        assert ask(engine).completion.tokens
+
+
+def end_of(answer: Generation) -> str:
+    try:
+        return answer.completion.finish_reason
+    except CacheError as error:
+        return str(error)
+
+
+def test_one_whose_disk_hangs_is_not_running_and_is_begun_anew(
+    tiny_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Was wrong once: it counted as running for ever."""
+    caplog.set_level(logging.CRITICAL)
+    with closing(EngineProcess(spec_of(tiny_folder, tmp_path, limits=Limits(hang_s=1.0)))) as engine:
+        expected, first = ask(engine).completion.tokens, engine.pid
+        engine.settle()
+        for segment in engine.arrange(PROMPT).segments():
+            assert engine.evict(engine.key(segment))
+        engine.drop_prefixes("public")
+        for file in tmp_path.glob("*.safetensors"):
+            file.unlink()
+            os.mkfifo(file)  # who opens it waits
+        lost = ask(engine)
+        wait_until(lambda: not engine.is_running)
+        for file in tmp_path.glob("*.safetensors"):
+            file.unlink()
+        with pytest.raises(CacheError, match="begins anew"):
+            _ = lost.completion
+        wait_until(lambda: engine.is_running)
+        assert has_ended(first)
+        assert ask(engine).completion.tokens == expected
+
+
+def test_a_process_that_cannot_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that waits for a disk."""
+    monkeypatch.setattr("cache.serving.child.KILLED_S", 0.05)
+    child = Child()
+    with monkeypatch.context() as cannot_end:
+        cannot_end.setattr(subprocess.Popen, "kill", lambda process: None)
+        assert child.end(0).startswith("killed, but it waits")
+        assert next(child.messages, None) is None, "nobody waits for what it sends"
+    child.kill()
+    assert child.end(20) == "killed by SIGKILL"
+
+
+def test_who_sends_to_one_that_reads_nothing_is_not_kept() -> None:
+    one, other = socket.socketpair()
+    connection = Connection(one, 1)
+    with other:
+        with pytest.raises(OSError):
+            connection.send(bytes(16 << 20))
+        assert list(connection.frames()) == []
 
 
 def test_a_connection_ends_also_where_the_other_end_has_not_read_everything() -> None:
@@ -321,6 +400,8 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from test_cache_engine_process import FOREVER, ask, spec_of
+from cache.engine.restarts import RESTING
+from cache.serving.child import Child
 from cache.serving.connection import Connection
 from cache.serving.engine_process import EngineProcess
 

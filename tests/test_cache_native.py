@@ -396,6 +396,18 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert list(tmp_path.iterdir()) == [kept]
 
 
+@pytest.mark.parametrize("left", [b"", bytes(100_000)])
+def test_a_damaged_one_is_compiled_once_more(left: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As a power cut leaves files. Was wrong once: answers were written slowly from then on."""
+    compile_and_load = load_library.__wrapped__
+    assert compile_and_load(tmp_path / "whole", torch.float32) is not None
+    (kept,) = (tmp_path / "whole").iterdir()
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / kept.name).write_bytes(left)
+    assert compile_and_load(tmp_path / "cut", torch.float32) is not None
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("compiler", ["false", "no-such-program"])
 def test_a_compiler_that_fails_leaves_nothing_behind(
     compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

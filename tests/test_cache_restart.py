@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
 from tiny import build
+from waiting import wait_until
 
 import cache.engine.restarts
+import cache.memory.disk
 from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoder
 from cache.engine.engine import Engine
 from cache.engine.engine_core import EngineCore
+from cache.engine.limits import Limits
 from cache.engine.request import Generation, Request
 from cache.engine.running import Running
 from cache.errors import CacheError, EngineStopped
@@ -87,21 +91,54 @@ def test_what_is_to_be_kept_is_kept_after_a_restart(engine: Engine, monkeypatch:
     assert engine.call(lambda store: (store is before, store.device.kept)) == (False, {"b2:0"})
 
 
-def test_an_engine_that_fails_again_and_again_stays_down(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(core: EngineCore) -> None:
-        raise ZeroDivisionError("nobody foresaw this")
+def test_an_engine_that_fails_again_and_again_is_tried_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: after some failures it stayed down for good."""
+    monkeypatch.setattr(cache.engine.restarts, "FIRST_REST_S", 0.0)
+    begin, failures = Engine._begin, iter([True, True])
 
-    monkeypatch.setattr(EngineCore, "step", broken)
-    monkeypatch.setattr(cache.engine.restarts, "MOST_RESTARTS", 2)
-    for _ in range(2):
-        with pytest.raises(CacheError, match=RESTARTED):
-            _ = submit(engine).completion
+    def begun(engine: Engine) -> None:
+        if next(failures, False):
+            raise MemoryError("short for a minute")
+        begin(engine)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(EngineCore, "step", lambda core: 1 // 0)
+        broken.setattr(Engine, "_begin", begun)
+        for _ in range(7):
+            with pytest.raises(CacheError, match=RESTARTED):
+                _ = submit(engine).completion
+            wait_until(lambda: engine.is_running)
+    assert submit(engine).completion.tokens
+    assert engine.num_restarts == 7
+
+
+def test_what_is_asked_in_a_rest_fails_and_closing_ends_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache.engine.restarts, "AT_ONCE", 1)
+    monkeypatch.setattr(cache.engine.restarts, "LONGEST_REST_S", 3600.0)
+    monkeypatch.setattr(cache.engine.restarts, "FIRST_REST_S", 3600.0)
+    monkeypatch.setattr(EngineCore, "step", lambda core: 1 // 0)
     with pytest.raises(CacheError, match=RESTARTED):
         _ = submit(engine).completion
-    engine._thread.join(timeout=20)
-    assert (engine.is_running, engine.num_restarts) == (False, 2)
-    with pytest.raises(EngineStopped, match="restart the program"):
+    wait_until(lambda: engine.is_running)
+    with pytest.raises(CacheError, match=RESTARTED):
+        _ = submit(engine).completion
+    for ask in (lambda: submit(engine).completion, engine.settle, lambda: engine.encode([A]).result()):
+        with pytest.raises(CacheError, match="ask again in minutes"):
+            ask()
+    assert engine.call(lambda store: len(store.device.entries)) == 0
+    assert not engine.is_running
+    engine.close()
+    with pytest.raises(EngineStopped, match="shut down"):
         submit(engine)
+
+
+def test_each_rest_is_twice_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests, clock = cache.engine.restarts.Rests(), [1000.0]
+    monkeypatch.setattr(cache.engine.restarts.time, "monotonic", lambda: clock[0])
+    assert [rests.failed() for _ in range(11)] == [0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128]
+    assert [rests.failed() for _ in range(2)] == [240, 240]
+    clock[0] += 601
+    assert [rests.failed() for _ in range(4)] == [0, 0, 0, 1]
 
 
 def test_a_prompt_that_was_there_at_two_failures_is_refused_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +154,56 @@ def test_a_prompt_that_was_there_at_two_failures_is_refused_for_a_while(monkeypa
     assert not lost.refuses(other)
     clock[0] += 300
     assert not lost.refuses(fatal)
+
+
+def test_an_engine_whose_disk_hangs_does_not_run_and_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was wrong once: it counted as running, and who looked at it waited for ever."""
+    disk, limits = DiskTier(tmp_path, 1 << 30), Limits(hang_s=0.2)
+    engine = Engine(build(), memory=4 << 20, disk=disk, limits=limits).start()
+    key = engine.key(A)
+    engine.encode([A]).result()
+    engine.settle()
+    assert engine.call(lambda store: store.device.evict(key))
+    read, answers_again = cache.memory.disk.read_file, threading.Event()
+    monkeypatch.setattr(cache.memory.disk, "read_file", lambda path: (answers_again.wait(60), read(path))[1])
+    answer = submit(engine)
+    wait_until(lambda: not engine.is_running)
+    assert engine.load() == (0, 1)
+    for ask in (engine.settle, lambda: engine.forget({"b2:0"})):
+        with pytest.raises(CacheError, match=r"^the engine has not got on for 0\.2 s and may hang"):
+            ask()
+    answers_again.set()
+    assert answer.completion.tokens
+    wait_until(lambda: engine.is_running)
+    engine.close()
+
+
+def test_an_engine_whose_thread_hangs_does_not_run_and_is_left_behind(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+    engine._limits = Limits(hang_s=0.2)
+    monkeypatch.setattr("cache.engine.engine.CLOSE_S", 0.1)
+    calling = threading.Thread(target=lambda: engine.call(lambda store: (began.set(), goes_on.wait(60))), daemon=True)
+    calling.start()
+    assert began.wait(20)
+    wait_until(lambda: not engine.is_running)
+    with pytest.raises(CacheError, match="may hang"):
+        engine.call(lambda store: 1, 5.0)
+    engine.close()
+    assert "hangs and is left behind" in caplog.text
+    goes_on.set()
+    engine._thread.join(20)
+    engine.store.close()
+
+
+def test_who_looks_waits_no_longer_than_said(engine: Engine) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+    threading.Thread(target=lambda: engine.call(lambda store: (began.set(), goes_on.wait(60)))).start()
+    assert began.wait(20)
+    with pytest.raises(CacheError, match=r"^the engine was busy for 0\.1 s: try again$"):
+        engine.call(lambda store: 1, 0.1)
+    goes_on.set()
+    assert engine.is_running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 from transformers import PreTrainedModel
 
 from cache.errors import ModelError
-from cache.model import files as model_files
 from cache.model.files import convert_gguf
 from cache.model.loading import load_stock
 
@@ -58,10 +58,39 @@ def test_a_conversion_that_cannot_be_kept_says_so(tmp_path: Path, monkeypatch: p
     def refuse(*_: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(model_files.os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="read-only"):
         convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
     assert not list((tmp_path / "models").iterdir())
+
+
+def test_a_conversion_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: after a power cut the name was there, with a cut file, and every start failed."""
+    load_as(monkeypatch, Saved())
+    did: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        did.append(Path(f"/proc/self/fd/{file}").readlink().name)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda old, new: (did.append("renamed"), replace(old, new)))
+    convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
+    assert did[0] == "config.json"
+    assert did[1].startswith("converting-")
+    assert did[2:] == ["renamed", "models"]
+
+
+def test_what_killed_conversions_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_as(monkeypatch, Saved())
+    left, running = tmp_path / "models" / "converting-left", tmp_path / "models" / "converting-running"
+    for folder in (left, running):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"half")
+    os.utime(left, (1000, 1000))
+    folder = convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
+    assert {*folder.parent.iterdir()} == {folder, running}
 
 
 def test_the_header_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """An answer on its way to the reader. It is recorded when it ends, also if the reader has left before that."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from app.domain.errors import DeskError
 from app.storage.history import History
 from cache.engine.request import Generation
 from cache.errors import CacheError, EngineFull, PromptError
+
+log = logging.getLogger(__name__)
 
 
 class AnswerInProgress:
@@ -130,15 +133,29 @@ class OpenAnswers:
         with self._lock:
             self._answers.discard(answer)
 
-    def end(self, patience_s: float) -> None:
+    def end(self, patience_s: float, most_s: float = 8.0) -> None:
         """Stop them all, and record what they said so far. patience_s: how long their readers, together, have to read
-        what was generated; what they did not read is not recorded.
+        what was generated; what they did not read is not recorded. most_s: how long recording may take; an engine or a
+        database that hangs must not keep the desk from ending.
         """
         with self._lock:
             answers = list(self._answers)
         for answer in answers:
             answer.cancel()
         deadline = time.monotonic() + patience_s
-        for answer in answers:
-            if not answer.is_finished.wait(max(0.0, deadline - time.monotonic())):
-                answer.finish()
+        answers = [one for one in answers if not one.is_finished.wait(max(0.0, deadline - time.monotonic()))]
+        finishing = [threading.Thread(target=_finish, args=(one,), daemon=True) for one in answers]
+        for thread in finishing:  # one each, so that none waits for another one
+            thread.start()
+        deadline = time.monotonic() + most_s
+        for thread in finishing:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if left := sum(thread.is_alive() for thread in finishing):
+            log.error("%d of the answers did not end within %g s and are not recorded", left, most_s)
+
+
+def _finish(answer: OpenAnswer) -> None:
+    try:
+        answer.finish()
+    except Exception as error:  # the others are recorded all the same
+        log.error("an answer could not be recorded: %s", error)

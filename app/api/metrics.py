@@ -119,6 +119,7 @@ class LoadCollector:
         for kind, number in load.evictions.items():
             evictions.add_metric([kind], number)
         yield evictions
+        yield from disk(load)
         yield CounterMetricFamily("warmdesk_engine_restarts", "Times the engine began anew", load.restarts)
         words = "Times device memory ran out in a pass, which was tried again with fewer rows"
         yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
@@ -141,6 +142,18 @@ def gauges(load: Load) -> Iterator[Metric]:
         yield family
     yield GaugeMetricFamily("warmdesk_documents", "Documents", load.documents)
     yield GaugeMetricFamily("warmdesk_passages", "Passages", load.passages)
+
+
+def disk(load: Load) -> Iterator[Metric]:
+    """What the disk of encoded passages has left, and what it did not take."""
+    if load.disk_free is not None and load.disk_floor is not None:
+        yield GaugeMetricFamily("warmdesk_disk_free_bytes", "Free on the disk of encoded passages", load.disk_free)
+        yield GaugeMetricFamily("warmdesk_disk_floor_bytes", "Of it what stays free of them", load.disk_floor)
+    words = "Encoded passages that were not written, because the disk failed or was slow"
+    unwritten = CounterMetricFamily("warmdesk_unwritten_passages", words, labels=["reason"])
+    unwritten.add_metric(["failed"], load.failed_writes)
+    unwritten.add_metric(["slow"], load.skipped_writes)
+    yield unwritten
 
 
 def metrics_router(desk: Desk) -> APIRouter:

@@ -95,10 +95,14 @@ def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -
     """A service that may write: the data folder is locked while it is open. is_served: its engine may have a process of
     its own.
     """
+    from app.desk.disk_room import make_room
     from app.desk.service import Service
     from app.storage.lock import lock_data_folder
 
-    with lock_data_folder(settings.data_dir, purpose), Service(settings, may_start_process=is_served) as service:
+    with (
+        lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)),
+        Service(settings, may_start_process=is_served) as service,
+    ):
         yield service
 
 

@@ -182,6 +182,9 @@ def print_overview(overview: Overview) -> None:
         print(f"first token: median {overview.ttft_ms_median:.0f} ms")
     for tier, used in overview.tier_bytes.items():
         print(f"{tier}: {size(used)} of {size(overview.tier_capacity[tier])}")
+    if overview.disk_space is not None and overview.disk_space.is_short:
+        free, floor = size(overview.disk_space.free), size(overview.disk_space.floor)
+        print(f"the disk is nearly full: {free} are free, encoded passages make room until {floor} are")
     for module in overview.modules[:5]:
         if module.hits:
             print(f"saved {module.saved:,} tokens: {module.document} {module.passage} ({module.hits} uses)")

@@ -1,7 +1,6 @@
 """`warmdesk doctor`: is everything there that a desk needs, and what to do where it is not. Changes nothing."""
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from app.domain.errors import DeskError
 from app.domain.model_server import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
+from cache.memory.free_space import FreeSpace
+from cache.memory.free_space import free_space as look_at_disk
 
 NEEDED_BYTES = 2 << 30
 
@@ -167,11 +168,17 @@ def data_folder(settings: Settings) -> str:
 
 
 def free_space(settings: Settings) -> str:
-    """Room for modules and the converted model."""
-    free = free_bytes(settings.data_dir)
-    if free < NEEDED_BYTES:
-        raise DeskError(f"{free >> 20} MB are free; a desk wants {NEEDED_BYTES >> 20} MB", code="disk-full")
-    return f"{free >> 30} GB free"
+    """Room for modules and the converted model, and what stays free of them."""
+    space = free_space_of(settings)
+    if space.is_short:
+        raise DeskError(
+            f"{space.free >> 20} MB are free: encoded passages make room until {space.floor >> 20} MB are "
+            "(disk_floor), and answers take longer; free some space",
+            code="disk-full",
+        )
+    if space.free < NEEDED_BYTES:
+        raise DeskError(f"{space.free >> 20} MB are free; a desk wants {NEEDED_BYTES >> 20} MB", code="disk-full")
+    return f"{space.free >> 30} GB free, of which encoded passages leave {space.floor >> 20} MB"
 
 
 def documents(settings: Settings) -> str:
@@ -214,6 +221,8 @@ def network(settings: Settings) -> str:
     return f"used for {' and '.join(uses)}" if uses else "not needed"
 
 
-def free_bytes(folder: Path) -> int:
-    """Free space where a folder is or will be."""
-    return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
+def free_space_of(settings: Settings) -> FreeSpace:
+    """Of the disk where the data folder is or will be."""
+    folder = settings.data_dir
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    return look_at_disk(existing, settings.disk_floor_bytes)

@@ -255,7 +255,9 @@ class Desk(Protocol):
         """How far the model has read the documents; None if it reads nothing ahead of questions."""
 
     def missing(self) -> tuple[str, ...]:
-        """What is not there that a question needs: "model", "engine", "database". Does not load anything."""
+        """What is not there that a question needs: "model", "engine", "database". Does not load anything, and does not
+        wait long for what hangs, which is missing then.
+        """
 
     def is_ready(self) -> bool:
         """Whether a question would be answered now. Does not load anything."""

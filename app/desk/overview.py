@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from app.domain.answers import ModuleRow, Overview, PrefixRow
+from app.domain.answers import DiskSpace, ModuleRow, Overview, PrefixRow
 from app.domain.documents import ModuleLabel, PassageState, StoredPassage
 from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
@@ -27,9 +27,9 @@ PREFIX_TOKENS = 24
 NEVER_USED = ModuleHits(hits=0, misses=0, last_used=None)
 
 
-def tiers_on_disk(folder: Path, capacity: int) -> TierContents:
+def tiers_on_disk(folder: Path, capacity: int, floor: int | None) -> TierContents:
     """The disk tier, read from its files without an engine."""
-    return contents_on_disk(DiskTier(folder, capacity)) if folder.is_dir() else TierContents()
+    return contents_on_disk(DiskTier(folder, capacity, floor)) if folder.is_dir() else TierContents()
 
 
 def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
@@ -54,6 +54,7 @@ def summarise(
         tier_bytes=dict(tiers.num_bytes),
         tier_capacity=dict(tiers.capacity),
         evictions=dict(tiers.evictions),
+        disk_space=None if tiers.space is None else DiskSpace(**asdict(tiers.space), is_short=tiers.space.is_short),
         modules=tuple(module_rows(library, statistics, tiers)),
         prefixes=prefixes,
         reasons=tuple(statistics.miss_reasons()),

@@ -93,6 +93,7 @@ def engine_spec(settings: Settings) -> EngineSpec:
         memory=settings.device_memory,
         host_memory=settings.host_memory,
         disk=settings.disk,
+        disk_floor=settings.disk_floor_bytes,
         shared=settings.shared_modules,
         kv_storage=settings.kv_storage,
         modules=settings.modules_folder,

@@ -4,6 +4,7 @@ Its parts are opened when they are first needed, so that listing documents loads
 before the first question. Close it to finish writing modules and to release the database.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -25,8 +26,9 @@ from app.desk.housekeeping import Housekeeping
 from app.desk.memory_plan import ANSWERS, plan_memory
 from app.desk.overview import passage_states, prefix_rows, summarise, tiers_on_disk
 from app.desk.parts import Loading, Parts, part
+from app.desk.readiness import Readiness
 from app.desk.savings import summarise_savings
-from app.domain.answers import Answer, Overview, Turn
+from app.domain.answers import Answer, Overview, PrefixRow, Turn
 from app.domain.callers import OPERATOR
 from app.domain.documents import PassageState
 from app.domain.errors import DeskError
@@ -63,12 +65,14 @@ from app.support.handing_off import HandingOff
 from app.support.quality import Quality
 from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
+from cache.errors import CacheError
 from cache.memory.contents import TierContents
 
 ENDING_S = 1.0
 """How long answers may take to end when the desk is closed."""
 CHECKED = "checked"
 """Fact: when it was last tried whether the database can be written."""
+log = logging.getLogger(__name__)
 
 
 class Service(Parts):
@@ -97,6 +101,9 @@ class Service(Parts):
         self.following = self._shared() if self.database.is_shared else None
         self._followed: dict[str, datetime] = {}  # forgotten documents of which nothing is left here
         self._ahead: ReadingAhead | None = None
+        self._readiness = Readiness(
+            {"model": self.is_ready, "engine": self._is_engine_running, "database": self._is_database_writable}
+        )
         self._listeners: list[Callable[[Served], None]] = []
         history.listen(lambda answer, details: self._report(served_of(answer, details.queue_ms)))
 
@@ -421,7 +428,10 @@ class Service(Parts):
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
         settings, server, is_running = self.settings, self.settings.model_server, self.is_open("engine")
-        prefixes = prefix_rows(self.engine) if self._is_engine_running() else ()
+        prefixes: tuple[PrefixRow, ...] = ()
+        if self._is_engine_running():
+            with suppress(CacheError):  # it is too busy to say
+                prefixes = prefix_rows(self.engine)
         return replace(
             summarise(self.library, Statistics(self.database), self._tiers(), prefixes),
             model=self.engine.info.name if is_running else self._model_name,
@@ -443,8 +453,17 @@ class Service(Parts):
         if self.is_elsewhere:
             return TierContents()
         if self._is_engine_running():
+            return self._held(with_modules=with_modules)
+        settings = self.settings
+        return tiers_on_disk(settings.modules_folder, settings.disk, settings.disk_floor_bytes)
+
+    def _held(self, *, with_modules: bool) -> TierContents:
+        """What the engine holds; nothing where it is too busy to say."""
+        try:
             return self.engine.contents(with_modules)
-        return tiers_on_disk(self.settings.modules_folder, self.settings.disk)
+        except CacheError as error:
+            log.warning("what the engine holds is not known: %s", error)
+            return TierContents()
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         """What happened in each `step` between two times."""
@@ -487,7 +506,10 @@ class Service(Parts):
         counts = self.library.counts()
         if not self.is_open("engine"):
             return Load(model=public_name(self._model_name), **asdict(counts))
-        tiers, (running, waiting) = self._tiers(with_modules=False), self.engine.load()
+        # Not from the disk where the engine does not run: it may be why.
+        asks = not self.is_elsewhere and self._is_engine_running()
+        tiers = self._held(with_modules=False) if asks else TierContents()
+        running, waiting = self.engine.load()
         return Load(
             model=public_name(self.engine.info.name),
             running=running,
@@ -496,6 +518,10 @@ class Service(Parts):
             num_bytes=tiers.num_bytes,
             capacity=tiers.capacity,
             evictions=tiers.evictions,
+            disk_free=None if tiers.space is None else tiers.space.free,
+            disk_floor=None if tiers.space is None else tiers.space.floor,
+            failed_writes=tiers.failed_writes,
+            skipped_writes=tiers.skipped_writes,
             restarts=self.engine.num_restarts,
             shortages=self.engine.num_shortages,
         )
@@ -517,15 +543,15 @@ class Service(Parts):
         return self.is_open("_answering")
 
     def missing(self) -> tuple[str, ...]:
-        """What is not there that a question needs: "model", "engine", "database"."""
-        is_running = self._is_engine_running()
+        """What is not there that a question needs: "model", "engine", "database". Waits for none of them long."""
+        return self._readiness.missing()
+
+    def _is_database_writable(self) -> bool:
         try:
             self.library.set_fact(CHECKED, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")  # written once a minute at most
-            is_writable = True
         except DeskError:
-            is_writable = False
-        parts = {"model": self.is_ready(), "engine": is_running, "database": is_writable}
-        return tuple(name for name, is_there in parts.items() if not is_there)
+            return False
+        return True
 
     def _is_engine_running(self) -> bool:
         return self.is_open("engine") and self.engine.is_running

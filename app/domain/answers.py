@@ -286,6 +286,17 @@ class AnswerTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """Bytes of the disk that encoded passages are on: those that are free, and those of them that stay so. is_short:
+    there are hardly more, or fewer.
+    """
+
+    free: int
+    floor: int
+    is_short: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(AnswerTotals):
     """The dashboard's numbers. weak: the latest answers with a statement that the passages did not support.
     calibration: the result of `warmdesk calibrate` in one line, empty if there is none. reading: how far the model has
@@ -297,6 +308,7 @@ class Overview(AnswerTotals):
     tier_bytes: dict[str, int] = field(default_factory=dict)
     tier_capacity: dict[str, int] = field(default_factory=dict)
     evictions: dict[str, int] = field(default_factory=dict)
+    disk_space: DiskSpace | None = None
     modules: tuple[ModuleRow, ...] = ()
     prefixes: tuple[PrefixRow, ...] = ()
     reasons: tuple[ReasonRow, ...] = ()

@@ -179,6 +179,10 @@ Memory = Annotated[
     Annotated[Size, Field(ge=MIB, le=_MOST_BYTES)] | Literal["auto"],
     _needs(f'a size such as "512 MiB" or "4 GB", or a number of bytes, {MIB} or more, or auto'),
 ]
+Floor = Annotated[
+    Annotated[Size, Field(ge=0, le=_MOST_BYTES)] | Literal["auto"],
+    _needs('a size such as "512 MiB" or "4 GB", or a number of bytes, 0 or more, or auto'),
+]
 
 
 class Settings(BaseSettings):
@@ -309,6 +313,9 @@ class Settings(BaseSettings):
     which takes half the room and makes answers approximate. Another value: passages are read again."""
     disk: Annotated[Size, _bytes(0)] = 4 * GIB
     """Bytes on disk for encoded passages; 0 keeps none."""
+    disk_floor: Floor = "auto"
+    """Bytes of the disk that stay free of encoded passages: where there is less, they make room, and none are written.
+    auto: 512 MiB, or a twentieth of a smaller disk."""
     passages: Annotated[int, _between(1, 64)] = 5
     """The most passages given to the model for one answer."""
     passage_tokens: Annotated[int, _between(32, 100_000)] = 400
@@ -407,6 +414,11 @@ class Settings(BaseSettings):
     def model_server(self) -> ModelServer | None:
         """Where the model runs, if that is elsewhere."""
         return model_server(self.model)
+
+    @property
+    def disk_floor_bytes(self) -> int | None:
+        """Bytes of the disk that stay free; None: as `cache.memory.free_space` says."""
+        return None if self.disk_floor == "auto" else self.disk_floor
 
     @property
     def foresees(self) -> bool:

@@ -8,7 +8,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -27,12 +27,13 @@ log = logging.getLogger(__name__)
 
 
 @contextmanager
-def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
+def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the data folder for the block; it is created if it is not there, and only its user may enter it. A restore
     that was killed in it is undone first.
 
-    purpose: the command, such as "warmdesk serve". Does not wait. Raises DeskError: "data-folder-in-use" when a process
-    (also this one) holds it, "data-folder-unusable" or "disk-full" when it cannot be written.
+    purpose: the command, such as "warmdesk serve". make_room: called before anything is written. Does not wait. Raises
+    DeskError: "data-folder-in-use" when a process (also this one) holds it, "data-folder-unusable" or "disk-full" when
+    it cannot be written.
     """
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,6 +51,7 @@ def lock_data_folder(folder: Path, purpose: str) -> Iterator[None]:
             ) from None
     try:
         with _explained(folder):
+            make_room()
             since = datetime.now().isoformat(timespec="minutes")
             _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
             if undo_swap(folder):

@@ -30,6 +30,7 @@ from app.web.admin_frame import home_of
 from app.web.cookies import ADMIN, VISITOR
 from app.web.error_words import UNAVAILABLE
 from app.web.languages import LANGUAGES, page_language, translations
+from app.web.opening import ALIVE, READY
 from app.web.pacing import Pacing
 from app.web.site import Site
 from app.web.widget_frame import WidgetFrame
@@ -78,7 +79,11 @@ class Guard:
             headers["strict-transport-security"] = f"max-age={visitors.LIFETIME_S}"
         send = _secured(send, self._widget.loosened(scope["path"], headers))
         try:
-            refusal = self._refused_unread(request) or await self._refused_by_rule(request)
+            refusal = self._refused_unread(request)
+            if refusal is None and scope["path"] in (ALIVE, READY):  # for everyone, at once, whoever waits
+                await self._app(scope, receive, send)
+                return
+            refusal = refusal or await self._refused_by_rule(request)
         except DeskError as error:  # of the database, which knows who is signed in
             refusal = unavailable(request, error)
         async with self._pacing.turn(request) as wait_s:

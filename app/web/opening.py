@@ -7,13 +7,14 @@ when it is there. Not covered: loading (`serve`).
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from app.desk.readiness import in_own_thread
 from app.web.languages import page_language
 from app.web.rendering import render
 
@@ -26,20 +27,32 @@ _HEADERS = {
 }
 
 
-def readiness(missing: Sequence[str], awaited: str = "") -> Response:
-    """The answer of /readyz: 200, or 503 with what is missing, and what the desk waits for to have it."""
-    if missing:
-        waiting = {"waiting_for": awaited} if awaited else {}
-        return JSONResponse({"status": "not ready", "missing": list(missing), **waiting}, 503)
-    return JSONResponse({"status": "ready"})
+class ReadyAnswer:
+    """Answers /readyz. All who ask at the same time get the same look, which has a thread of its own: those that the
+    other routes share may all be held. For one event loop.
+    """
+
+    def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
+        """missing: see `Desk.missing`."""
+        self._missing = missing
+        self._look: Future[Sequence[str]] | None = None
+
+    async def answer(self, besides: Sequence[str] = (), awaited: str = "") -> Response:
+        """200, or 503 with what is missing, and what the desk waits for to have it. besides: is missing, too."""
+        if self._look is None or self._look.done():
+            self._look = in_own_thread(self._missing)
+        if missing := [*await asyncio.wrap_future(self._look)] or [*besides]:
+            waiting = {"waiting_for": awaited} if awaited else {}
+            return JSONResponse({"status": "not ready", "missing": missing, **waiting}, 503)
+        return JSONResponse({"status": "ready"})
 
 
 class Opening:
     """An ASGI application that stands in for another one until `open` is called."""
 
     def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
-        """missing: see `Desk.missing`; it may block. awaited: see `Parts.awaited`."""
-        self._missing, self._awaited = missing, awaited
+        """missing: see `Desk.missing`. awaited: see `Parts.awaited`."""
+        self._readiness, self._awaited = ReadyAnswer(missing), awaited
         self._progress = 0, 0
         self._app: FastAPI | None = None
         self._listening = threading.Event()
@@ -66,7 +79,7 @@ class Opening:
         if path == ALIVE:
             return JSONResponse({"status": "ok"})
         if path == READY:
-            return readiness(await run_in_threadpool(self._missing) or ["pages"], self._awaited())
+            return await self._readiness.answer(["pages"], self._awaited())
         done, total = self._progress
         html = render("starting.html", language=page_language(request.headers), done=done, total=total)
         return HTMLResponse(html, 503, _HEADERS)

@@ -4,6 +4,7 @@ The socket answers from the first second (`opening`); the models are loaded behi
 read while questions are answered.
 """
 
+import asyncio
 import logging
 import signal
 import socket
@@ -12,12 +13,12 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
 import uvicorn
-from starlette.concurrency import run_in_threadpool
 
 from app.access.passwords import ensure_admin
 from app.desk.changes import Changes
 from app.desk.following import following
 from app.desk.housekeeping import every_minute
+from app.desk.readiness import in_own_thread
 from app.desk.service import Service
 from app.desk.syncing import syncing
 from app.domain.callers import COMMAND_LINE
@@ -63,7 +64,7 @@ class DeskServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn."""
-        await run_in_threadpool(self._end_answers)
+        await asyncio.wrap_future(in_own_thread(self._end_answers))
         await super().shutdown(sockets)
 
 

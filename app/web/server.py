@@ -37,7 +37,7 @@ from app.web.event_gate import EventGate, largest_event
 from app.web.guard import Guard, refused, unavailable
 from app.web.login_routes import add_login_routes
 from app.web.module_routes import add_module_routes
-from app.web.opening import ALIVE, READY, readiness
+from app.web.opening import ALIVE, READY, ReadyAnswer
 from app.web.passage_routes import add_passage_routes
 from app.web.quality_routes import add_quality_routes
 from app.web.queue_routes import add_queue_routes
@@ -154,9 +154,11 @@ def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
     async def healthz() -> JSONResponse:  # needs no thread, of which none may be free
         return JSONResponse({"status": "ok"})
 
+    readiness = ReadyAnswer(desk.missing)
+
     @app.get(READY)
-    def readyz() -> Response:
-        return readiness(desk.missing())
+    async def readyz() -> Response:
+        return await readiness.answer()
 
     def give_out(path: str, name: str, media_type: str) -> None:
         @app.get(path)

@@ -26,7 +26,7 @@ HIDDEN = "database_url"
 EDITABLE = frozenset(
     {
         *("context_tokens", "first_token_seconds", "send_cache_salt", "send_prompt_cache_key"),
-        *("weights", "threads", "engine_process", "device_memory", "host_memory", "kv_storage", "disk"),
+        *("weights", "threads", "engine_process", "device_memory", "host_memory", "kv_storage", "disk", "disk_floor"),
         *("cluster_engines", "cluster_engines_most", "cluster_engine_load", "log_format", "log_level"),
         *("questions_per_minute", "answers_at_once", "conversations_kept", "keep_days", "redact", "show_technical"),
         *("questions_at_once", "questions_waiting", "answer_seconds", "max_question_chars"),
@@ -41,7 +41,7 @@ EDITABLE = frozenset(
 """Changed on the page. All others are changed in the file or on the command line only, by whoever has the machine: they
 hold secrets, send data or keys elsewhere, name what is loaded or who is trusted, or would keep admins out.
 """
-SIZES = frozenset({"device_memory", "host_memory", "disk"})
+SIZES = frozenset({"device_memory", "host_memory", "disk", "disk_floor"})
 TEXTS = frozenset({"system_text", "refusal_text"})
 ORIGINS = {
     "default": translatable("default"),

@@ -42,6 +42,7 @@ from cache.memory.store import PrefixUse
 from cache.prompt.plan import Segment
 from cache.serving.engine_elsewhere import EngineElsewhere
 from cache.serving.exchange import RemoteGeneration, Told
+from cache.serving.interface import CONTENTS_S
 from cache.serving.messages import (
     Begun,
     CallName,
@@ -172,10 +173,10 @@ class ClusterEngine(EngineElsewhere):
         return cast("ModuleCheck", self._call_at_home("verify", segment))
 
     def contents(self, with_modules: bool = True) -> TierContents:
-        return combine_contents(self._call_all("contents", with_modules))
+        return combine_contents(self._call_all("contents", with_modules, timeout_s=CONTENTS_S))
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        return combine_uses(self._call_all("prefix_uses", limit), limit)
+        return combine_uses(self._call_all("prefix_uses", limit, timeout_s=CONTENTS_S), limit)
 
     def flush(self) -> None:
         self._call_all("flush")
@@ -218,9 +219,13 @@ class ClusterEngine(EngineElsewhere):
 
     # --- calls -----------------------------------------------------------------------------------------------
 
-    def _call_all(self, method: CallName, *given: object) -> list[Any]:
+    def _call_all(self, method: CallName, *given: object, timeout_s: float | None = None) -> list[Any]:
         """Of every engine that can be reached. Raises CacheError."""
-        return [value_of(one, result_of(method)) for one in self._broadcast("call", method, encoded(given)).parts]
+        try:
+            said = self._broadcast("call", method, encoded(given), timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise CacheError(f"the engines of the cluster were busy for {timeout_s:g} s: try again") from error
+        return [value_of(one, result_of(method)) for one in said.parts]
 
     def _agree(self, method: CallName, *given: object) -> bool:
         """Whether every engine says yes, and none could not be asked. Raises CacheError."""

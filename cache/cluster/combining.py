@@ -23,6 +23,9 @@ def combine_contents(parts: Sequence[TierContents]) -> TierContents:
         num_bytes=_sum(part.num_bytes for part in parts),
         capacity=_sum(part.capacity for part in parts),
         evictions=_sum(part.evictions for part in parts),
+        space=next((part.space for part in parts if part.space is not None), None),
+        failed_writes=sum(part.failed_writes for part in parts),
+        skipped_writes=sum(part.skipped_writes for part in parts),
     )
 
 
@@ -36,6 +39,7 @@ def combine_states(states: Sequence[State]) -> State:
     return State(
         number=0,
         is_running=any(state.is_running for state in states),
+        hangs=bool(states) and all(state.hangs for state in states),
         is_idle=bool(states) and all(state.is_idle for state in states),
         num_restarts=sum(state.num_restarts for state in states),
         num_shortages=sum(state.num_shortages for state in states),

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence, Set
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from typing import Self, TypeVar
@@ -27,7 +27,7 @@ from cache.engine.limits import Limits
 from cache.engine.open_work import OpenWork, Work
 from cache.engine.prefetching import Prefetch
 from cache.engine.request import Generation, Request
-from cache.engine.restarts import BROKEN, RESTARTED, RestartLimit
+from cache.engine.restarts import RESTARTED, RESTING, Rests
 from cache.engine.row_limit import RowLimit
 from cache.engine.text_delivery import TextThread
 from cache.engine.waiting import Waiting
@@ -46,6 +46,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the engine was shut down"
+HANGS = "the engine has not got on for {:g} s and may hang, on a disk or a device that does not answer: ask again later"
+CLOSE_S = 10.0
+"""How long a step may take to end when the engine is closed."""
 LOOK_AGAIN_S = 0.5
 """While modules are being loaded or written and nothing else is to be done: how soon to see who has left or waited too
 long.
@@ -77,8 +80,8 @@ class Engine:
         """Raises CapacityError if the device has too little memory."""
         self.model = model
         self.num_restarts = 0
-        self._limits, self._row_limit = limits, RowLimit(model.device)
-        self._arena = allocate_arena(model, memory, (limits or Limits()).running, self._row_limit)
+        self._limits, self._row_limit = limits or Limits(), RowLimit(model.device)
+        self._arena = allocate_arena(model, memory, self._limits.running, self._row_limit)
         self._host_memory, self._disk = host_memory, disk
         self._kv_storage = kv_storage
         model.prepare(self._arena)
@@ -89,8 +92,9 @@ class Engine:
         self._begin()
         self._next_check = 0.0
         self._open_work = OpenWork()
-        self._restart_limit = RestartLimit()
+        self._rests = Rests()
         self._is_restarting = False
+        self._got_on: float | None = None  # when it last did, or began to; None: it has nothing to do
         self._idle_run: IdleRun | None = None
         self._arranger = Arranger(model.info, model.tokenizer, placement, slot)
         self._stopped: str | None = "the engine was not started"
@@ -105,20 +109,29 @@ class Engine:
 
     def close(self) -> None:
         """Finish writing modules to disk and stop. Requests in flight end with EngineStopped; a pass ends at its next
-        layer.
+        layer. A thread that hangs is left behind.
         """
         if self._thread.is_alive():
             self._closing.set()
             self._arrived.set()
             self._calls.put(lambda: self._stop(SHUT_DOWN))
-            self._thread.join()
+            self._thread.join(CLOSE_S)
+            if self._thread.is_alive():
+                log.error("the engine's thread hangs and is left behind: modules may not be on disk")
+                return
         self.store.close()
         self.model.release(self._arena)
 
     @property
     def is_running(self) -> bool:
         """Whether requests are taken and computed."""
-        return self._stopped is None and not self._is_restarting
+        return self._stopped is None and not self._is_restarting and not self.hangs
+
+    @property
+    def hangs(self) -> bool:
+        """Whether there is work, or something that was called, and it has not got on for `Limits.hang_s`."""
+        got_on = self._got_on
+        return got_on is not None and time.monotonic() - got_on > self._limits.hang_s
 
     @property
     def num_shortages(self) -> int:
@@ -205,7 +218,7 @@ class Engine:
 
     def settle(self) -> None:
         """Wait until all has ended that was submitted or to be encoded before, and everything is written to disk. What
-        comes later is not waited for. Raises EngineStopped.
+        comes later is not waited for. Raises EngineStopped, and CacheError where the engine or the disk hangs.
         """
         self._forget(ForgetJob(lambda _: frozenset(), Future()))
         self.store.flush()
@@ -222,7 +235,20 @@ class Engine:
 
     def _forget(self, job: ForgetJob) -> int:
         self._post_work(job)
-        return job.done.result()
+        return self._awaited(job.done)
+
+    def _awaited(self, future: Future[T], most_s: float = float("inf")) -> T:
+        """What the engine's thread gives. most_s: how long to wait for it. Raises CacheError where it takes longer, or
+        the engine hangs.
+        """
+        deadline = time.monotonic() + most_s
+        while not future.done():
+            wait([future], min(LOOK_AGAIN_S, deadline - time.monotonic()))
+            if self.hangs:
+                raise CacheError(HANGS.format(self._limits.hang_s))
+            if time.monotonic() >= deadline:
+                raise CacheError(f"the engine was busy for {most_s:g} s: try again")
+        return future.result()
 
     def keep(self, keys: Set[str]) -> None:
         """From now on evict these modules only when nothing else may be evicted. Raises EngineStopped."""
@@ -249,8 +275,10 @@ class Engine:
         """Whether there is nothing to do, requests and modules alike. It may be old when it returns."""
         return not self._core.has_work
 
-    def call(self, function: Callable[[Store], T]) -> T:
-        """Run a function of the store on the engine thread between two steps. Raises what it raises."""
+    def call(self, function: Callable[[Store], T], most_s: float = float("inf")) -> T:
+        """Run a function of the store on the engine thread between two steps. most_s: how long to wait for it. Raises
+        what it raises, and CacheError where that takes longer or the engine hangs.
+        """
         future: Future[T] = Future()
 
         def run() -> None:
@@ -260,7 +288,7 @@ class Engine:
                 future.set_exception(error)
 
         self._post(run)
-        return future.result()
+        return self._awaited(future, most_s)
 
     def _post_work(self, work: Work) -> None:
         self._post(lambda: self._take(work))
@@ -293,6 +321,8 @@ class Engine:
             self._core.step()
         elif self._stopped is None:
             self._step_idle_run()
+        if not (self._core.awaits_loads and any(self._core.load)):  # else requests wait: see `_wake`
+            self._got_on = time.monotonic()
 
     def _begin(self) -> None:
         """Make the store, empty but for the disk, and the core."""
@@ -311,26 +341,43 @@ class Engine:
 
     def _wake(self) -> None:
         """From any thread: a module was loaded, or could not be."""
+        self._got_on = time.monotonic()
         self._core.demand.set()
         self._calls.put(nothing)
 
     def _restart(self) -> None:
-        """End all that the core has, and begin anew; what arrived since is computed."""
+        """End all that the core has, and begin anew, after a rest if it fails often; what arrived since is computed."""
         self._is_restarting = True
         self._fail_all(CacheError(RESTARTED))
-        if self._restart_limit.failed():
-            self._stop(BROKEN)
+        while True:
+            self._rest(self._rests.failed())
+            if self._stopped is not None:
+                return
+            try:
+                self.store.close()
+                self._begin()
+            except Exception:
+                log.exception("the engine could not begin anew")
+                continue
+            self.num_restarts += 1
+            self._is_restarting = False
+            log.warning("the engine has begun anew, with empty memory")
             return
-        try:
-            self.store.close()
-            self._begin()
-        except Exception:
-            log.exception("the engine could not begin anew")
-            self._stop(BROKEN)
-            return
-        self.num_restarts += 1
-        self._is_restarting = False
-        log.warning("the engine has begun anew, with empty memory")
+
+    def _rest(self, seconds: float) -> None:
+        """Wait, or until this is closed; what is asked meanwhile fails."""
+        until = time.monotonic() + seconds
+        if seconds:
+            log.error("the engine rests for %g s before it is tried again", seconds)
+        while self._stopped is None and (left := until - time.monotonic()) > 0:
+            self._got_on = time.monotonic()
+            try:
+                self._calls.get(timeout=left)()
+            except queue.Empty:
+                return
+            except Exception as error:  # of a store that has failed
+                log.warning("what was asked of an engine that has failed: %s", error)
+            self._fail_all(CacheError(RESTING))
 
     def _take(self, work: Work) -> None:
         self._open_work.add(work)
@@ -347,7 +394,10 @@ class Engine:
         """Run what other threads asked for; with nothing to do, wait for a call (see `_wake`)."""
         if not self._core.has_work and self._idle_run is None and self._calls.empty():
             self._check_store()
-            self._calls.get()()
+            self._got_on = None
+            call = self._calls.get()
+            self._got_on = time.monotonic()
+            call()
         elif self._core.awaits_loads:
             with suppress(queue.Empty):
                 self._calls.get(timeout=LOOK_AGAIN_S)()

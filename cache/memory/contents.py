@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cache.memory.disk import DiskTier
+from cache.memory.free_space import FreeSpace
 from cache.memory.kv_format import kept_bytes_per_token
 from cache.memory.module_header import ModuleHeader
 from cache.memory.store import Store
@@ -15,13 +16,17 @@ from cache.memory.store import Store
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContents:
     """What the tiers hold. modules: tier, header and bytes, the slowest tier first. num_bytes, capacity: by tier.
-    evictions: by tier, of the device by kind of what was evicted.
+    evictions: by tier, of the device by kind of what was evicted. space: of the disk tier's disk, if that is known.
+    failed_writes, skipped_writes: modules that the disk did not take, and had no time for.
     """
 
     modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
     num_bytes: Mapping[str, int] = field(default_factory=dict)
     capacity: Mapping[str, int] = field(default_factory=dict)
     evictions: Mapping[str, int] = field(default_factory=dict)
+    space: FreeSpace | None = None
+    failed_writes: int = 0
+    skipped_writes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,9 @@ def contents_of(store: Store, *, with_modules: bool) -> TierContents:
         num_bytes=num_bytes,
         capacity=capacity,
         evictions=evictions,
+        space=None if disk is None else disk.space,
+        failed_writes=store.unwritten[0],
+        skipped_writes=store.unwritten[1],
     )
 
 
@@ -62,6 +70,7 @@ def contents_on_disk(disk: DiskTier) -> TierContents:
         modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
         num_bytes={"disk": disk.num_bytes},
         capacity={"disk": disk.capacity},
+        space=disk.look(),
     )
 
 

@@ -1,11 +1,13 @@
 """The disk tier: one safetensors file per encoded module, checksummed, written whole or not at all.
 
 A file is written under a temporary name, synced and renamed. Anything odd about a file when it is read (missing,
-truncated, foreign, wrong checksum) makes it a miss and removes it; it never gives wrong KV. Capacity is kept by
-removing the least recently used files. A disk that fails costs what was on it and raises nothing, but in `write`.
-Files are read, written and removed by several threads; only one of them writes.
+truncated, foreign, wrong checksum) makes it a miss and removes it; it never gives wrong KV. Capacity is kept, and a
+part of the disk kept free, by removing the least recently used files. A disk that fails costs what was on it and raises
+nothing, but in `write` and `keep_floor`. Files are read, written and removed by several threads; only one of them
+writes.
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -23,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from cache.memory.free_space import FreeSpace, free_space
 from cache.memory.kv_format import DTYPES, KVStorage, pack, unpack
 from cache.memory.module_header import ModuleHeader
 
@@ -52,12 +55,14 @@ class DiskEntry:
 
 
 class DiskTier:
-    """Encoded modules under `folder`, at most `capacity` bytes. kept: keys of those that go last. undeleted: what was
-    removed, but whose file the disk did not delete; it is never read, and deleting it is tried again.
+    """Encoded modules under `folder`, at most `capacity` bytes. floor: bytes of the disk that stay free of them, see
+    `free_space`. space: of the disk when it was last looked at, if it was. kept: keys of those that go last. undeleted:
+    what was removed, but whose file the disk did not delete; it is never read, and deleting it is tried again.
     """
 
-    def __init__(self, folder: Path, capacity: int) -> None:
-        self.folder, self.capacity = folder, capacity
+    def __init__(self, folder: Path, capacity: int, floor: int | None = 0) -> None:
+        self.folder, self.capacity, self._floor = folder, capacity, floor
+        self.space: FreeSpace | None = None
         self.entries: dict[str, DiskEntry] = {}
         self.undeleted: dict[str, DiskEntry] = {}
         self.evictions = 0
@@ -73,9 +78,39 @@ class DiskTier:
 
     def clean_up(self) -> None:
         """Remove half-written files of a dead process and what exceeds the capacity. Only for the writing process."""
-        self._evict()
         for leftover in self._files(".tmp"):
             _delete(leftover)
+        self._evict(self.num_bytes - self.capacity)
+        self.make_room()
+
+    def make_room(self) -> None:
+        """As `keep_floor`, but it raises nothing."""
+        try:
+            self.keep_floor()
+        except OSError as error:
+            log.error("modules cannot be kept on disk: %s", error)
+
+    def keep_floor(self, needed: int = 0) -> None:
+        """Look at the disk, and remove what is used least until its floor is free, and so many bytes besides. Raises
+        OSError if that cannot be.
+        """
+        was_short = self.space is not None and self.space.is_short
+        if (space := self.look()) is None:
+            return
+        lack = space.floor + needed - space.free
+        gone = self._evict(lack)
+        self.space = FreeSpace(space.free + gone, space.floor)
+        free, floor = (f"{number >> 20} MiB" for number in (space.free, space.floor))
+        if space.is_short and not was_short:
+            log.warning("the disk has %s left: encoded modules make room, %s stay free (disk_floor)", free, floor)
+        if gone < lack:
+            raise OSError(errno.ENOSPC, f"the disk has {free} left, and {floor} are to stay free (disk_floor)")
+
+    def look(self) -> FreeSpace | None:
+        """At the disk; None if it does not say."""
+        with suppress(OSError):
+            return free_space(self.folder, self._floor)
+        return None
 
     @property
     def num_bytes(self) -> int:
@@ -98,6 +133,7 @@ class DiskTier:
         then nothing is left behind.
         """
         self._delete_again()
+        self.keep_floor(rows.nbytes)
         path = self._path(header.key)
         temporary = path.with_suffix(".tmp")
         try:
@@ -113,7 +149,7 @@ class DiskTier:
             _delete(temporary)
             raise OSError(str(error)) from error
         self._register(header, status)
-        self._evict(keep=header.key)
+        self._evict(self.num_bytes - self.capacity, keep=header.key)
 
     def read(self, key: str) -> Tensor:
         """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
@@ -166,16 +202,23 @@ class DiskTier:
         """Gives whether it is gone."""
         return _delete(self._path(key))
 
-    def _evict(self, keep: str | None = None) -> None:
-        while self.num_bytes > self.capacity:
-            with self._lock:
-                victims = [key for key in self.entries if key != keep]
-                if not victims:
-                    return
-                victim = min(victims, key=lambda key: (key in self.kept, self.entries[key].last_used))
+    def _evict(self, num_bytes: int, keep: str | None = None) -> int:
+        """Remove files, the least recently used first, until so many bytes are gone; gives how many are."""
+        if num_bytes <= 0:
+            return 0
+        with self._lock:
+            held = sorted(self.entries.items(), key=lambda item: (item[0] in self.kept, item[1].last_used))
+        gone = 0
+        for victim, entry in held:
+            if gone >= num_bytes:
+                break
+            if victim == keep:
+                continue
             if not self.remove(victim):
-                return  # the others would not go either
+                break  # the others would not go either
+            gone += entry.num_bytes
             self.evictions += 1
+        return gone
 
 
 def _delete(path: Path) -> bool:

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Set
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -34,6 +35,7 @@ from cache.memory.disk import (
     metadata_of,
     nameless,
 )
+from cache.memory.free_space import FreeSpace, free_space
 from cache.memory.kv_format import KVStorage, pack
 from cache.memory.module_header import ModuleHeader
 
@@ -52,14 +54,15 @@ log = logging.getLogger(__name__)
 class SharedTier(DiskTier):
     """A disk tier that others write to, too. location: a folder or a URL. Any thread may call."""
 
-    def __init__(self, location: str, capacity: int) -> None:
+    def __init__(self, location: str, capacity: int, floor: int | None = 0) -> None:
         """Raises CacheError for a location that cannot be opened."""
         try:
             self._files_of, self._root = fsspec.url_to_fs(location, use_listings_cache=False)
             self._files_of.makedirs(self._root, exist_ok=True)
         except Exception as error:  # of any store
             raise CacheError(f"the shared modules in {location} cannot be opened: {error}") from error
-        self.location, self.capacity = location, capacity
+        self.location, self.capacity, self._floor = location, capacity, floor
+        self.space = None
         self.entries: dict[str, DiskEntry] = {}
         self.undeleted: dict[str, DiskEntry] = {}
         self.evictions = 0
@@ -88,7 +91,8 @@ class SharedTier(DiskTier):
 
     def clean_up(self) -> None:
         """Remove what engines that have ended left half-written, and what exceeds the capacity."""
-        self._evict()
+        self._evict(self.num_bytes - self.capacity)
+        self.make_room()
         for name, found in self._listed().items():
             if name.endswith(HALF) and changed(found) < time.time() - LEFT_OVER_S:
                 self._delete_path(found["name"])
@@ -100,9 +104,10 @@ class SharedTier(DiskTier):
         data = save({name: one.contiguous() for name, one in tensors.items()}, metadata_of(header, rows, tensors))
         if len(data) > self.capacity:
             return
+        self.keep_floor(len(data))
         path = self._place(header.key)
         try:
-            if "file" in self._files_of.protocol:
+            if self._is_folder:
                 half = f"{path}.{uuid4().hex}{HALF}"
                 self._files_of.pipe_file(half, data)
                 self._files_of.mv(half, path)
@@ -115,7 +120,7 @@ class SharedTier(DiskTier):
             self._touched.add(header.key)
             self._removed.pop(header.key, None)
             self.entries[header.key] = DiskEntry(header, len(data), time.time())
-        self._evict(keep=header.key)
+        self._evict(self.num_bytes - self.capacity, keep=header.key)
 
     def read(self, key: str) -> Tensor:
         """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
@@ -143,6 +148,16 @@ class SharedTier(DiskTier):
             if len(self._removed) > MOST_REMOVED:
                 del self._removed[next(iter(self._removed))]
         return super().remove(key)
+
+    @property
+    def _is_folder(self) -> bool:
+        return "file" in self._files_of.protocol
+
+    def look(self) -> FreeSpace | None:
+        """At the disk of a folder; None for a store."""
+        with suppress(OSError):
+            return free_space(self._root, self._floor) if self._is_folder else None
+        return None
 
     def _listed(self) -> dict[str, dict[str, Any]]:
         """What the store says of each file, by name. Raises what the store does."""

@@ -248,6 +248,11 @@ class Store:
         """Whether modules are computed faster than the disk takes them."""
         return self._writer is not None and self._writer.is_behind
 
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """How many modules the disk did not take, and how many it had no time for."""
+        return (0, 0) if self._writer is None else (self._writer.failures, self._writer.skipped)
+
     def close(self) -> None:
         """Finish writing, end loads, and stop the threads. Nobody writes into the arena any more when this returns."""
         self._loader.close()

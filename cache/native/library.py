@@ -11,11 +11,13 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from cache.memory.durable import put_in_place, remove_abandoned
 from cache.memory.keys import digest
 
 SOURCE = Path(__file__).with_name("decoder.c")
@@ -39,8 +41,10 @@ def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
     name = digest(*sources, " ".join(flags), processor()).replace(":", "-")
     path = folder / f"decoder-{name}.so"
     try:
-        if not path.exists():
-            compile_library(compiler, flags, path)
+        if path.exists():
+            with suppress(OSError):  # it is damaged, as after a power cut: compiled once more
+                return ctypes.CDLL(str(path))
+        compile_library(compiler, flags, path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         output = getattr(error, "stderr", None) or str(error)
@@ -51,12 +55,13 @@ def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
 def compile_library(compiler: str, flags: list[str], path: Path) -> None:
     """Compile into a file that appears whole or not at all. Raises OSError, subprocess.SubprocessError."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(path.parent, "*.tmp")
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     os.close(handle)
     try:
         command = [compiler, *flags, str(SOURCE), "-o", temporary, "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILING_S)
-        os.replace(temporary, path)
+        put_in_place(Path(temporary), path)
     finally:
         Path(temporary).unlink(missing_ok=True)
 

@@ -17,6 +17,10 @@ from cache.serving.connection import Connection
 from cache.serving.messages import Begin, Begun, Failed, FromEngine, encoded, read_all
 from cache.serving.spec import EngineSpec
 
+SEND_S = 20
+"""A process that reads nothing for so long hangs."""
+KILLED_S = 5.0
+"""How long one that is killed may take to end: it may wait for a disk."""
 _ROOT = Path(__file__).resolve().parents[2]
 _MODULE = "cache.serving.engine_server"
 
@@ -35,7 +39,7 @@ class Child:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), _python_path())))},
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
-        self.connection = Connection(ours)
+        self.connection = Connection(ours, SEND_S)
         self.messages: Iterator[Any] = read_all(self.connection.frames(), FromEngine)
 
     @property
@@ -56,14 +60,22 @@ class Child:
             raise first.error.error()
         raise CacheError(f"the engine's process could not begin ({self.end(0)}): see what it wrote to stderr")
 
+    def kill(self) -> None:
+        """At once. Its messages end, too, even if it cannot."""
+        self._process.kill()
+        self.connection.close()
+
     def end(self, patience_s: float) -> str:
         """Let it end by itself, at last by force; gives how it ended."""
         self.connection.end_sending()
         try:
             self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-        status = self._process.wait()
+            self.kill()
+        try:
+            status = self._process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            return "killed, but it waits for a disk or a device before it ends"
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
 

@@ -1,24 +1,27 @@
 """An engine in a process of its own: the program's own work, and Python's lock, take no steps from decoding.
 
 If the process ends, whoever waits for it gets an error, and another one is begun, with empty memory; the disk tier
-stays. What is asked meanwhile is computed then; a prompt that was there at two such ends is refused for a while.
+stays. One that hangs is ended. What is asked meanwhile is computed then. Where process after process ends, each is
+begun after a longer rest, and what is asked in a rest fails. A prompt that was there at two such ends is refused for a
+while.
 Prompts are arranged here, with the model's tokenizer. Not covered: what runs in the process (`engine_server`), and how
 it is started and ended (`child`).
 """
 
 import logging
 import threading
+import time
 from collections.abc import Sequence, Set
 from concurrent.futures import Future
 from typing import Any, cast
 
-from msgspec import Raw, ValidationError
+from msgspec import DecodeError, Raw
 from msgspec.structs import replace
 
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
-from cache.engine.restarts import BROKEN, REFUSED, RESTARTED, LostPrompts, RestartLimit
+from cache.engine.restarts import REFUSED, RESTARTED, RESTING, LostPrompts, Rests
 from cache.errors import CacheError, EngineStopped
 from cache.memory.contents import ModuleCheck, TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
@@ -27,7 +30,7 @@ from cache.prompt.plan import Segment
 from cache.serving.child import Child
 from cache.serving.engine_elsewhere import EngineElsewhere
 from cache.serving.exchange import Exchange
-from cache.serving.interface import Cancellable
+from cache.serving.interface import CONTENTS_S, Cancellable
 from cache.serving.messages import (
     AskState,
     Call,
@@ -51,9 +54,12 @@ ENDED_S = 1.0
 """How long one that sends nothing more may take."""
 STATE_S = 5.0
 """A process that does not say within this time what it does counts as one that does not run."""
+LOOK_S = 5.0
+"""How often to see whether it hangs."""
 DOWN = State(
     number=0,
     is_running=False,
+    hangs=False,
     is_idle=False,
     num_restarts=0,
     num_shortages=0,
@@ -76,13 +82,14 @@ class EngineProcess(EngineElsewhere):
         except BaseException:
             self._child.end(0)
             raise
-        self._exchange, self._restart_limit, self._lost_prompts = Exchange(), RestartLimit(), LostPrompts()
+        self._exchange, self._rests, self._lost_prompts = Exchange(), Rests(), LostPrompts()
         self._num_restarts = self._num_shortages = 0
-        self._kept, self._is_closing = frozenset[str](), False
+        self._kept, self._closing = frozenset[str](), threading.Event()
         self._last = DOWN
         self._exchange.connect(self._child.connection)
         self._thread = threading.Thread(target=self._run, name="engine-process", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch, name="engine-watch", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -92,7 +99,7 @@ class EngineProcess(EngineElsewhere):
     def close(self) -> None:
         """Finish writing modules and end the process. Requests in flight end with EngineStopped."""
         with self._lock:
-            self._is_closing = True
+            self._closing.set()
         self._child.end(CLOSE_S)
         self._thread.join()
 
@@ -173,17 +180,21 @@ class EngineProcess(EngineElsewhere):
         return cast("ModuleCheck", self._call("verify", segment))
 
     def contents(self, with_modules: bool = True) -> TierContents:
-        return cast("TierContents", self._call("contents", with_modules))
+        return cast("TierContents", self._call("contents", with_modules, most_s=CONTENTS_S))
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        return cast("list[PrefixUse]", self._call("prefix_uses", limit))
+        return cast("list[PrefixUse]", self._call("prefix_uses", limit, most_s=CONTENTS_S))
 
     def flush(self) -> None:
         self._call("flush")
 
-    def _call(self, name: CallName, *given: object) -> Any:
+    def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
+        """most_s: how long to wait; None: as long as the process does not hang, which ends it and the call."""
         arguments = Raw(encoded(given))
-        reply = self._exchange.ask(lambda number: Call(number, name, arguments)).result()
+        try:
+            reply = self._exchange.ask(lambda number: Call(number, name, arguments)).result(most_s)
+        except TimeoutError as error:
+            raise CacheError(f"the engine's process was busy for {most_s:g} s: try again") from error
         return decoded(cast("Returned", reply).value, result_of(name))
 
     # --- state -----------------------------------------------------------------------------------------------
@@ -233,7 +244,7 @@ class EngineProcess(EngineElsewhere):
                 self._read()
                 self._begin_anew()
         finally:  # whatever happens, nobody waits forever
-            self._exchange.stop(SHUT_DOWN if self._is_closing else BROKEN)
+            self._exchange.stop(SHUT_DOWN)
             self._child.end(0)
 
     def _read(self) -> None:
@@ -241,10 +252,10 @@ class EngineProcess(EngineElsewhere):
         try:
             for message in self._child.messages:
                 self._exchange.receive(message)
-        except (OSError, ValidationError) as error:
+        except (OSError, DecodeError) as error:
             log.error("the engine's process sent what cannot be read: %s", error)
-        how = self._child.end(CLOSE_S if self._is_closing else ENDED_S)
-        if self._is_closing:
+        how = self._child.end(CLOSE_S if self._closing.is_set() else ENDED_S)
+        if self._closing.is_set():
             self._exchange.disconnect(EngineStopped(SHUT_DOWN))
             return
         log.error("the engine's process has ended (%s)", how)
@@ -255,18 +266,22 @@ class EngineProcess(EngineElsewhere):
         self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:
-        """Connect another process, unless this is closed or too many have ended."""
-        while not (self._is_closing or self._restart_limit.failed()):
+        """Connect another process, after a rest if they end often, unless this is closed."""
+        while not self._closing.is_set():
+            if rest := self._rests.failed():
+                log.error("the engine rests for %g s before it is tried again", rest)
+                self._exchange.rest(RESTING)
+                self._closing.wait(rest)
             try:
                 with self._lock:
-                    if self._is_closing:
+                    if self._closing.is_set():
                         return
                     self._child = Child()
                 begun = self._child.begin(self._spec)
                 if begun.fingerprint != self._fingerprint:
                     raise CacheError("the files of the model have changed")
                 self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
-            except (CacheError, OSError, ValidationError) as error:
+            except Exception as error:  # whatever it is may be over at the next try
                 log.error("the engine could not begin anew: %s", error)
                 self._child.end(0)
                 continue
@@ -274,3 +289,24 @@ class EngineProcess(EngineElsewhere):
             self._exchange.connect(self._child.connection)
             log.warning("the engine has begun anew in another process, with empty memory")
             return
+
+    # --- on the thread that watches --------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """End a process that hangs: it says so, also when asked again, or says nothing or that it does not run for the
+        same time. If another one takes long to begin, nobody waits for it.
+        """
+        hang_s = self._spec.limits.hang_s
+        look_s, sound = min(LOOK_S, hang_s / 4), time.monotonic()
+        while not self._closing.wait(look_s):
+            is_connected, child, state = self._exchange.is_connected, self._child, self._state()
+            now = time.monotonic()
+            if state.is_running:
+                sound = now
+            elif now - sound > (look_s if state.hangs else hang_s):
+                if not is_connected:
+                    self._exchange.rest(RESTING)
+                    continue
+                log.error("the engine's process hangs and is ended")
+                child.kill()
+                sound = now

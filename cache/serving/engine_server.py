@@ -180,6 +180,7 @@ def state_of(engine: LocalEngine, number: int) -> State:
     return State(
         number=number,
         is_running=engine.is_running,
+        hangs=engine.hangs,
         is_idle=engine.is_idle,
         num_restarts=engine.num_restarts,
         num_shortages=engine.num_shortages,

@@ -55,6 +55,7 @@ class Exchange:
         self._held: list[bytes] = []
         self._connection: Connection | None = None
         self._stopped: str | None = None
+        self._resting: CacheError | None = None
 
     @property
     def is_connected(self) -> bool:
@@ -95,7 +96,7 @@ class Exchange:
     def connect(self, connection: Connection) -> None:
         """Send what was held, and what is asked from now on."""
         with self._lock:
-            self._connection = connection
+            self._connection, self._resting = connection, None
             for frame in self._held:
                 self._transmit(frame)
             self._held.clear()
@@ -108,6 +109,17 @@ class Exchange:
             lost, self._open = self._open, {}
         for one in lost.values():
             _fail(one, error)
+
+    def rest(self, why: str) -> None:
+        """End what is held with an error, and so what is asked until there is a connection. Not if there is one."""
+        with self._lock:
+            if self._connection is not None:
+                return
+            self._resting = CacheError(why)
+            self._held.clear()
+            lost, self._open = self._open, {}
+        for one in lost.values():
+            _fail(one, self._resting)
 
     def stop(self, why: str) -> None:
         """End everything with EngineStopped, and take nothing more."""
@@ -139,9 +151,13 @@ class Exchange:
         with self._lock:
             if self._stopped is not None:
                 raise EngineStopped(self._stopped)
-            if asked is not None:
-                self._open[number] = asked
-            self._transmit(frame)
+            resting = self._resting
+            if resting is None:
+                if asked is not None:
+                    self._open[number] = asked
+                self._transmit(frame)
+        if resting is not None and asked is not None:
+            _fail(asked, resting)
 
     def _cancel(self, number: int) -> None:
         with self._lock:

@@ -19,6 +19,9 @@ from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
 
+CONTENTS_S = 10.0
+"""How long whoever looks at an engine waits for it, whatever it does: there may be many who look."""
+
 
 class Cancellable(Protocol):
     """What has been asked for and may not be wanted any more."""
@@ -29,7 +32,8 @@ class Cancellable(Protocol):
 
 class EngineInterface(Protocol):
     """`cache.serving.local_engine.LocalEngine` is one, `cache.remote.remote_engine.RemoteEngine` another one. Every
-    method may be called from any thread, and raises EngineStopped where it needs an engine that runs no more.
+    method may be called from any thread, and raises EngineStopped where it needs an engine that runs no more, and
+    CacheError where it would wait for one that fails or hangs.
     """
 
     @property
@@ -135,10 +139,12 @@ class EngineInterface(Protocol):
         """
 
     def contents(self, with_modules: bool = True) -> TierContents:
-        """What the tiers hold; with_modules: each of them, too, which may be tens of thousands."""
+        """What the tiers hold; with_modules: each of them, too, which may be tens of thousands. Raises CacheError after
+        CONTENTS_S.
+        """
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        """The prefixes that have saved most, first."""
+        """The prefixes that have saved most, first. Raises CacheError after CONTENTS_S."""
 
     def flush(self) -> None:
         """Wait until everything is on disk."""

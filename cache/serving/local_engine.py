@@ -7,6 +7,7 @@ from cache.memory.disk import DiskTier, LoadFailed
 from cache.memory.store import PrefixUse
 from cache.model.language_model import Model
 from cache.prompt.plan import Segment
+from cache.serving.interface import CONTENTS_S
 from cache.serving.spec import EngineSpec
 
 VERIFYING = "verifying"
@@ -53,15 +54,17 @@ class LocalEngine(Engine):
         return ModuleCheck(largest_difference=largest_difference(stored, computed))
 
     def contents(self, with_modules: bool = True) -> TierContents:
-        """What the tiers hold; with_modules: each of them, too, which may be thousands. Raises EngineStopped."""
-        return self.call(lambda store: contents_of(store, with_modules=with_modules))
+        """What the tiers hold; with_modules: each of them, too, which may be thousands. Raises EngineStopped, and
+        CacheError after CONTENTS_S.
+        """
+        return self.call(lambda store: contents_of(store, with_modules=with_modules), CONTENTS_S)
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        """The prefixes that have saved most, first. Raises EngineStopped."""
-        return self.call(lambda store: store.prefix_uses(limit))
+        """The prefixes that have saved most, first. Raises EngineStopped, and CacheError after CONTENTS_S."""
+        return self.call(lambda store: store.prefix_uses(limit), CONTENTS_S)
 
     def flush(self) -> None:
-        """Wait until everything is on disk."""
+        """Wait until everything is on disk. Raises CacheError where the disk hangs."""
         self.store.flush()
 
     @property
@@ -95,7 +98,7 @@ def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
 def open_disk(spec: EngineSpec) -> DiskTier:
     """The disk tier: a folder of the engine's own, or what it shares with others. Raises CacheError."""
     if spec.shared is None:
-        return DiskTier(spec.modules, spec.disk)
+        return DiskTier(spec.modules, spec.disk, spec.disk_floor)
     from cache.memory.shared import SharedTier  # fsspec comes with several engines
 
-    return SharedTier(spec.shared, spec.disk)
+    return SharedTier(spec.shared, spec.disk, spec.disk_floor)

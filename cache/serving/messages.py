@@ -129,10 +129,11 @@ class Returned(Struct, tag=True, frozen=True):
 
 
 class State(Struct, tag=True, frozen=True):
-    """See the properties of `EngineInterface`."""
+    """See the properties of `EngineInterface`. hangs: see `Engine`."""
 
     number: int
     is_running: bool
+    hangs: bool
     is_idle: bool
     num_restarts: int
     num_shortages: int

@@ -15,9 +15,10 @@ from cache.prompt.arrangement import Placement
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes
-    on disk in `modules`; 0: no disk tier. shared: where the disk tier is instead, if engines share it: a folder or a
-    URL of fsspec. threads: CPU threads of computing; None: PyTorch's own choice, but no more than the process may
-    use processors. log_format, log_level: of a process of its own. The others: see `Engine`.
+    on disk in `modules`; 0: no disk tier. disk_floor: bytes that stay free there, see `cache.memory.free_space`.
+    shared: where the disk tier is instead, if engines share it: a folder or a URL of fsspec. threads: CPU threads of
+    computing; None: PyTorch's own choice, but no more than the process may use processors. log_format, log_level: of a
+    process of its own. The others: see `Engine`.
     """
 
     model: str | None
@@ -26,6 +27,7 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     memory: ArenaSize
     host_memory: int = 0
     disk: int = 0
+    disk_floor: int | None = None
     shared: str | None = None
     kv_storage: KVStorage = "model"
     device: str = "cpu"
