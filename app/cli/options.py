@@ -99,6 +99,8 @@ def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -
     from app.storage.lock import lock_data_folder
 
     with lock_data_folder(settings.data_dir, purpose), Service(settings, may_start_process=is_served) as service:
+        if not is_served:  # a served desk listens first
+            service.finish_begun()
         yield service
 
 
