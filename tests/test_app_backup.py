@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import sys
 import tarfile
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -240,6 +242,58 @@ def is_killed(work: Callable[[], object], at: int) -> bool:
             finally:
                 os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_undoing_a_restore_may_be_killed_at_any_line_and_again(tmp_path: Path) -> None:
+    """Of a restore that was killed behind its first renames, and of one that was killed before its last. The second
+    one to be undone finds nothing staged, as Ctrl-C leaves it.
+    """
+    for renamed, is_staged in ((2, True), (3, False)):
+        for line in range(1, 100):
+            folder = tmp_path / f"{renamed}-{is_staged}-{line}"
+            (folder / ".restore-1").mkdir(parents=True)
+            (folder / "replaced-1").mkdir()
+            names = ("uploads", "warmdesk.sqlite3")
+            for place, text in ((folder, "live"), (folder / ".restore-1", "restored")):
+                for name in names:
+                    (place / name).write_text(text)
+            moves = [(folder / name, folder / "replaced-1" / name) for name in names]
+            moves += [(folder / ".restore-1" / name, folder / name) for name in names]
+            note = [[str(path.relative_to(folder)) for path in move] for move in moves]
+            (folder / SWAP_FILE).write_text(json.dumps(note))
+            for source, target in moves[:renamed]:
+                source.rename(target)
+            if not is_staged:
+                shutil.rmtree(folder / ".restore-1")
+            is_over = not is_killed_at_line(undo_swap, line, folder)
+            is_killed_at_line(undo_swap, line // 2 + 1, folder)
+            with lock_data_folder(folder, "test"):
+                pass
+            files = {path.name: path.read_text() for path in folder.iterdir() if path.name != "warmdesk.lock"}
+            assert files == dict.fromkeys(names, "live"), (renamed, line)
+            if is_over:
+                break
+        assert 10 < line < 99
+
+
+def is_killed_at_line(work: Callable[..., object], at: int, *given: object) -> bool:
+    """Run this up to the line of it with this number, counted as they are run; whether there were so many."""
+    left, code = iter(range(at - 1, -1, -1)), work.__code__  # type: ignore[attr-defined]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and not next(left):
+            raise KeyboardInterrupt
+        return trace if frame.f_code is code else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work(*given)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 # --- refused -----------------------------------------------------------------------------------------------
