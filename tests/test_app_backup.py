@@ -213,6 +213,41 @@ def test_a_failure_while_it_takes_its_place_changes_nothing(tmp_path: Path, monk
     assert [path for path in sorted(settings.data_dir.rglob("*")) if path.name != "warmdesk.lock"] == before
 
 
+def test_what_is_uploaded_while_the_database_is_copied_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = filled(tmp_path / "desk")
+    copy_database = archiving.copy_database
+
+    def meanwhile(database: Path, copy: Path) -> str | None:
+        (settings.uploads_folder / "new.md").write_text("# New")
+        return copy_database(database, copy)
+
+    monkeypatch.setattr(archiving, "copy_database", meanwhile)
+    assert "uploads/new.md" in names(back_up_folder(settings, tmp_path / "desk.tar.gz").manifest)
+
+
+def test_a_database_that_the_desk_would_not_use_is_not_put_back_unsaid(tmp_path: Path) -> None:
+    made = back_up_folder(filled(tmp_path / "desk"), tmp_path / "desk.tar.gz")
+    for url in (f"sqlite:///{tmp_path}/other.sqlite3", "postgresql://desk:secret@db/desk"):
+        with pytest.raises(DeskError, match="database_url names another one") as caught:
+            restore_folder(Settings(data_dir=tmp_path / "new", database_url=url), made.file)
+        assert "secret" not in str(caught.value)
+        assert not (tmp_path / "new").exists()
+    assert restore_folder(Settings(data_dir=tmp_path / "new"), made.file).note == ""
+
+
+def test_settings_of_a_backup_that_name_another_database_are_said(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    url = f"sqlite:///{tmp_path}/outside.sqlite3"
+    open_database(url).close()
+    settings.settings_file.write_text(f'database_url = "{url}"\n')
+    made = back_up_folder(settings.model_copy(update={"database_url": url}), tmp_path / "desk.tar.gz")
+    note = restore_folder(Settings(data_dir=tmp_path / "new"), made.file).note
+    assert "names another database" in note
+    assert str(tmp_path / "new" / "warmdesk.sqlite3") in note
+
+
 def test_a_restore_that_is_killed_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed at each of its renames, and at the second of those that undo it, if there are so many."""
     made = back_up_folder(filled(tmp_path / "desk"), tmp_path / "desk.tar.gz")
