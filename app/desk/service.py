@@ -89,7 +89,7 @@ class Service(Parts):
         self.collections = self.library.collection_sizes
         self.conversation = history.conversation
         self.care = care = ConversationCare(self.database)
-        self.remove_last_turn = care.remove_last_turn
+        self.last_question = care.last_question
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
         self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days)
         self._handing_off = people = HandingOff(self.database, history, settings)
@@ -338,11 +338,12 @@ class Service(Parts):
         policy: str | None = None,
         collections: Sequence[str] = (),
         earlier: Sequence[Said] = (),
+        replaces: str = "",
     ) -> AnswerInProgress:
         """Start an answer. owner: see `app.domain.callers`. policy: see `app.domain.policies`; unset: the desk's.
         collections: only documents of these are searched; none: all. earlier: the past of a new conversation, which is
-        used and not stored. Raises DeskError while a person answers, and for what cannot be asked, before any model is
-        loaded.
+        used and not stored. replaces: see `app.desk.interface`. Raises DeskError while a person answers, and for what
+        cannot be asked, before any model is loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
@@ -357,7 +358,14 @@ class Service(Parts):
                 code="collection-unknown",
             )
         stream = self._answering.ask(
-            question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner, earlier=earlier
+            question,
+            conversation_id,
+            cast("Reuse", reuse),
+            named,
+            collections,
+            owner=owner,
+            earlier=earlier,
+            replaces=replaces,
         )
         if self.database.is_shared:
             self.housekeeping.asked(stream.conversation_id, owner)
