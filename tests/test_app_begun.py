@@ -15,7 +15,7 @@ from forgetting import SECRET, files_with, kept, modules
 
 from app.desk.service import Service
 from app.domain.quality import FaqDraft
-from app.storage.begun import BEGUN_FILE, Begun
+from app.storage.begun import BEGUN_FILE, BegunWork
 from app.storage.database import Database
 from app.storage.lock import lock_data_folder
 from app.support.faq import document_of
@@ -49,8 +49,8 @@ def killed_at(step: int, desk: Service) -> Iterator[list[str]]:
         for owner, name in (
             *((Path, name) for name in ("unlink", "replace", "rename", "rmdir")),
             (Database, "write"),
-            (Begun, "note"),
-            (Begun, "done"),
+            (BegunWork, "note"),
+            (BegunWork, "done"),
             (desk.engine, "forget"),
         ):
             patch.setattr(owner, name, counting(name, getattr(owner, name)))
@@ -184,7 +184,7 @@ def test_what_cannot_be_finished_is_said_and_tried_again(tmp_path: Path, caplog:
 @pytest.mark.parametrize("content", ["", "[1]", '{"forget": 3}', "\0"])
 def test_damaged_notes_are_none(tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / BEGUN_FILE).write_text(content)
-    begun = Begun(tmp_path)
+    begun = BegunWork(tmp_path)
     assert begun.left("forget") == {}
     assert "is damaged" in caplog.text
     begun.note("forget", {"a": "1"})

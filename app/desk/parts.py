@@ -31,7 +31,7 @@ from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import Uploads
 from app.knowledge.warm import Warming
-from app.storage.begun import Begun
+from app.storage.begun import BegunWork
 from app.storage.database import open_database
 from app.storage.faq import FaqStore
 from app.storage.history import History
@@ -211,7 +211,7 @@ class Parts:
         self.library = Library(self.database, settings.page_urls)
         self.history = History(self.database, timedelta(seconds=settings.answer_seconds))
         self._faq = FaqStore(self.database)
-        self.begun = Begun(settings.data_dir)
+        self.begun = BegunWork(settings.data_dir)
         self._in_flight = InFlight()
 
     def is_open(self, name: str) -> bool:

@@ -19,7 +19,7 @@ from app.domain.errors import DeskError
 from app.domain.tenants import PML_TENANT
 from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion
-from app.storage.begun import Begun
+from app.storage.begun import BegunWork
 from app.storage.history import History
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
@@ -66,7 +66,7 @@ class Forgetting:
         ingestion: Ingestion,
         history: History,
         in_flight: InFlight,
-        begun: Begun,
+        begun: BegunWork,
         let_go: Callable[[Sequence[str]], None],
     ) -> None:
         """begun: notes of what is being removed. let_go: deletes what else there is of documents, given their paths."""

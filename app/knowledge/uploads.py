@@ -12,7 +12,7 @@ from pathlib import Path
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.knowledge.ingest import Ingestion, IngestReport
-from app.storage.begun import Begun
+from app.storage.begun import BegunWork
 from app.storage.files import PARTIAL, replace_file
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
@@ -26,7 +26,7 @@ LONGEST_NAME = 150
 class Uploads:
     """The uploaded files of a desk. folder: where they are kept; it is made when it is needed. begun: notes."""
 
-    def __init__(self, folder: Path, ingestion: Ingestion, begun: Begun) -> None:
+    def __init__(self, folder: Path, ingestion: Ingestion, begun: BegunWork) -> None:
         self._folder, self._ingestion, self._library, self._begun = folder, ingestion, ingestion.library, begun
 
     def take(self, name: str, data: bytes, progress: Progress, collection: str = "") -> IngestReport:

@@ -22,7 +22,7 @@ Kind = Literal["forget", "upload", "faq"]
 log = logging.getLogger(__name__)
 
 
-class Begun:
+class BegunWork:
     """The notes of a data folder. Safe to use from any thread; methods may raise OSError."""
 
     def __init__(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.progress import Progress, no_progress
 from app.domain.quality import FaqDraft, FaqPair, FaqSaved
 from app.knowledge.ingest import IngestReport
-from app.storage.begun import Begun
+from app.storage.begun import BegunWork
 from app.storage.faq import FaqStore, FaqVectors
 from app.storage.files import remove_abandoned, replace_file
 
@@ -43,7 +43,7 @@ class Publisher:
 class FaqEditor:
     """Changes the FAQ, one change at a time. Safe to use from any thread; methods may raise DeskError."""
 
-    def __init__(self, store: FaqStore, file: Path, publisher: Publisher, begun: Begun) -> None:
+    def __init__(self, store: FaqStore, file: Path, publisher: Publisher, begun: BegunWork) -> None:
         """file: the FAQ's document. begun: notes."""
         self._store, self._file, self._publisher, self._begun = store, file, publisher, begun
         self._changing = threading.Lock()
