@@ -4,10 +4,10 @@
 
 Each round does something with a desk with a tiny model in a process of its own, half of them with a new one, in its
 first moments: ingest, ask, upload, change the FAQ, forget, calibrate, restore, migrate. And something happens to it:
-kill -9, SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a clock
-that jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged database. With
---postgres the database is on a server of its own (its programs must be installed), which is stopped and started instead
-of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents whole, no
+kill -9, SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a
+clock that jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged
+database. With --postgres the database is on a server of its own (its programs must be installed), which is stopped and
+started instead of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents whole, no
 conversation lost, nothing left over, uploads and FAQ in step with their documents, nothing of what was forgotten in any
 file. A damaged database must be refused in a line that names its file, or not matter; a backup from before brings the
 desk back. An older database must be brought up to date, with a whole copy beside it.

@@ -161,12 +161,13 @@ def test_a_restore_ends_sign_ins_and_names_who_may_come_in(tmp_path: Path) -> No
 def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     settings = filled(tmp_path / "desk")
     for folder in (settings.data_dir, tmp_path):
-        for name in (".restore-half/warmdesk.sqlite3", ".upload-half/database"):
-            (folder / name).parent.mkdir()
+        for name in (".restore-half/warmdesk.sqlite3", ".upload-half/database", "models/converting-half/model"):
+            (folder / name).parent.mkdir(parents=True)
             (folder / name).write_text("what customers wrote")
     with lock_data_folder(settings.data_dir, "test"):
         pass
     assert [path.name for path in settings.data_dir.glob(".*")] == []
+    assert [path.name for path in (settings.data_dir / "models").iterdir()] == ["big.gguf"]
     back_up_folder(settings, tmp_path / "one.tar.gz")
     assert (tmp_path / ".upload-half").exists(), "somebody may be writing it"
     os.utime(tmp_path / ".upload-half", (0, 0))

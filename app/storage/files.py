@@ -16,6 +16,8 @@ STAGED = ".restore-"
 """And those of folders that are being restored."""
 REPLACED = "replaced-"
 """And those of folders that a restored backup took the place of."""
+CONVERTING = "models/converting-"
+"""And, in a data folder, those of models that are being converted."""
 ABANDONED_S = 86_400.0
 """What has not changed for so long, nobody writes any more."""
 
@@ -58,10 +60,10 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path, seconds: float = 0.0) -> None:
-    """Remove what processes left in a folder that were killed while they wrote or restored. seconds: for how long it
+    """Remove what processes left in a folder that were killed while they wrote, restored or converted. seconds: for how long it
     has not changed, where others may be writing now.
     """
-    for left in (*folder.glob(f"{PARTIAL}*"), *folder.glob(f"{STAGED}*")):
+    for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # another process has just removed it, or it is another user's
             if time.time() - left.lstat().st_mtime < seconds:
                 continue
