@@ -7,10 +7,10 @@ first moments: ingest, ask, upload, change the FAQ, forget, calibrate, restore, 
 kill -9, SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a
 clock that jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged
 database. With --postgres the database is on a server of its own (its programs must be installed), which is stopped and
-started instead of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents whole, no
-conversation lost, nothing left over, uploads and FAQ in step with their documents, nothing of what was forgotten in any
-file. A damaged database must be refused in a line that names its file, or not matter; a backup from before brings the
-desk back. An older database must be brought up to date, with a whole copy beside it.
+started instead of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents
+whole, no conversation lost, nothing left over, uploads and FAQ in step with their documents, nothing of what was
+forgotten in any file. A damaged database must be refused in a line that names its file, or not matter; a backup from
+before brings the desk back. An older database must be brought up to date, with a whole copy beside it.
 Prints one JSON document, with every finding, and exits with 1 if there is one. Not covered: the disk of a server.
 """
 

@@ -60,8 +60,8 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path, seconds: float = 0.0) -> None:
-    """Remove what processes left in a folder that were killed while they wrote, restored or converted. seconds: for how long it
-    has not changed, where others may be writing now.
+    """Remove what processes left in a folder that were killed while they wrote, restored or converted. seconds: for
+    how long it has not changed, where others may be writing now.
     """
     for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # another process has just removed it, or it is another user's
