@@ -2,13 +2,15 @@
 
     python -m evals.chaos [--rounds 200] [--seed 0] [--postgres]
 
-Each round does something with a desk with a tiny model in a process of its own, and something happens to it: kill -9,
-SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a clock that
-jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged database. With
---postgres the database is on a server of its own (its programs must be installed), which is stopped and started instead
-of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents whole, no
-conversation lost, nothing left over. A damaged database must be refused in a line that names its file, or not matter;
-a backup from before brings the desk back. An older database must be brought up to date, with a whole copy beside it.
+Each round does something with a desk with a tiny model in a process of its own, half of them with a new one, in its
+first moments: ingest, ask, upload, change the FAQ, forget, calibrate, restore, migrate. And something happens to it:
+kill -9, SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a
+clock that jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged
+database. With --postgres the database is on a server of its own (its programs must be installed), which is stopped and
+started instead of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents
+whole, no conversation lost, nothing left over, uploads and FAQ in step with their documents, nothing of what was
+forgotten in any file. A damaged database must be refused in a line that names its file, or not matter; a backup from
+before brings the desk back. An older database must be brought up to date, with a whole copy beside it.
 Prints one JSON document, with every finding, and exits with 1 if there is one. Not covered: the disk of a server.
 """
 
@@ -33,9 +35,9 @@ from app.desk import doctor
 from app.desk.calibration import FILE
 from app.desk.search_calibration import SEARCH_FILE
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.storage.archiving import back_up_folder
 from app.storage.database import sqlite_file
-from app.storage.files import REPLACED
 from app.storage.restoring import restore_folder
 from evals.chaos_faults import (
     ReadOnlyFolder,
@@ -47,16 +49,28 @@ from evals.chaos_faults import (
     jump_clock,
     obey_permissions,
 )
-from evals.chaos_work import Place, ask, calibrate, make_older, open_older, write_pages
+from evals.chaos_work import (
+    Place,
+    ask,
+    calibrate,
+    change_faq,
+    forget,
+    make_older,
+    open_older,
+    upload,
+    write_pages,
+)
 from evals.desk_examination import examine, examine_older
 from evals.postgres_server import EMPTY, PostgresServer, binaries, running_server
 from evals.tiny_desk import small_settings, tiny_desk
 
-ACTIONS: Final = ("ingest", "ask", "forget", "calibrate", "migrate")
+ACTIONS: Final = ("ingest", "ask", "upload", "faq", "forget", "calibrate", "restore", "migrate")
 FAULTS: Final = ("kill", "terminate", "full", "read-only", "clock", "damage")
 ON_A_FILE, ON_A_SERVER = (*FAULTS, "database"), (*FAULTS, "server")
-LATEST_S: Final = {"ingest": 0.6, "ask": 0.6, "forget": 0.6, "calibrate": 1.5, "migrate": 0.1}
+LATEST_S: Final = dict.fromkeys(ACTIONS, 0.6) | {"calibrate": 1.5, "restore": 0.3, "migrate": 0.1}
 """After which something happens at the latest: the work takes about as long."""
+COLD: Final = 0.5
+"""Of all rounds, how many are with a new desk."""
 REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
     "full": (DeskError, OSError),
     "read-only": (DeskError, OSError),
@@ -80,12 +94,18 @@ def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, 
     try:
         if action == "migrate":
             open_older(place)
+        elif action == "restore":
+            restored(place.desk, place.archive)
         else:
             with tiny_desk(place.desk, **place.settings) as desk:
                 if action == "ingest":
                     desk.ingest([place.pages])
-                elif action == "forget" and (stored := desk.documents()):
-                    desk.forget(rng.choice(stored).path)
+                elif action == "upload":
+                    upload(desk, rng)
+                elif action == "faq":
+                    change_faq(desk, rng)
+                elif action == "forget":
+                    forget(desk, place.forgotten, rng)
                 elif action == "ask":
                     ask(desk, place.asked)
                 elif action == "calibrate":
@@ -150,12 +170,16 @@ class Chaos:
 
     def _struck(self, place: Place, folder: Path, action: str, fault: str) -> list[str]:
         """Work to which something happens, and what a person does about it; gives what was wrong."""
-        archive, asked = place.folder / "backup.tar.gz", place.asked.read_text() if place.asked.exists() else ""
+        asked = place.asked.read_text() if place.asked.exists() else ""
         database, beside = sqlite_file(small_settings(folder).database_url), files_beside_database(folder)
         assert database is not None
+        if action == "restore":
+            told(lambda: prepared(place, self.rng))
+            told(lambda: backed_up(small_settings(folder, **place.settings), place.archive))
+            beside = files_beside_database(folder)
         is_damaged = fault == "database" and database.exists()
         if is_damaged:
-            in_process(lambda: back_up_folder(small_settings(folder), archive, overwrite=True).num_bytes)
+            told(lambda: backed_up(small_settings(folder), place.archive))
             damage(database, self.rng)
         elif fault == "damage" and beside:
             damage(self.rng.choice(beside), self.rng)
@@ -179,7 +203,7 @@ class Chaos:
             wrong += told(lambda: forget_calibrations(folder))
         if is_damaged:
             wrong += unclear(said or {}, str(database))
-            wrong += told(lambda: restored(folder, archive))
+            wrong += told(lambda: restored(folder, place.archive))
             place.asked.write_text(asked)
         return wrong
 
@@ -195,11 +219,23 @@ def told(look: Callable[[], list[str]]) -> list[str]:
     return [found["error"]] if isinstance(found, dict) else found
 
 
+def prepared(place: Place, rng: random.Random) -> list[str]:
+    """Let there be a desk with documents of each kind."""
+    with tiny_desk(place.desk, **place.settings) as desk:
+        desk.ingest([place.pages])
+        upload(desk, rng)
+    return []
+
+
+def backed_up(settings: Settings, archive: Path) -> list[str]:
+    """Save a desk, in place of the archive there was."""
+    back_up_folder(settings, archive, overwrite=True)
+    return []
+
+
 def restored(folder: Path, archive: Path) -> list[str]:
     """Put a backup back, in place of what there is."""
     restore_folder(small_settings(folder), archive, force=True)
-    for aside in folder.glob(f"{REPLACED}*"):
-        shutil.rmtree(aside)
     return []
 
 
@@ -217,7 +253,7 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
             wrong = chaos.round(action, fault)
             findings += [{"round": number, "action": action, "fault": fault, "found": one} for one in wrong]
             print(number + 1, action, fault, len(findings), file=sys.stderr, flush=True)
-            if wrong:  # the next round must not find it again
+            if wrong or rng.random() < COLD:  # the next round must not find it again
                 for one in folder.iterdir():
                     shutil.rmtree(one) if one.is_dir() else one.unlink()
                 if server is not None:

@@ -4,6 +4,7 @@ Not covered: what happens (`chaos_faults`), and how the desk must be afterwards 
 """
 
 import random
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from sqlalchemy import Column, Connection, MetaData, create_engine, insert, insp
 from app.desk.calibration import FILE, Calibration, setup_of, write_calibration
 from app.desk.search_calibration import SEARCH_FILE, write_classifier
 from app.desk.service import Service
+from app.domain.quality import FaqDraft
 from app.knowledge.finder import CANDIDATES
 from app.storage.database import open_database
 from app.storage.migrations import MIGRATIONS, migrate
@@ -22,6 +24,8 @@ from evals.search_calibration import LEAST, fit, judged_cases
 from evals.tiny_desk import small_settings
 
 PAGES, PARTS = 8, 4
+CANARY: Final = "quokka"
+"""What words begin with that are in one document alone."""
 ROWS: Final = 60
 """Of each table of an older database."""
 EMPTIED: Final = frozenset({"sessions", "migrations"})
@@ -59,6 +63,16 @@ class Place:
         return self.folder / "asked"
 
     @property
+    def archive(self) -> Path:
+        """A backup of the desk."""
+        return self.folder / "backup.tar.gz"
+
+    @property
+    def forgotten(self) -> Path:
+        """A file with a word of each document that was to be forgotten."""
+        return self.folder / "forgotten"
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Of the desk, where they are not those of every tiny desk."""
         return {} if self.database_url is None else {"database_url": self.database_url}
@@ -91,6 +105,40 @@ def ask(desk: Service, asked: Path) -> None:
             pass
         with asked.open("a") as file:
             file.write(f"{stream.answer.conversation_id}\n")
+
+
+def upload(desk: Service, rng: random.Random) -> None:
+    """A file, perhaps in place of one there is, with a word that is in no other."""
+    text = f"# Delivery\n\nThe word of the day is {CANARY}{rng.randrange(10**12):012}.\n"
+    desk.upload(f"upload{rng.randrange(3)}.md", text.encode(), collection=rng.choice(("", "shop")))
+
+
+def change_faq(desk: Service, rng: random.Random) -> None:
+    """Add a pair, or change or delete one."""
+    pairs = desk.quality.faq()
+    answer = f"The word of the day is {CANARY}{rng.randrange(10**12):012}."
+    if pairs and rng.random() < 0.5:
+        desk.quality.delete_faq(rng.choice(pairs).id)
+    elif pairs and rng.random() < 0.5:
+        pair = rng.choice(pairs)
+        desk.quality.save_faq(FaqDraft(question=pair.question, answer=answer), "ann", pair.id)
+    else:
+        desk.quality.save_faq(FaqDraft(question=f"What is word {rng.randrange(10**6)}?", answer=answer), "ann")
+
+
+def forget(desk: Service, forgotten: Path, rng: random.Random) -> None:
+    """A document; its words that are in no other are added to the file."""
+    if not desk.documents():
+        upload(desk, rng)
+    path = rng.choice(desk.documents()).path
+    with forgotten.open("a") as file:
+        file.writelines(f"{word}\n" for word in canaries(desk, path))
+    desk.forget(path)
+
+
+def canaries(desk: Service, path: str) -> set[str]:
+    """The words of a document that are in no other."""
+    return set(re.findall(rf"{CANARY}\d+", " ".join(one.text for one in desk.library.passages_of(path))))
 
 
 def calibrate(desk: Service, pages: Path) -> None:

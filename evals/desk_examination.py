@@ -3,6 +3,9 @@
 Not covered: what happens (`chaos_faults`), whether what it answers is right.
 """
 
+import json
+import os
+import shutil
 import sqlite3
 import time
 from contextlib import closing
@@ -17,10 +20,14 @@ from app.domain.errors import DeskError
 from app.knowledge.ingest import IngestReport
 from app.storage.archiving import check_database
 from app.storage.backup import ENDING
+from app.storage.begun import BEGUN_FILE
 from app.storage.database import Database, open_database, sqlite_file
+from app.storage.files import REPLACED
+from app.storage.lock import lock_data_folder
 from app.storage.tables import ConversationRow
-from evals.chaos_work import Place, num_rows
+from evals.chaos_work import Place, canaries, num_rows
 from evals.tiny_desk import tiny_desk
+from retrieval.documents.document import content_hash
 
 PATIENCE_S: Final = 10.0
 """How long a server may take to notice that a desk was killed."""
@@ -33,19 +40,50 @@ CHECKS = (
 def examine(place: Place) -> list[str]:
     """Everything that is wrong once the pages are ingested again; nothing, if the desk is as new."""
     found = list[str]()
-    with tiny_desk(place.desk, **place.settings) as desk:
+    with lock_data_folder(place.desk, "chaos"), tiny_desk(place.desk, **place.settings) as desk:
+        for aside in place.desk.glob(f"{REPLACED}*"):
+            shutil.rmtree(aside)
+        desk.prepare()
         half = [one.path for one in desk.documents() if one.num_passages != len(desk.library.passages_of(one.path))]
         found += [f"half there: {path}" for path in half]
         report = ingested(desk, place.pages)
         found += [f"not ingested: {one.reason}" for one in report.failed]
+        desk.finish_begun()  # where another desk was taken to be still there
         found += broken_rows(desk.database)
         found += left_over(desk)
+        found += out_of_step(desk)
+        present = {word for one in desk.documents() for word in canaries(desk, one.path)}
         known = set(desk.database.values(select(ConversationRow.id)))
         answered = place.asked.read_text().split() if place.asked.exists() else []
         found += [f"conversation lost: {id_}" for id_ in answered if id_ not in known]
         settings = desk.settings
     found += [f"doctor: {one.detail}" for one in (doctor.run(check, settings) for check in CHECKS) if not one.ok]
+    forgotten = set(place.forgotten.read_text().split()) if place.forgotten.exists() else set[str]()
+    files = {file: file.read_bytes() for file in place.desk.rglob("*") if file.is_file()}
+    for word in forgotten - present:  # it is there where nothing had begun yet
+        found += [f"{word} is in {file.name}" for file, data in files.items() if word.encode() in data]
     return found + partial_files(place.desk)
+
+
+def out_of_step(desk: Service) -> list[str]:
+    """Uploads and the FAQ that are not as their documents are, and what is still noted as begun."""
+    settings, stored = desk.settings, {one.path: one.content_hash for one in desk.documents()}
+    files = {str(file): file for file in settings.uploads_folder.rglob("*") if file.is_file()}
+    uploads = {path for path in stored if path.startswith(f"{settings.uploads_folder}{os.sep}")}
+    found = [f"upload without file or document: {path}" for path in uploads ^ files.keys()]
+    texts = {path: files[path].read_bytes() for path in uploads & files.keys()}
+    if settings.faq_file.exists():
+        texts[settings.faq_document] = settings.faq_file.read_bytes()
+    written = [json.loads(line)["answer"] for line in texts.get(settings.faq_document, b"").splitlines()]
+    if sorted(written) != sorted(pair.answer for pair in desk.quality.faq()):
+        found.append("the FAQ's document is not as its pairs")
+    found += ["the FAQ has no file"] * (not written and settings.faq_document in stored)
+    found += [
+        f"not as its document: {path}"
+        for path, data in texts.items()
+        if not stored.get(path, "").startswith(content_hash(data))
+    ]
+    return found + ["something is begun"] * (settings.data_dir / BEGUN_FILE).exists()
 
 
 def ingested(desk: Service, pages: Path) -> IngestReport:

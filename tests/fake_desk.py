@@ -52,8 +52,9 @@ DRAWN_S = 0.05
 class FakeStream:
     """Gives the text word by word, then stores the turn."""
 
-    def __init__(self, desk: FakeDesk, conversation_id: str, question: str, owner: str) -> None:
+    def __init__(self, desk: FakeDesk, conversation_id: str, question: str, owner: str, replaces: str = "") -> None:
         self._desk, self._conversation_id, self._question, self._owner = desk, conversation_id, question, owner
+        self._replaces = replaces
         self.cancelled = threading.Event()
         self._answer: Answer | None = None
 
@@ -83,7 +84,7 @@ class FakeStream:
             if not said:
                 raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
             answer = replace(answer, answer=said, notice="Stopped before the end.")
-        self._desk.store(self._question, answer, owner=self._owner)
+        self._desk.store(self._question, answer, owner=self._owner, replaces=self._replaces)
         self._answer = answer
 
     @property
@@ -169,12 +170,15 @@ class FakeDesk:
             self._ids += 1
             return f"{self._ids:032x}"
 
-    def store(self, question: str, answer: Answer, when: datetime | None = None, owner: str = "") -> None:
+    def store(
+        self, question: str, answer: Answer, when: datetime | None = None, owner: str = "", replaces: str = ""
+    ) -> None:
         when = when or self.now
         with self._lock:
             self._ids += 1
             self._owners.setdefault(answer.conversation_id, owner)
             turns = self._turns.setdefault(answer.conversation_id, [])
+            del turns[next((at for at, turn in enumerate(turns) if turn.message_id == replaces), len(turns)) :]
             turns.append(Turn(message_id=f"q{self._ids}", role="user", text=question, created=when))
             turns.append(
                 Turn(
@@ -199,6 +203,7 @@ class FakeDesk:
         conversation_id: str | None = None,
         reuse: str = "on",
         earlier: Sequence[Said] = (),
+        replaces: str = "",
     ) -> FakeStream:
         if conversation_id is not None and not self.belongs(conversation_id, owner):
             raise DeskError("there is no such conversation", code="conversation-unknown")
@@ -210,7 +215,7 @@ class FakeDesk:
             )
         if "crash" in question:
             raise RuntimeError("an internal path /secret/place")
-        stream = FakeStream(self, conversation_id or self.new_id(), question, owner)
+        stream = FakeStream(self, conversation_id or self.new_id(), question, owner, replaces)
         self.streams.append(stream)
         return stream
 
@@ -261,14 +266,11 @@ class FakeDesk:
             raise DeskError("there is no such conversation", code="no-such-conversation")
         self._turns[conversation_id], self._updated[conversation_id] = self._hidden.pop(conversation_id)
 
-    def remove_last_turn(self, conversation_id: str, owner: str = OPERATOR) -> str:
+    def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
         turns = self._turns.get(conversation_id, []) if self.belongs(conversation_id, owner) else []
         if not turns:
             raise DeskError("there is no such conversation", code="no-such-conversation")
-        last = max(place for place, turn in enumerate(turns) if turn.role == "user")
-        question = turns[last].text
-        del turns[last:]
-        return question
+        return [turn.message_id for turn in turns if turn.role == "user"][-1]
 
     def feedback(self, message_id: str, value: Feedback | None, reason: str = "", *, owner: str = OPERATOR) -> None:
         self.said.append((message_id, value, reason))

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import sys
 import tarfile
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -159,12 +161,13 @@ def test_a_restore_ends_sign_ins_and_names_who_may_come_in(tmp_path: Path) -> No
 def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     settings = filled(tmp_path / "desk")
     for folder in (settings.data_dir, tmp_path):
-        for name in (".restore-half/warmdesk.sqlite3", ".upload-half/database"):
-            (folder / name).parent.mkdir()
+        for name in (".restore-half/warmdesk.sqlite3", ".upload-half/database", "models/converting-half/model"):
+            (folder / name).parent.mkdir(parents=True)
             (folder / name).write_text("what customers wrote")
     with lock_data_folder(settings.data_dir, "test"):
         pass
     assert [path.name for path in settings.data_dir.glob(".*")] == []
+    assert [path.name for path in (settings.data_dir / "models").iterdir()] == ["big.gguf"]
     back_up_folder(settings, tmp_path / "one.tar.gz")
     assert (tmp_path / ".upload-half").exists(), "somebody may be writing it"
     os.utime(tmp_path / ".upload-half/database", (0, 0))
@@ -211,6 +214,41 @@ def test_a_failure_while_it_takes_its_place_changes_nothing(tmp_path: Path, monk
     assert [path for path in sorted(settings.data_dir.rglob("*")) if path.name != "warmdesk.lock"] == before
 
 
+def test_what_is_uploaded_while_the_database_is_copied_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = filled(tmp_path / "desk")
+    copy_database = archiving.copy_database
+
+    def meanwhile(database: Path, copy: Path) -> str | None:
+        (settings.uploads_folder / "new.md").write_text("# New")
+        return copy_database(database, copy)
+
+    monkeypatch.setattr(archiving, "copy_database", meanwhile)
+    assert "uploads/new.md" in names(back_up_folder(settings, tmp_path / "desk.tar.gz").manifest)
+
+
+def test_a_database_that_the_desk_would_not_use_is_not_put_back_unsaid(tmp_path: Path) -> None:
+    made = back_up_folder(filled(tmp_path / "desk"), tmp_path / "desk.tar.gz")
+    for url in (f"sqlite:///{tmp_path}/other.sqlite3", "postgresql://desk:secret@db/desk"):
+        with pytest.raises(DeskError, match="database_url names another one") as caught:
+            restore_folder(Settings(data_dir=tmp_path / "new", database_url=url), made.file)
+        assert "secret" not in str(caught.value)
+        assert not (tmp_path / "new").exists()
+    assert restore_folder(Settings(data_dir=tmp_path / "new"), made.file).note == ""
+
+
+def test_settings_of_a_backup_that_name_another_database_are_said(tmp_path: Path) -> None:
+    settings = filled(tmp_path / "desk")
+    url = f"sqlite:///{tmp_path}/outside.sqlite3"
+    open_database(url).close()
+    settings.settings_file.write_text(f'database_url = "{url}"\n')
+    made = back_up_folder(settings.model_copy(update={"database_url": url}), tmp_path / "desk.tar.gz")
+    note = restore_folder(Settings(data_dir=tmp_path / "new"), made.file).note
+    assert "names another database" in note
+    assert str(tmp_path / "new" / "warmdesk.sqlite3") in note
+
+
 def test_a_restore_that_is_killed_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed at each of its renames, and at the second of those that undo it, if there are so many."""
     made = back_up_folder(filled(tmp_path / "desk"), tmp_path / "desk.tar.gz")
@@ -240,6 +278,58 @@ def is_killed(work: Callable[[], object], at: int) -> bool:
             finally:
                 os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_undoing_a_restore_may_be_killed_at_any_line_and_again(tmp_path: Path) -> None:
+    """Of a restore that was killed behind its first renames, and of one that was killed before its last. The second
+    one to be undone finds nothing staged, as Ctrl-C leaves it.
+    """
+    for renamed, is_staged in ((2, True), (3, False)):
+        for line in range(1, 100):
+            folder = tmp_path / f"{renamed}-{is_staged}-{line}"
+            (folder / ".restore-1").mkdir(parents=True)
+            (folder / "replaced-1").mkdir()
+            names = ("uploads", "warmdesk.sqlite3")
+            for place, text in ((folder, "live"), (folder / ".restore-1", "restored")):
+                for name in names:
+                    (place / name).write_text(text)
+            moves = [(folder / name, folder / "replaced-1" / name) for name in names]
+            moves += [(folder / ".restore-1" / name, folder / name) for name in names]
+            note = [[str(path.relative_to(folder)) for path in move] for move in moves]
+            (folder / SWAP_FILE).write_text(json.dumps(note))
+            for source, target in moves[:renamed]:
+                source.rename(target)
+            if not is_staged:
+                shutil.rmtree(folder / ".restore-1")
+            is_over = not is_killed_at_line(undo_swap, line, folder)
+            is_killed_at_line(undo_swap, line // 2 + 1, folder)
+            with lock_data_folder(folder, "test"):
+                pass
+            files = {path.name: path.read_text() for path in folder.iterdir() if path.name != "warmdesk.lock"}
+            assert files == dict.fromkeys(names, "live"), (renamed, line)
+            if is_over:
+                break
+        assert 10 < line < 99
+
+
+def is_killed_at_line(work: Callable[..., object], at: int, *given: object) -> bool:
+    """Run this up to the line of it with this number, counted as they are run; whether there were so many."""
+    left, code = iter(range(at - 1, -1, -1)), work.__code__  # type: ignore[attr-defined]
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and not next(left):
+            raise KeyboardInterrupt
+        return trace if frame.f_code is code else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work(*given)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 # --- refused -----------------------------------------------------------------------------------------------

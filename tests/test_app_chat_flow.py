@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desks import small_desk
+from desks import small_desk, write_pages
 from fake_answers import make_answer
 from fake_desk import NOW, FakeDesk, FakeStream
 from page_check import check
@@ -16,6 +16,7 @@ from page_check import check
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.callers import OPERATOR
+from app.domain.errors import DeskError
 from app.domain.notices import QUOTED, STOPPED
 from app.domain.settings import Settings
 from app.web.chat_flow import SHOWN_TURNS, ChatFlow, ChatView, Reader
@@ -300,6 +301,36 @@ def test_asking_again_replaces_the_answer_and_changing_replaces_the_question(flo
     assert [one.editing for one in views if one.editing is not None] == [False]
     assert "Can I return it?" not in last(views)
     assert len(desk.turns(conversation)) == 2
+
+
+@pytest.mark.parametrize("trouble", ["the desk is busy", "no engine", "the database is away"])
+def test_without_a_new_answer_the_old_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([write_pages(tmp_path / "pages")])
+        limits = QuestionLimits(SETTINGS)
+        flow = ChatFlow(service, limits, SETTINGS)
+        conversation = ask(flow, "How long do returns take?")[-1].conversation_id or ""
+        before = service.turns(conversation, READER.owner)
+
+        def fail(*given: object, **options: object) -> None:
+            raise DeskError(trouble, code="engine")
+
+        failing = {
+            "the desk is busy": (limits, "asking"),
+            "no engine": (service.engine, "submit"),
+            "the database is away": (service.history, "record_answer"),
+        }
+        with monkeypatch.context() as context:
+            context.setattr(*failing[trouble], fail)
+            end = list(flow.ask("And how long for shoes?", conversation, READER, replaces_last=True))[-1]
+        assert end.box == "And how long for shoes?"
+        turns = service.turns(conversation, READER.owner)
+        assert turns[:2] == before
+        assert len(turns) == (3 if trouble == "the database is away" else 2)
+        if trouble == "no engine":
+            assert (end.editing, "How long do returns take?" in check(end.transcript or "")) == (True, True)
+        end = list(flow.ask("And for shoes?", conversation, READER, replaces_last=True))[-1]
+        assert "And for shoes?" in check(end.transcript or "")
 
 
 def test_a_deleted_conversation_can_be_brought_back(flow: ChatFlow, desk: FakeDesk) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select, update
-from stored_answers import add_turn, an_answer, details
+from stored_answers import an_answer, details
 
 from app.desk.housekeeping import Housekeeping, every_minute
 from app.domain.errors import DeskError
@@ -117,7 +117,7 @@ def test_others_can_do_nothing(history: History, care: ConversationCare) -> None
     for change in (
         lambda: care.rename_conversation(conversation, "mine", BOB),
         lambda: care.restore_conversation(conversation, BOB),
-        lambda: care.remove_last_turn(conversation, BOB),
+        lambda: care.last_question(conversation, BOB),
     ):
         with pytest.raises(DeskError) as caught:
             change()
@@ -238,38 +238,54 @@ def test_housekeeping_begins_at_once_and_survives_a_failure(
     assert not [thread for thread in threading.enumerate() if thread.name == "housekeeping"]
 
 
-def test_the_last_turn_is_removed_and_can_be_asked_again(
+def put_in_its_place(history: History, conversation: str, replaced: str, question: str) -> None:
+    question_id, answer = history.record_question(conversation, question), an_answer(conversation)
+    history.record_answer(answer, replace(details(question_id, answer), replaces=replaced))
+
+
+def test_the_last_turn_goes_when_the_answer_in_its_place_is_stored(
     history: History, care: ConversationCare, database: Database
 ) -> None:
     conversation = asked(history, "one?", "two?")
-    assert care.remove_last_turn(conversation, ANN) == "two?"
-    assert [turn.role for turn in history.turns(conversation, ANN)] == ["user", "assistant"]
-    assert care.remove_last_turn(conversation, ANN) == "one?"
-    assert history.turns(conversation, ANN) == []
+    last = care.last_question(conversation, ANN)
+    question = history.record_question(conversation, "three?")
+    assert [turn.text for turn in history.turns(conversation, ANN)][2::2] == ["two?", "three?"], "it is there still"
+    assert [one.text for one in history.past(conversation, ANN, last)][::2] == ["one?"]
+    history.ended(question, is_withdrawn=True)
+    assert care.last_question(conversation, ANN) == last, "nothing has changed"
+    put_in_its_place(history, conversation, last, "three?")
+    assert [turn.text for turn in history.turns(conversation, ANN)][::2] == ["one?", "three?"]
+    assert database.values(select(func.count()).select_from(MessageRow)) == [4]
+    empty = history.start_conversation("", ANN)
     with pytest.raises(DeskError, match="has no question"):
-        care.remove_last_turn(conversation, ANN)
-    assert history.is_there(conversation, ANN)
-    add_turn(history, conversation)
-    assert [one.title for one in history.conversations(ANN)] == ["question 0?"]
-    assert database.values(select(func.count()).select_from(MessageRow)) == [2]
+        care.last_question(empty, ANN)
 
 
-def test_a_title_of_ones_own_outlives_the_first_question(history: History, care: ConversationCare) -> None:
+def test_a_title_that_came_from_the_first_question_comes_from_the_one_in_its_place(
+    history: History, care: ConversationCare
+) -> None:
     conversation = asked(history, "one?")
+    put_in_its_place(history, conversation, care.last_question(conversation, ANN), "two?")
+    assert history.conversations(ANN)[0].title == "two?"
     care.rename_conversation(conversation, "Mine", ANN)
-    care.remove_last_turn(conversation, ANN)
-    add_turn(history, conversation)
+    put_in_its_place(history, conversation, care.last_question(conversation, ANN), "three?")
     assert history.conversations(ANN)[0].title == "Mine"
 
 
-def test_an_answer_to_a_question_that_was_removed_is_not_stored(history: History, care: ConversationCare) -> None:
+def test_nobody_replaces_what_another_conversation_says(history: History, care: ConversationCare) -> None:
+    conversation, other = asked(history, "one?"), asked(history, "kept?", owner=BOB)
+    put_in_its_place(history, conversation, care.last_question(other, BOB), "two?")
+    assert [turn.text for turn in history.turns(other, BOB)][::2] == ["kept?"]
+
+
+def test_an_answer_to_a_question_that_was_replaced_is_not_stored(history: History, care: ConversationCare) -> None:
     conversation = history.start_conversation("one?", ANN)
     question = history.record_question(conversation, "one?")
-    care.remove_last_turn(conversation, ANN)
+    put_in_its_place(history, conversation, question, "two?")
     answer = an_answer(conversation)
     with pytest.raises(DeskError, match="there is no question"):
         history.record_answer(answer, details(question, answer))
-    assert history.turns(conversation, ANN) == []
+    assert [turn.text for turn in history.turns(conversation, ANN)][::2] == ["two?"]
 
 
 def test_everything_of_one_owner_is_erased(

@@ -209,12 +209,13 @@ def test_with_conversations_goes_what_was_computed_for_them(tmp_path: Path) -> N
         assert finish(desk, "How long do returns take?", owner="v-bob").usage.prefix > 0
 
 
-def test_a_removed_question_is_asked_again_in_its_conversation(tmp_path: Path) -> None:
+def test_a_question_is_asked_again_in_place_of_the_last_one(tmp_path: Path) -> None:
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         first = finish(desk, "How long do returns take?", owner="v-ann")
-        question = desk.remove_last_turn(first.conversation_id, "v-ann")
-        again = finish(desk, f"{question} Now?", owner="v-ann", conversation_id=first.conversation_id)
+        its = {"owner": "v-ann", "conversation_id": first.conversation_id}
+        last = desk.last_question(first.conversation_id, "v-ann")
+        again = finish(desk, "How long do returns take? Now?", replaces=last, **its)
         assert again.conversation_id == first.conversation_id
         [listed] = desk.conversations("v-ann")
         assert (listed.title, listed.turns) == ("How long do returns take? Now?", 2)

@@ -134,8 +134,8 @@ def test_openai_backend_real_conversation_is_found_again_by_the_server(desk: Ser
 def test_openai_backend_real_question_is_asked_again_and_changed(desk: Service) -> None:
     first = finish(desk, "How long do returns take?")
     for question in ("How long do returns take?", "How long does a refund take?"):
-        desk.remove_last_turn(first.conversation_id, "operator")
-        answer = finish(desk, question, conversation_id=first.conversation_id)
+        last = desk.last_question(first.conversation_id, "operator")
+        answer = finish(desk, question, conversation_id=first.conversation_id, replaces=last)
         assert answer.usage.prefix >= 0.8 * answer.usage.prompt_tokens, "all but the question is found again"
     assert [turn.role for turn in desk.turns(first.conversation_id)] == ["user", "assistant"]
 

@@ -81,17 +81,18 @@ class Answering:
         *,
         owner: str,
         earlier: Sequence[Said] = (),
+        replaces: str = "",
     ) -> AnswerInProgress:
         """Record a valid question, search, plan and submit. conversation_id, collections: of those there are; only
         documents of these collections, if any are given. owner: whose conversation it is. earlier: the past of a
-        conversation that is not stored. Raises DeskError.
+        conversation that is not stored. replaces: the question in whose place this one is asked. Raises DeskError.
         """
         started, arrived = time.perf_counter(), datetime.now(UTC)
         with self._in_flight.track():
             if conversation_id is None:
                 past = past_of(earlier, self.settings)
             else:
-                past = with_agents(self._history.past(conversation_id, owner))
+                past = with_agents(self._history.past(conversation_id, owner, replaces))
             most = self.settings.conversations_kept if is_customer(owner) else None
             conversation_id = conversation_id or self._history.start_conversation(question, owner, most)
             question_id = self._history.record_question(conversation_id, question, arrived=arrived)
@@ -106,9 +107,9 @@ class Answering:
                     self.meter.consider(Sampled(request, generation, policy, question_id))
                     running = generation, self.checked(generation, prepared)
             except BaseException:
-                self._history.ended(question_id)
+                self._history.ended(question_id, is_withdrawn=bool(replaces))
                 raise
-        ids = {"conversation_id": conversation_id, "question_id": question_id}
+        ids = {"conversation_id": conversation_id, "question_id": question_id, "replaces": replaces}
         asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
         return AnswerInProgress(self._history, asked, running, self.open)
 

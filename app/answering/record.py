@@ -21,7 +21,7 @@ _ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE, "repeated": RE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
     """A question that is being answered. started: `time.perf_counter` at its arrival. conversation_id, question_id:
-    empty for one that is not stored.
+    empty for one that is not stored. replaces: the question in whose place it is asked, if there is one.
     """
 
     started: float
@@ -29,6 +29,7 @@ class AskedQuestion:
     policy: Policy
     conversation_id: str = ""
     question_id: str = ""
+    replaces: str = ""
 
 
 def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
@@ -58,6 +59,7 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
         finish_reason="refused" if answer.refused else "stop" if decision.faq is None else FAQ,
         passage_ids=tuple(passage.id for passage, _ in cited),
         faq_id=decision.faq,
+        replaces=asked.replaces,
     )
     return answer, details
 
@@ -110,6 +112,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
         tokens=None if shown.is_changed else completion.tokens,
         model=prepared.model,
         queue_ms=timings.queue,
+        replaces=asked.replaces,
         passage_ids=tuple(passage.id for passage, _ in cited),
         modules=tuple(
             ModuleDetails(

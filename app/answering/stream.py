@@ -95,7 +95,8 @@ class AnswerInProgress:
                 self._ended()
 
     def _ended(self) -> None:
-        self._history.ended(self._asked.question_id)
+        is_withdrawn = bool(self._asked.replaces) and self._answer is None
+        self._history.ended(self._asked.question_id, is_withdrawn=is_withdrawn)
         self._open.remove(self)
         self.is_finished.set()
 

@@ -103,6 +103,8 @@ def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -
         lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)),
         Service(settings, may_start_process=is_served) as service,
     ):
+        if not is_served:  # a served desk listens first
+            service.finish_begun()
         yield service
 
 

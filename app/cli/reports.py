@@ -67,6 +67,8 @@ def print_restored(restored: dict[str, Any]) -> None:
     for kind, said, cure in (("accounts", "accounts", "accounts remove"), ("keys", "API keys", "keys revoke")):
         if names := ", ".join(restored[kind]):
             print(f"{said} as when the backup was made: {names} (`warmdesk {cure} NAME` ends one)")
+    if restored["note"]:
+        print(f"note: {restored['note']}")
     if restored["database"] is None:
         print("note: the database is on a server and not in the backup: put it back with pg_restore")
     if not restored["with_modules"]:

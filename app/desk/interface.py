@@ -118,9 +118,12 @@ class Desk(Protocol):
         conversation_id: str | None = None,
         reuse: str = "on",
         earlier: Sequence[Said] = (),
+        replaces: str = "",
     ) -> AnswerStream:
         """Starts an answer. Without a conversation a new one begins; its id is in the finished answer. earlier: what
-        was said before in a conversation that the caller keeps; it is not stored.
+        was said before in a conversation that the caller keeps; it is not stored. replaces: a `last_question`, which is
+        not in the prompt; it goes, with its answer, in the moment in which the new answer is stored. Without a new
+        answer it stays, and the new question goes.
         """
 
     def prefetch(self, text: str, *, owner: str, conversation_id: str | None = None) -> None:
@@ -155,10 +158,8 @@ class Desk(Protocol):
     def rename_conversation(self, conversation_id: str, title: str, owner: str) -> None:
         """Gives a conversation another title, which is shortened; DeskError for an empty one."""
 
-    def remove_last_turn(self, conversation_id: str, owner: str) -> str:
-        """Removes the last question with its answer and gives the question, to be asked again in this conversation or
-        changed before. An answer in progress is not stopped by this. DeskError if there is no question.
-        """
+    def last_question(self, conversation_id: str, owner: str) -> str:
+        """The message id of a conversation's last question. DeskError if there is none, or it went to a person."""
 
     def erase(self, owner: str) -> Erased:
         """Removes everything of an owner, at once and for good; counts over all customers stay."""

@@ -97,7 +97,8 @@ def restored_json(restored: Restored) -> dict[str, Any]:
     """The document of `restore`."""
     aside = None if restored.aside is None else str(restored.aside)
     access = {name: list(names) for name, names in asdict(restored.access).items()}
-    return {"restored": str(restored.folder), "aside": aside, **access, **manifest_json(restored.manifest)}
+    said = {"restored": str(restored.folder), "aside": aside, "note": restored.note}
+    return {**said, **access, **manifest_json(restored.manifest)}
 
 
 def manifest_json(manifest: Manifest) -> dict[str, Any]:

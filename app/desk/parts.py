@@ -31,6 +31,7 @@ from app.knowledge.search import Search
 from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import Uploads
 from app.knowledge.warm import Warming
+from app.storage.begun import BegunWork
 from app.storage.database import open_database
 from app.storage.faq import FaqStore
 from app.storage.history import History
@@ -211,6 +212,7 @@ class Parts:
         self.library = Library(self.database, settings.page_urls)
         self.history = History(self.database, timedelta(seconds=settings.answer_seconds))
         self._faq = FaqStore(self.database)
+        self.begun = BegunWork(settings.data_dir)
         self._in_flight = InFlight()
 
     def is_open(self, name: str) -> bool:
@@ -341,4 +343,4 @@ class Parts:
 
     @part
     def _uploads(self) -> Uploads:
-        return Uploads(self.settings.uploads_folder, self._ingestion)
+        return Uploads(self.settings.uploads_folder, self._ingestion, self.begun)

@@ -48,11 +48,11 @@ from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.module_care import kept_modules
 from app.knowledge.reading_ahead import ReadingAhead
 from app.knowledge.synchronising import Synchronising
-from app.knowledge.uploads import remove_partial_uploads
 from app.privacy.redaction import redact
 from app.replies.contacts import contact_links
 from app.storage.archiving import Backup, BackupOptions, back_up_folder
 from app.storage.audit import Audit
+from app.storage.begun import Kind
 from app.storage.conversation_care import ConversationCare, Erased
 from app.storage.desks import Desks
 from app.storage.savings import SavingsSamples
@@ -67,6 +67,7 @@ from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
 from cache.errors import CacheError
 from cache.memory.contents import TierContents
+from retrieval.errors import RetrievalError
 
 ENDING_S = 1.0
 """How long answers may take to end when the desk is closed."""
@@ -89,7 +90,7 @@ class Service(Parts):
         self.collections = self.library.collection_sizes
         self.conversation = history.conversation
         self.care = care = ConversationCare(self.database)
-        self.remove_last_turn = care.remove_last_turn
+        self.last_question = care.last_question
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
         self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days)
         self._handing_off = people = HandingOff(self.database, history, settings)
@@ -147,8 +148,7 @@ class Service(Parts):
         return Prefetching(self._answering, self.history, self._in_flight, check)
 
     @part
-    def quality(self) -> Quality:
-        """What agents do for the quality of answers."""
+    def _faq_editor(self) -> FaqEditor:
         publisher = Publisher(
             take_in=lambda file, progress: self.ingest([file], progress, collection=FAQ),
             forget=self._forget_faq,
@@ -156,15 +156,36 @@ class Service(Parts):
             vectors_of=self.curated.vectors_of,
             try_out=self._answering.try_out,
         )
-        editor = FaqEditor(self._faq, self.settings.faq_file, publisher)
+        return FaqEditor(self._faq, self.settings.faq_file, publisher, self.begun)
+
+    @part
+    def quality(self) -> Quality:
+        """What agents do for the quality of answers."""
         explainer = Explainer(self._answering.questions, self.finder, self.curated)
         grouping = Grouping(self.search.embedder)
-        return Quality(Transcripts(self.database), self._faq, editor, grouping, explainer.explain)
+        return Quality(Transcripts(self.database), self._faq, self._faq_editor, grouping, explainer.explain)
 
     def prepare(self) -> None:
-        """Open everything a question needs, and load what its parts load at their first use."""
+        """Open everything a question needs, finish what was begun, and load what parts load at their first use."""
+        self.finish_begun()
+        self._ingestion.forget_unused()
         self._answering.rehearse()
-        remove_partial_uploads(self.settings.uploads_folder)
+
+    def finish_begun(self) -> None:
+        """Finish what was begun in the data folder and was killed, or failed; see `app.storage.begun`. Only for the one
+        process that holds the folder. Of what fails again, the log says why; then it is for the next start.
+        """
+        finishing: dict[Kind, Callable[[], None]] = {
+            "forget": lambda: self._forgetting.finish(),
+            "upload": lambda: self._uploads.finish(),
+            "faq": lambda: self._faq_editor.finish(),
+        }
+        for kind, finish in finishing.items():
+            if self.begun.left(kind):
+                try:
+                    finish()
+                except (DeskError, CacheError, RetrievalError, OSError) as error:
+                    log.warning("what was begun before (%s) is not finished, and is tried again: %s", kind, error)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
         """From now on let the model read in the background what it has not read; once. bars: show how far it is.
@@ -203,13 +224,9 @@ class Service(Parts):
 
         name: its path or an unambiguous end of it. Raises DeskError.
         """
-        path = find_document(self.library, name)
+        path = find_document(self.library, name, self.begun.left("forget"))
         forgotten = self._forgetting.forget(path)
-        self._forgotten([path])
-        if path == self.settings.faq_document:  # else its text would come back with the next pair
-            self._faq.delete()
-            self.settings.faq_file.unlink(missing_ok=True)
-            self.curated.reload()
+        self._forgotten()
         return forgotten
 
     def forget_collection(self, name: str) -> CollectionForgotten:
@@ -223,15 +240,21 @@ class Service(Parts):
         if not paths:
             raise DeskError(f"there is no document in a collection {name!r}", code="collection-unknown")
         forgotten = self._forgetting.forget_collection(name, paths)
-        self._forgotten(paths)
+        self._forgotten()
         return forgotten
 
-    def _forgotten(self, paths: Sequence[str]) -> None:
-        """Let go of what else there is of documents: copies of their files, and text of answers that are measured."""
+    def _let_go(self, paths: Sequence[str]) -> None:
+        """Delete what else there is of documents: copies of their files, and text of answers that are measured."""
         if self.is_ready():
             self._answering.meter.clear()
         for path in paths:
             self._uploads.delete(Path(path))
+        if self.settings.faq_document in paths:  # else its text would come back with the next pair
+            self._faq.delete()
+            self.settings.faq_file.unlink(missing_ok=True)
+            self.curated.reload()
+
+    def _forgotten(self) -> None:
         self._documents_changed()
         if self.following is not None:
             self.following.wait_for_others()
@@ -257,7 +280,7 @@ class Service(Parts):
 
     @property
     def _forgetting(self) -> Forgetting:
-        return Forgetting(self._ingestion, self.history, self._in_flight)
+        return Forgetting(self._ingestion, self.history, self._in_flight, self.begun, self._let_go)
 
     def _ingest_synced(self, folder: Path, collection: str, progress: Progress) -> IngestReport:
         return self.ingest([folder], progress, collection=collection, sync=True, warm=False)
@@ -319,11 +342,12 @@ class Service(Parts):
         policy: str | None = None,
         collections: Sequence[str] = (),
         earlier: Sequence[Said] = (),
+        replaces: str = "",
     ) -> AnswerInProgress:
         """Start an answer. owner: see `app.domain.callers`. policy: see `app.domain.policies`; unset: the desk's.
         collections: only documents of these are searched; none: all. earlier: the past of a new conversation, which is
-        used and not stored. Raises DeskError while a person answers, and for what cannot be asked, before any model is
-        loaded.
+        used and not stored. replaces: see `app.desk.interface`. Raises DeskError while a person answers, and for what
+        cannot be asked, before any model is loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
@@ -338,7 +362,14 @@ class Service(Parts):
                 code="collection-unknown",
             )
         stream = self._answering.ask(
-            question, conversation_id, cast("Reuse", reuse), named, collections, owner=owner, earlier=earlier
+            question,
+            conversation_id,
+            cast("Reuse", reuse),
+            named,
+            collections,
+            owner=owner,
+            earlier=earlier,
+            replaces=replaces,
         )
         if self.database.is_shared:
             self.housekeeping.asked(stream.conversation_id, owner)

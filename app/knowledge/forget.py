@@ -6,10 +6,12 @@ neighbour; or it may be a module of a PML prompt or of an older version. Therefo
 the system text and those that encode a passage as it is now. Passages that lost a neighbour get others and are encoded
 again. Questions that began before the document was removed are answered first, because they may store its modules
 again; those that begin later do not find it, and nobody waits for them.
+
+What is being removed is noted (`app.storage.begun`): a removal that failed or was killed is completed by the next one,
+and when the desk is opened again.
 """
 
-import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,13 +19,11 @@ from app.domain.errors import DeskError
 from app.domain.tenants import PML_TENANT
 from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion
+from app.storage.begun import BegunWork
 from app.storage.history import History
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
 from retrieval.search.windows import passage_id
-
-FORGETTING = "forgetting"
-"""Fact that lists the documents that are being removed: after a failure they can be removed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,17 @@ class CollectionForgotten:
 class Forgetting:
     """Removes documents from one desk."""
 
-    def __init__(self, ingestion: Ingestion, history: History, in_flight: InFlight) -> None:
+    def __init__(
+        self,
+        ingestion: Ingestion,
+        history: History,
+        in_flight: InFlight,
+        begun: BegunWork,
+        let_go: Callable[[Sequence[str]], None],
+    ) -> None:
+        """begun: notes of what is being removed. let_go: deletes what else there is of documents, given their paths."""
         self._ingestion, self._history, self._in_flight = ingestion, history, in_flight
+        self._begun, self._let_go = begun, let_go
         self._library, self._search, warming = ingestion.library, ingestion.search, ingestion.open_warming()
         self._engine, self._prompts = warming.engine, warming.prompts
 
@@ -74,6 +83,11 @@ class Forgetting:
         """Forget these documents, all that are in a collection, together. Raises as `forget`."""
         return CollectionForgotten(collection=name, documents=len(paths), **self._forget(paths, f"collection {name!r}"))
 
+    def finish(self) -> None:
+        """Complete removals that were begun and not finished. Raises as `forget`."""
+        if self._begun.left("forget"):
+            self._forget([], "a document")
+
     def follow(self, *, is_forgotten: bool) -> None:
         """Let go of the modules of passages that another desk removed or changed. is_forgotten: a document was
         forgotten, so that its text may be in modules of PML prompts, too.
@@ -84,8 +98,10 @@ class Forgetting:
     def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
         """What was removed and what is left; a removal that failed before is completed, too. what: for an error."""
         with self._ingestion.alone():
-            paths = [*paths, *(path for path in begun(self._library) if self._library.find(path) is None)]
-            self._library.set_fact(FORGETTING, json.dumps(paths))
+            left = self._begun.left("forget")
+            again = (path for path, version in left.items() if self._version(path) in ("", version))
+            paths = list(dict.fromkeys([*paths, *again]))
+            self._begun.note("forget", {path: self._version(path) for path in paths})
             passages = [passage for path in paths for passage in self._library.passages_of(path)]
             ids = frozenset(passage.id for passage in passages)
             keys = frozenset(passage.module_key for passage in passages if passage.module_key is not None)
@@ -100,12 +116,20 @@ class Forgetting:
             self._forget_unused_modules()
             self._ingestion.restore_neighbours(unencoded)
             gone = in_use - self._library.module_keys()  # another document may have the same text
-            left = self._footprint(paths, ids, gone)
-            if parts := ", ".join(f"{count} {name}" for name, count in asdict(left).items() if count):
+            self._let_go(paths)
+            found = self._footprint(paths, ids, gone)
+            if parts := ", ".join(f"{count} {name}" for name, count in asdict(found).items() if count):
                 message = f"{what} is not forgotten completely ({parts} left): run it again"
                 raise DeskError(message, code="forget-incomplete")
-            self._library.set_fact(FORGETTING, "")
-        return {"removed": removed, "left": left}
+            self._begun.done("forget", [*paths, *left])
+        return {"removed": removed, "left": found}
+
+    def _version(self, path: str) -> str:
+        """Which of the documents of this path there have been is there now; "": none. One that was taken in after its
+        removal was begun is another one, and stays.
+        """
+        document = self._library.find(path)
+        return "" if document is None else document.loaded_at.isoformat()
 
     def _forget_quotes(self, paths: Sequence[str]) -> None:
         for path in paths:
@@ -135,16 +159,12 @@ class Forgetting:
         return self._engine.modules(PUBLIC_TENANT) | self._engine.modules_of_prefixes()
 
 
-def begun(library: Library) -> list[str]:
-    """The documents that are not forgotten completely, of a removal that failed."""
-    fact = library.fact(FORGETTING) or "[]"
-    return list(json.loads(fact)) if fact.startswith("[") else [fact]  # once it was one path
-
-
-def find_document(library: Library, name: str) -> str:
-    """The path of a document, given it or an unambiguous end of it. Raises DeskError."""
+def find_document(library: Library, name: str, others: Collection[str] = ()) -> str:
+    """The path of a document, given it or an unambiguous end of it. others: those that may be meant, too. Raises
+    DeskError.
+    """
     paths = [document.path for document in library.documents()]
-    paths += [path for path in begun(library) if path not in paths]
+    paths += [path for path in others if path not in paths]
     wanted = [name, str(Path(name).expanduser().absolute())]
     found = [path for path in paths if path in wanted] or [
         path for path in paths if path.endswith("/" + name.lstrip("/"))

@@ -204,6 +204,10 @@ class Ingestion:
             lost = set(self.library.all_ids(only_unencoded=True)).difference(unencoded)
             self.open_warming().encode(sorted(lost), no_progress)
 
+    def forget_unused(self) -> None:
+        """Forget modules that no passage has any more: what was killed after it changed documents did not do it."""
+        self._forget_modules(self.open_warming().unused())
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """For the time in which nobody else may change documents, here or in another desk of the database. Raises
@@ -376,7 +380,7 @@ class Ingestion:
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started, warming = time.perf_counter(), self.open_warming()
-        self._forget_modules(warming.unused())
+        self.forget_unused()
         report.modules = replace(warming.run(documents, progress), dropped=report.modules.dropped)
         report.timings_s.encoding = time.perf_counter() - started
 

@@ -1,7 +1,8 @@
 """Files that were uploaded: kept in the data folder, because a document is known by its path.
 
 A file is kept under its own name, in a folder of its collection; one without a collection in the folder of uploads
-itself. Keeping and ingesting are one step: a file is kept only if it is a document of the desk afterwards.
+itself. Keeping and ingesting are one step: a file is kept only if it is a document of the desk afterwards. One that was
+begun and not finished is noted (`app.storage.begun`).
 """
 
 from contextlib import suppress
@@ -9,8 +10,9 @@ from datetime import datetime
 from pathlib import Path
 
 from app.domain.errors import DeskError
-from app.domain.progress import Progress
+from app.domain.progress import Progress, no_progress
 from app.knowledge.ingest import Ingestion, IngestReport
+from app.storage.begun import BegunWork
 from app.storage.files import PARTIAL, replace_file
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
@@ -22,10 +24,10 @@ LONGEST_NAME = 150
 
 
 class Uploads:
-    """The uploaded files of a desk. folder: where they are kept; it is made when it is needed."""
+    """The uploaded files of a desk. folder: where they are kept; it is made when it is needed. begun: notes."""
 
-    def __init__(self, folder: Path, ingestion: Ingestion) -> None:
-        self._folder, self._ingestion, self._library = folder, ingestion, ingestion.library
+    def __init__(self, folder: Path, ingestion: Ingestion, begun: BegunWork) -> None:
+        self._folder, self._ingestion, self._library, self._begun = folder, ingestion, ingestion.library, begun
 
     def take(self, name: str, data: bytes, progress: Progress, collection: str = "") -> IngestReport:
         """Keep a file and ingest it, in place of one of the same name and collection. Raises DeskError for a bad name,
@@ -36,16 +38,38 @@ class Uploads:
             file = self._place(safe_name(name), collection)
             path = str(file.resolve())
             before, former = self._library.find(path), file.read_bytes() if file.exists() else None
-            keep_file(file, data)
+            noted = str(file.relative_to(self._folder))
+            self._begun.note("upload", {noted: collection})
             try:
+                keep_file(file, data)
                 report = self._ingestion.run_alone([file], progress, collection=collection, warm=False)
                 if report.failed:
                     raise DeskError(f"{printable(file.name)}: {report.failed[0].reason}", code="unreadable")
             except BaseException:
                 if self._library.find(path) == before:
                     _put_back(file, None if before is None else former)
+                    self._begun.done("upload", [noted])
                 raise
+            self._begun.done("upload", [noted])
             return report
+
+    def finish(self) -> None:
+        """Take in the files whose upload was begun and not finished, and delete those that are no documents. Raises as
+        `take`.
+        """
+        if not (left := self._begun.left("upload")):
+            return
+        with self._ingestion.alone():
+            for partial in self._folder.rglob(f"{PARTIAL}*"):
+                partial.unlink(missing_ok=True)
+            for name, collection in left.items():
+                file = self._folder / name
+                path = file.resolve()
+                if file.is_file() and path.is_relative_to(self._folder.resolve()):  # a note may be of another's backup
+                    self._ingestion.run_alone([file], no_progress, collection=collection, warm=False)
+                    if self._library.find(str(path)) is None:
+                        file.unlink()
+                self._begun.done("upload", [name])
 
     def delete(self, path: Path, before: datetime | None = None) -> None:
         """Delete a file if it is our own copy; one of the user stays. before: also one that was kept later."""
@@ -74,12 +98,6 @@ def keep_file(file: Path, data: bytes) -> None:
             replace_file(file, data, check=reader.load)
     except UnreadableDocument as error:
         raise DeskError(f"{file.name}: {error.reason}", code="unreadable") from None
-
-
-def remove_partial_uploads(folder: Path) -> None:
-    """Remove partial files of a process that was killed. Only for the one process that holds the data folder."""
-    for file in folder.rglob(f"{PARTIAL}*"):
-        file.unlink(missing_ok=True)
 
 
 def safe_name(name: str) -> str:

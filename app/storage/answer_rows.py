@@ -28,6 +28,7 @@ class AnswerDetails:
     question_id: the message it answers. tokens: the exact ids generated, if known. model: fingerprint of the model
     that generated them. queue_ms: wait for the engine. passage_ids and modules: one for each citation and each used
     module of the answer, in its order. faq_id: the pair of the FAQ that answered by itself, whose hits are counted.
+    replaces: a question that goes, with what was answered to it, when this is stored; "": none.
     """
 
     question_id: str
@@ -38,6 +39,7 @@ class AnswerDetails:
     passage_ids: tuple[int | None, ...] = ()
     modules: tuple[ModuleDetails, ...] = ()
     faq_id: int | None = None
+    replaces: str = ""
 
 
 def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:

@@ -1,6 +1,6 @@
 """Making a backup: one archive of a data folder, also of one whose desk is being served.
 
-The database is copied as it was at one moment. Files beside it are copied one after another; each is whole, because the
+The database is copied as it was at one moment. Then files beside it are copied one after another; each is whole, as the
 desk replaces files and never writes into them, and an index that is a little older or newer is brought up to date
 from the database. Not covered: databases on a server, which have tools of their own; what lies behind links.
 """
@@ -79,12 +79,13 @@ def back_up_folder(
     with explained(file), tempfile.TemporaryDirectory(dir=file.parent, prefix=PARTIAL) as scratch:
         copy, archive = Path(scratch, "database"), Path(scratch, "archive")
         about = _about(folder, with_modules)
-        sources, left_out = _files(settings, database, with_modules)
-        if database is not None:
+        if database is not None:  # before files are listed: none that it knows may be missing
             inside = database.resolve().is_relative_to(folder)
             name = database.resolve().relative_to(folder).as_posix() if inside else DATABASE
             about = replace(about, database=name, schema=copy_database(database, copy))
-            sources = [(name, copy), *((path, one) for path, one in sources if path != name)]
+        sources, left_out = _files(settings, database, with_modules)
+        if about.database is not None:
+            sources = [(about.database, copy), *((path, one) for path, one in sources if path != about.database)]
         with open(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             manifest = write_archive(out, sources, about, progress)
             out.flush()

@@ -66,25 +66,18 @@ class ConversationCare:
                 )
             row.deleted = None
 
-    def remove_last_turn(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """Remove the last question of a conversation with what was answered to it, and give the question. If nothing is
-        left, a title that came from it goes, too; the next question gives another. Raises DeskError if there is no
-        such conversation or no question in it.
+    def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
+        """The message id of the last question of a conversation, to be replaced by another one. Raises DeskError if
+        there is no such conversation, no question in it, or the last one went to a person.
         """
-        with self._database.write() as session:
-            conversation = _its(session, conversation_id, owner)
-            messages = select(MessageRow).where(MessageRow.conversation_id == conversation_id)
-            last = messages.where(MessageRow.role == "user").order_by(MessageRow.position.desc()).limit(1)
-            if (question := session.scalar(last)) is None:
+        with self._database.read() as session:
+            _its(session, conversation_id, owner)
+            asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")
+            if (question := session.scalar(asked.order_by(MessageRow.position.desc()).limit(1))) is None:
                 raise DeskError(f"conversation {conversation_id!r} has no question", code="no-such-message")
             if question.handoff_id is not None:
                 raise DeskError("the last message went to a person: it stays", code="with-person")
-            session.execute(delete(MessageRow).where(MessageRow.id == question.id))  # its answer goes with it
-            is_empty = session.scalar(messages.limit(1)) is None
-            if is_empty and conversation.title == shortened(question.text):
-                conversation.title = ""
-        self._database.flush_log()
-        return question.text
+            return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
         """Remove for good what was deleted up to then and, if a time is given, what was not used since; gives whose

@@ -15,6 +15,8 @@ STAGED = ".restore-"
 """And those of folders that are being restored."""
 REPLACED = "replaced-"
 """And those of folders that a restored backup took the place of."""
+CONVERTING = "models/converting-"
+"""And, in a data folder, those of models that are being converted."""
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
@@ -55,10 +57,10 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what processes left in a data folder that were killed while they wrote or restored. Only for the one that
-    holds the folder.
+    """Remove what processes left in a data folder that were killed while they wrote, restored or converted. Only for
+    the one that holds the folder.
     """
-    for left in (*folder.glob(f"{PARTIAL}*"), *folder.glob(f"{STAGED}*")):
+    for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # of another user, on a mounted volume
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)

@@ -12,6 +12,7 @@ Not covered: renaming and removing (`conversation_care`), numbers for the dashbo
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -142,9 +143,9 @@ class History:
             return "lost" if _now() - row.created >= self._longest else None
         return "lost" if row.created < self._since else "failed"
 
-    def past(self, conversation_id: str, owner: str = OPERATOR) -> list[PastMessage]:
+    def past(self, conversation_id: str, owner: str = OPERATOR, without: str = "") -> list[PastMessage]:
         """The latest of these messages as the next prompt needs them, without questions that have no answer. Answers
-        that may say what a forgotten document said are empty.
+        that may say what a forgotten document said are empty. without: a question that is left out with its answers.
         """
         parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
         with self._database.read() as session:
@@ -155,7 +156,8 @@ class History:
         return [
             _past_message(row, "" if row.id in out else _said(row))
             for row in rows
-            if row.role != "user" or row.id in answered or row.handoff_id is not None
+            if without not in (row.id, row.question_id)
+            and (row.role != "user" or row.id in answered or row.handoff_id is not None)
         ]
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
@@ -180,9 +182,14 @@ class History:
             raise
         return row.id
 
-    def ended(self, question_id: str) -> None:
-        """Nothing more will be recorded for a question."""
+    def ended(self, question_id: str, *, is_withdrawn: bool = False) -> None:
+        """Nothing more will be recorded for a question. is_withdrawn: it was to replace another one, which stays, and
+        goes itself; without the database it stays, too.
+        """
         self._open.discard(question_id)
+        if is_withdrawn:
+            with suppress(DeskError), self._database.write() as session:
+                session.execute(delete(MessageRow).where(MessageRow.id == question_id))
 
     def record_said(self, conversation_id: str, text: str, handoff_id: int, agent: str = "") -> None:
         """Append what a customer, or an agent, wrote during a hand-off. Raises DeskError when the conversation is
@@ -213,7 +220,11 @@ class History:
                 session.execute(update(FaqRow).where(FaqRow.id == details.faq_id).values(hit))
             if question is None:  # removed while the answer was generated
                 raise DeskError(f"there is no question {details.question_id!r}", code="no-such-message")
+            if details.replaces:
+                _replace(session, details.replaces, question)
             tally(session, row)
+        if details.replaces:
+            self._database.flush_log()
         self.ended(details.question_id)
         for listener in self._listeners:
             listener(answer, details)
@@ -271,6 +282,20 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
     conversation.updated = row.created
     conversation.title = conversation.title or shortened(row.text)
     session.add(row)
+
+
+def _replace(session: Session, id_: str, question: MessageRow) -> None:
+    """Remove a question with what was answered to it. If it was the first of its conversation, a title that came from
+    it comes from the new one.
+    """
+    its = MessageRow.conversation_id == question.conversation_id
+    if (old := session.scalar(select(MessageRow).where(MessageRow.id == id_, its))) is None:
+        return
+    conversation = session.get_one(ConversationRow, old.conversation_id)
+    is_first = session.scalar(select(func.min(MessageRow.position)).where(its)) == old.position
+    if is_first and conversation.title == shortened(old.text):
+        conversation.title = shortened(question.text)
+    session.execute(delete(MessageRow).where(MessageRow.id == id_))  # its answer goes with it
 
 
 def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:

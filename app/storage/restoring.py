@@ -20,9 +20,11 @@ from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, read_archive
 from app.storage.archiving import check_database, explained, is_left_out
+from app.storage.database import sqlite_file
 from app.storage.files import REPLACED, STAGED, sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrations import MIGRATIONS
+from app.storage.settings_file import SettingsFile
 from app.storage.swap import swap
 
 _PATHS = (
@@ -47,13 +49,14 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class Restored:
     """A backup that was put back. aside: where everything is now that was in the folder before; None: it was empty.
-    access: who may come in again as at the time of the backup.
+    access: who may come in again as at the time of the backup. note: why the desk would not use it, "" if it does.
     """
 
     folder: Path
     manifest: Manifest
     aside: Path | None
     access: Access
+    note: str = ""
 
 
 def restore_folder(
@@ -69,6 +72,10 @@ def restore_folder(
             raise DeskError(f"there is no file {str(file)!r}", code="no-such-file")
         manifest = read_archive(file, progress=progress)
         check_version(file, manifest)
+        database = None if manifest.database is None else folder / manifest.database
+        if database is not None and not _is_at(settings.database_url, database):
+            message = f"the desk would not use the database of {file}, which is put at {database}: database_url names"
+            raise DeskError(f"{message} another one; restore without it, and set it afterwards", code="database-url")
         foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
         if foreign is not None:  # compiled code in models/ would run at the next start
             raise DeskError(f"{file} holds {foreign!r}, as no backup does: take another one", code="archive-damaged")
@@ -86,10 +93,11 @@ def restore_folder(
                 if manifest.database is not None:
                     access = _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
                 _sync(staged)
+                note = _note(staged / settings.settings_file.name, database)
                 aside = _aside(folder) if there else None
                 old = [] if aside is None else [(path, aside / path.name) for path in there]
                 swap(folder, [*old, *((path, folder / path.name) for path in sorted(staged.iterdir()))])
-    return Restored(folder, manifest, aside, access)
+    return Restored(folder, manifest, aside, access, note)
 
 
 def check_version(file: Path, manifest: Manifest) -> None:
@@ -133,6 +141,19 @@ def _prepare(database: Path, before: str, now: str) -> Access:
 
 def _names(connection: sqlite3.Connection, where: str) -> tuple[str, ...]:
     return tuple(name for [name] in connection.execute(f"SELECT name FROM {where} ORDER BY name"))
+
+
+def _is_at(url: str, database: Path) -> bool:
+    file = sqlite_file(url)
+    return file is not None and file.resolve() == database.resolve()
+
+
+def _note(settings_file: Path, database: Path | None) -> str:
+    """Whether the settings of a backup name another database than that which it holds."""
+    url = SettingsFile(settings_file).values().get("database_url")
+    if database is None or url is None or _is_at(str(url), database):
+        return ""
+    return f"database_url in the restored settings names another database than {database}: move that to where it is"
 
 
 def _sync(folder: Path) -> None:

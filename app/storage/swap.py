@@ -43,15 +43,20 @@ def undo_swap(folder: Path) -> bool:
     except FileNotFoundError:
         return False
     renames = [(folder / source, folder / target) for source, target in noted]
+    aside = dict(renames)
     for source, target in reversed(renames):
-        if target.exists() and not source.exists():
+        is_back = target in aside and not aside[target].exists()  # then it is what was there before
+        if target.exists() and not source.exists() and not is_back:
+            source.parent.mkdir(exist_ok=True)
             target.rename(source)
-    for staged in {source.parent for source, _ in renames} - {folder}:
-        shutil.rmtree(staged, ignore_errors=True)
-    for aside in {target.parent for _, target in renames} - {folder}:
+    for place in {target.parent for _, target in renames} - {folder}:
         with suppress(OSError):  # it is gone already, or somebody has put something there
-            aside.rmdir()
-    sync_folder(folder)
+            place.rmdir()
+    for changed in {path.parent for pair in renames for path in pair}:
+        if changed.is_dir():
+            sync_folder(changed)
     (folder / SWAP_FILE).unlink()
     sync_folder(folder)
+    for staged in {source.parent for source, _ in renames} - {folder}:  # once no note needs what is in it
+        shutil.rmtree(staged, ignore_errors=True)
     return True

@@ -2,8 +2,8 @@
 (indexed, encoded), and its question is asked again.
 
 The document is one JSON Lines file in the data folder, a line for each pair, in the collection "faq". The table is what
-counts; the file is written from it. If the document cannot be taken in, the table is as it was before. Not covered:
-answering from it (`app.answering.curated`).
+counts; the file is written from it. If the document cannot be taken in, the table is as it was before. Until both are
+in step again that is noted (`app.storage.begun`). Not covered: answering from it (`app.answering.curated`).
 """
 
 import json
@@ -18,9 +18,11 @@ from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.progress import Progress, no_progress
 from app.domain.quality import FaqDraft, FaqPair, FaqSaved
 from app.knowledge.ingest import IngestReport
+from app.storage.begun import BegunWork
 from app.storage.faq import FaqStore, FaqVectors
-from app.storage.files import replace_file
+from app.storage.files import remove_abandoned, replace_file
 
+_NOTED = {"document": ""}
 LONGEST_QUESTION, LONGEST_ANSWER, MOST_WORDINGS = 500, 10_000, 50
 
 
@@ -41,8 +43,9 @@ class Publisher:
 class FaqEditor:
     """Changes the FAQ, one change at a time. Safe to use from any thread; methods may raise DeskError."""
 
-    def __init__(self, store: FaqStore, file: Path, publisher: Publisher) -> None:
-        self._store, self._file, self._publisher = store, file, publisher
+    def __init__(self, store: FaqStore, file: Path, publisher: Publisher, begun: BegunWork) -> None:
+        """file: the FAQ's document. begun: notes."""
+        self._store, self._file, self._publisher, self._begun = store, file, publisher, begun
         self._changing = threading.Lock()
 
     def save(self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
@@ -54,6 +57,7 @@ class FaqEditor:
         with self._changing:
             before = None if id_ is None else self._store.find(id_)
             self._refuse_known(draft, id_)
+            self._begun.note("faq", _NOTED)
             saved = self._store.save(draft, vectors, author, id_)
             try:
                 self._publish(progress)
@@ -72,21 +76,30 @@ class FaqEditor:
     def delete(self, id_: int, progress: Progress = no_progress) -> None:
         """Delete a pair, and its text from the document; an unknown number is no error."""
         with self._changing:
+            self._begun.note("faq", _NOTED)
             self._store.delete(id_)
             self._publish(progress)
+
+    def finish(self) -> None:
+        """Publish what the table says, if a change was begun and not finished. Raises DeskError."""
+        with self._changing:
+            if self._begun.left("faq"):
+                remove_abandoned(self._file.parent)
+                self._publish(no_progress)
 
     def _publish(self, progress: Progress) -> None:
         """Make the document what the table says, and answer from it."""
         pairs = self._store.pairs()
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_document(self._file, pairs)
         if pairs:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_document(self._file, pairs)
             report = self._publisher.take_in(self._file, progress)
             if report.failed:
                 raise DeskError(f"the FAQ cannot be taken in: {report.failed[0].reason}", code="unreadable")
         else:
             self._publisher.forget()
         self._publisher.reload()
+        self._begun.done("faq", _NOTED)
 
     def _refuse_known(self, draft: FaqDraft, id_: int | None) -> None:
         asked = {folded_line(text) for text in draft.questions}

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -118,7 +119,7 @@ class ChatFlow:
         self, question: str, conversation_id: str, reader: Reader, *, replaces_last: bool = False
     ) -> Generator[ChatView]:
         """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the answer.
-        replaces_last: in place of the last question and its answer.
+        replaces_last: in place of the last question and its answer, which stay until there is a new one.
         """
         try:
             check_length(question, self._settings.max_question_chars)
@@ -132,19 +133,21 @@ class ChatFlow:
         if not accepted:
             yield ChatView()
             return
+        replaced = ""
         try:
             with self._limits.asking(reader.owner, reader.address):
                 if replaces_last and conversation_id:
-                    self._desk.remove_last_turn(conversation_id, reader.owner)
-                    turns = self._turns(conversation_id, reader)
+                    replaced = self._desk.last_question(conversation_id, reader.owner)
+                    turns = _without(replaced, self._turns(conversation_id, reader))
                     yield ChatView(transcript=self._transcript(turns, reader), editing=False)
-                yield from self._draw(question, conversation_id, reader, run)
+                yield from self._draw(question, conversation_id, reader, run, replaced)
             if run.left and session not in self._runs:
                 yield ChatView(live="")  # a piece may have been on its way when the reader left
         except Exception as error:  # outermost: whatever fails becomes one line in the chat
             if not run.left:
-                shown = None if conversation_id else ""
-                yield ChatView(transcript=shown, live=_failure(question, error, reader), box=question, answering=False)
+                shown = "" if not conversation_id else self._as_it_was(conversation_id, reader) if replaced else None
+                live, editing = _failure(question, error, reader), bool(replaced) or None
+                yield ChatView(transcript=shown, live=live, box=question, answering=False, editing=editing)
         finally:
             with self._lock:
                 if self._runs.get(session) is run:
@@ -153,7 +156,14 @@ class ChatFlow:
             if stream is not None:
                 stream.cancel()
 
-    def _draw(self, question: str, conversation_id: str, reader: Reader, run: _Run) -> Generator[ChatView]:
+    def _as_it_was(self, conversation_id: str, reader: Reader) -> str | None:
+        with suppress(DeskError):  # whatever failed before may still
+            return self._transcript(self._turns(conversation_id, reader), reader)
+        return None
+
+    def _draw(
+        self, question: str, conversation_id: str, reader: Reader, run: _Run, replaced: str
+    ) -> Generator[ChatView]:
         first = None if conversation_id else ""  # a new conversation: the empty state makes room
         handed = self._desk.to_person(question, conversation_id or None, reader.owner)
         if handed is not None:
@@ -161,7 +171,7 @@ class ChatFlow:
             return
         live = partial(render, "chat/live.html", language=reader.language, question=question)
         asked = partial(self._desk.ask, question, owner=reader.owner, conversation_id=conversation_id or None)
-        asking = self._begin(asked, run)
+        asking = self._begin(partial(asked, replaces=replaced), run)
         yield ChatView(transcript=first, live=live(text=""), box="", answering=True)
         stream = asking.result()
         text, drawn_at = "", float("-inf")
@@ -312,6 +322,12 @@ class ChatFlow:
             stream = run.stream
         if stream is not None:
             stream.cancel()
+
+
+def _without(question: str, turns: Sequence[Turn]) -> Sequence[Turn]:
+    """Messages without the last question and what was answered to it."""
+    at = next((place for place, turn in enumerate(turns) if turn.message_id == question), len(turns))
+    return [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
 
 
 def _failure(question: str, error: Exception, reader: Reader) -> str:

@@ -51,6 +51,7 @@ const draw = (view) => {
   if (view.live !== undefined) live.innerHTML = view.live;
   if (view.box !== undefined) box.value = view.box;
   if (view.answering !== undefined) answering(view.answering);
+  if (view.editing) form.dataset.editing = "yes"; // it was not replaced: the next one may
   const last = [...scroller.querySelectorAll(".wd-question")].pop();
   if (follow && last) scroller.scrollTop = last.offsetTop - 12; // so the answer's beginning stays in view while it grows
 };
