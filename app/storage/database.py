@@ -192,16 +192,22 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
 
     url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether an older database is brought up to
     date, after a copy of a SQLite file was made (`backup`); unset for those who do not hold the data folder, because
-    its desk may be running: then an older database is an error. Raises DeskError.
+    its desk may be running: then an older database is an error, "database-older", and so is one that is not there or
+    has no tables yet, "no-database". Raises DeskError.
     """
-    database = _connected(url)
+    file = sqlite_file(url)
+    database = _connected(url, is_reader=not upgrade)
+    if not upgrade and file is not None and not file.exists():
+        raise _no_desk_in(database)
     try:
         with database.read() as session:
             if database.is_shared:
                 postgres.check_encoding(session.connection(), database.name)
             missing = [one.__name__ for one in missing_migrations(session.connection(), database.name)]
         is_new = len(missing) == len(MIGRATIONS)
-        if missing and not is_new and not upgrade:
+        if is_new and not upgrade:
+            raise _no_desk_in(database)
+        if missing and not upgrade:
             raise DeskError(
                 f"{database.name} was written by an older Warmdesk, and this command does not change it: start or "
                 "restart `warmdesk serve`, which brings it up to date",
@@ -209,7 +215,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
             )
         if missing and not is_new:
             database.back_up(missing[0])
-        if missing or upgrade:
+        if upgrade:
             with database.write(patiently=True) as session:  # another desk may be bringing it up to date just now
                 if database.is_shared:
                     postgres.take_time(session.connection())
@@ -220,11 +226,15 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     return database
 
 
+def _no_desk_in(database: Database) -> DeskError:
+    return DeskError(f"{database.name} is not there yet, or empty: ingest documents first", code="no-database")
+
+
 def checked_version(url: str) -> str:
     """Kind and version of the database of this URL, and the address of a server. A file is read to its end. Changes
     nothing. Raises DeskError, also for a file that is damaged.
     """
-    file, database = sqlite_file(url), _connected(url)
+    file, database = sqlite_file(url), _connected(url, is_reader=True)
     if file is not None and not file.exists():
         return f"SQLite {sqlite3.sqlite_version}"
     try:
@@ -255,7 +265,7 @@ def _parsed(url: str) -> URL:
         ) from None
 
 
-def _connected(url: str) -> Database:
+def _connected(url: str, *, is_reader: bool) -> Database:
     """The database of a URL, not looked at yet. Raises DeskError; no message has a password in it."""
     parsed = _parsed(url)
     kind = parsed.get_backend_name()
@@ -266,7 +276,7 @@ def _connected(url: str) -> Database:
         )
     name = sqlite.name_of(parsed) if kind == "sqlite" else postgres.name_of(parsed)
     engine = _engine(parsed, name)
-    (sqlite if kind == "sqlite" else postgres).set_up(engine)
+    (sqlite if kind == "sqlite" else postgres).set_up(engine, is_reader=is_reader)
     return Database(engine, f"the database {name}")
 
 

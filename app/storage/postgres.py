@@ -94,8 +94,8 @@ def connecting(url: URL) -> dict[str, Any]:
     return {name: value for name, value in _CONNECTING.items() if name not in url.query}
 
 
-def set_up(engine: Engine) -> None:
-    """Prepare an engine that has no connection yet."""
+def set_up(engine: Engine, *, is_reader: bool) -> None:
+    """Prepare an engine that has no connection yet. is_reader: as for SQLite; here a connection changes nothing."""
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
 

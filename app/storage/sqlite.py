@@ -4,8 +4,10 @@ Not covered: copies before migrations (`backup`).
 """
 
 import sqlite3
+from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -38,8 +40,12 @@ def name_of(url: URL) -> str:
     return url.database
 
 
-def set_up(engine: Engine) -> None:
-    """Prepare an engine that has no connection yet."""
+def set_up(engine: Engine, *, is_reader: bool) -> None:
+    """Prepare an engine that has no connection yet. is_reader: the file must be there, and stays as it is."""
+    if is_reader:
+        event.listen(engine, "do_connect", _create_nothing)
+    else:
+        event.listen(engine, "connect", _use_log)
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
 
@@ -58,13 +64,21 @@ def problem_of(error: DBAPIError) -> Problem | None:
     return next((problem for prefix, problem in _PROBLEMS.items() if name.startswith(prefix)), None)
 
 
+def _create_nothing(dialect: Dialect, entry: ConnectionPoolEntry, given: list[Any], named: dict[str, Any]) -> None:
+    if not named.get("uri"):
+        given[0], named["uri"] = f"{Path(given[0]).absolute().as_uri()}?mode=rw", True
+
+
+def _use_log(raw: sqlite3.Connection, entry: ConnectionPoolEntry) -> None:
+    raw.execute("PRAGMA journal_mode = WAL").close()
+
+
 def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
     assert isinstance(raw, sqlite3.Connection)
     # Otherwise Python's driver begins transactions itself, and later; with None, only `_begin` does.
     raw.isolation_level = None
     for pragma in (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
-        "journal_mode = WAL",
         "synchronous = NORMAL",
         "foreign_keys = ON",
         "temp_store = MEMORY",
