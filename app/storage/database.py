@@ -3,7 +3,7 @@
     with database.read() as session: ...     one consistent view
     with database.write() as session: ...    the write lock from the start, committed at the end
 
-A session ends with its block, and no block calls a model. A write waits for the lock for up to five seconds. What can
+A session ends with its block, and no block calls a model. A write waits for the lock for up to 30 seconds. What can
 be wrong with the file or the server (read-only, full disk, damaged, busy, not reached, written by a newer Warmdesk)
 becomes one clear DeskError; broken constraints are our mistakes and stay as they are. A database that goes away says so
 in the log once, and once when it is back, whoever used it.
@@ -65,6 +65,7 @@ class Database:
         self._writers = sessionmaker(engine.execution_options(**{WRITES: True}, **writes), expire_on_commit=False)
         self._is_there, self._failures = False, 0  # who opens it says what is wrong then
         self._lock = threading.Lock()
+        self._has_deleted_text = False  # in SQLite's log
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -121,13 +122,18 @@ class Database:
             connection.close()
 
     def flush_log(self) -> None:
-        """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If a reader prevents
-        it, this happens at a later call, or when the database is closed. PostgreSQL reuses the room of what was deleted
-        by itself, in its own time.
+        """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If somebody reads or
+        writes just then, this happens at a later call, at `tidy`, or when the database is closed. PostgreSQL reuses the
+        room of what was deleted by itself, in its own time.
         """
         if not self.is_shared:
             with self._raw() as raw:
-                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+                self._has_deleted_text = not sqlite.empty_log(raw)
+
+    def tidy(self) -> None:
+        """Do what `flush_log` could not do; called from time to time. Raises DeskError."""
+        if self._has_deleted_text:
+            self.flush_log()
 
     def back_up(self, migration: str) -> None:
         """Make a copy of a SQLite file before this migration, and say so. Raises DeskError."""

@@ -22,7 +22,7 @@ AnySelect = Select[*tuple[Any, ...]]
 AnyRow = Row[*tuple[Any, ...]]
 
 STORED_AS = np.dtype("<f4")
-ROWS_AT_ONCE = 100
+ROWS_AT_ONCE = 50
 """Passages that one transaction changes, some 20 KB each with their vectors: customers' questions wait for it."""
 _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 

@@ -38,7 +38,7 @@ _CONNECTING: dict[str, Any] = {
 """Parameters of libpq, unless the URL gives others. A server whose machine is gone is noticed within a minute."""
 _SESSION = {
     "timezone": "UTC",
-    "lock_timeout": "5s",
+    "lock_timeout": "30s",
     "statement_timeout": "5min",
     "idle_in_transaction_session_timeout": "1min",
 }

@@ -15,7 +15,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from app.domain.errors import DeskError
 from app.storage.problems import WRITES, Problem
 
-BUSY_TIMEOUT_MS = 5000
+BUSY_TIMEOUT_MS = 30_000
+"""How long who writes waits for others: a slow disk is no reason to lose a customer's question."""
+_LOG_TIMEOUT_MS = 50
+"""How long emptying the log waits for readers, because all writers wait for it meanwhile."""
 
 _DAMAGED = Problem("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again")
 # By the beginning of SQLite's name for the error.
@@ -56,6 +59,17 @@ def check_whole(connection: Connection, name: str) -> None:
     if found != "ok":
         reason = " ".join(str(found).split())
         raise DeskError(f"{name} {_DAMAGED.what} ({reason}): {_DAMAGED.cure}", code=_DAMAGED.code)
+
+
+def empty_log(raw: sqlite3.Connection) -> bool:
+    """Copy the write-ahead log into the file and cut it off; gives whether it is empty, or somebody still needs it."""
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").close()  # most of the work, for which nobody waits
+    raw.execute(f"PRAGMA busy_timeout = {_LOG_TIMEOUT_MS}").close()
+    try:
+        is_busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}").close()
+    return not is_busy
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
