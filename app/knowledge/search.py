@@ -17,7 +17,7 @@ import numpy as np
 from app.domain.documents import Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.storage.library import Library
-from retrieval.errors import IndexDamaged
+from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Embedder
 from retrieval.search.keyword_files import load_keywords, save_keywords
 from retrieval.search.keyword_index import KeywordIndex
@@ -87,9 +87,13 @@ class Search:
         return self._snapshot.retriever(collections)
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`."""
+        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`. Raises what the
+        embedder raises, and RetrievalError for numbers that are none.
+        """
         windows = [window_texts(path, text) for path, text in passages]
         vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
+        if not np.isfinite(vectors).all():
+            raise RetrievalError(f"the embedder {self.embedder.name} gave a vector with undefined numbers")
         return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
@@ -105,14 +109,17 @@ class Search:
                 found[id_] = others_nearby(index, vector, id_, count, only)
         return found
 
-    def change(self, write: Callable[[], Sequence[Replaced]]) -> Sequence[Replaced]:
+    def change(self, write: Callable[[], Sequence[Replaced]], gone: Collection[int] = ()) -> Sequence[Replaced]:
         """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
-        of it. Raises what `write` raises; the snapshot is then what was stored until that.
+        of it. gone: passages that nobody finds from the beginning on, because removing many takes a while. Raises what
+        `write` raises; the snapshot is then what was stored until that.
         """
         with self._lock:
             try:
+                if gone:
+                    self._update(sorted(gone), ())
                 changes = write()
-                removed = [id_ for replaced in changes for id_ in replaced.removed]
+                removed = [id_ for replaced in changes for id_ in replaced.removed if id_ not in gone]
                 new = [id_ for replaced in changes for id_ in replaced.new]
                 self._update(removed, new)
             except BaseException:

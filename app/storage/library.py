@@ -7,6 +7,7 @@ sorted here, by their characters' numbers as in SQLite: PostgreSQL's order depen
 Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
 """
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -57,6 +58,8 @@ from app.storage.tables import (
     StagedEmbeddingRow,
 )
 from retrieval.search.windows import window_texts
+
+log = logging.getLogger(__name__)
 
 
 class Library:
@@ -157,15 +160,26 @@ class Library:
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
         """What the vector index holds: for each vector the number of its passage `[vectors]`, and the vectors
-        `[vectors, dimension]`. Of all passages, in rising order, or only some.
+        `[vectors, dimension]`. Of all passages, in rising order, or only some. A vector with undefined numbers, which
+        an earlier version stored, is given as zeros, and the log says of which passage.
         """
         rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
         if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
         vectors = np.frombuffer(b"".join(row.embedding for row in rows), STORED_AS).astype(np.float32)
-        numbers = [row.id for row in rows for _ in range(len(row.embedding) // width)]
-        return np.array(numbers, np.int64), vectors.reshape(-1, dimension)
+        numbers = np.array([row.id for row in rows for _ in range(len(row.embedding) // width)], np.int64)
+        vectors = vectors.reshape(-1, dimension)
+        bad = ~np.isfinite(vectors).all(axis=1)
+        if bad.any():
+            vectors[bad] = 0
+            for passage in self.passages(np.unique(numbers[bad]).tolist()):
+                log.warning(
+                    "%s: the vector of %r has undefined numbers, so only its words are found: forget the document and "
+                    "ingest it again",
+                    *(passage.document, passage.label),
+                )
+        return numbers, vectors
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
         """What the keyword index holds: the texts of a passage's windows, by number. Of all passages, or only some."""
@@ -243,7 +257,10 @@ class Library:
         query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
             rows = list(where_in(session, query, StagedEmbeddingRow.content_hash, named))
-        return {named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
+        found = {
+            named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows
+        }
+        return {hash_: vectors for hash_, vectors in found.items() if np.isfinite(vectors).all()}
 
     def clear_staged(self) -> None:
         """Delete all vectors that were kept."""
