@@ -37,7 +37,7 @@ UNFINISHED = ""
 """Content hash of a document that is being changed."""
 
 
-class _Step(NamedTuple):
+class _PassageStep(NamedTuple):
     """What is to be done with one passage. new: it is inserted at `ordinal`. moved: new values of its row. changed: its
     number, if its title or collection changes. gone: its number, if it is deleted.
     """
@@ -102,10 +102,10 @@ class _Change:
         is_renamed = before is not None and document is not None and before.title != document.title
         is_moved = before is not None and document is not None and before.collection != document.collection
         steps = [
-            *(_Step(ordinal=ordinal, new=passage) for ordinal, passage in self._new.items()),
-            *(_Step(moved=row) for row in self._moved),
-            *(_Step(changed=id_) for id_ in kept if is_renamed or is_moved),
-            *(_Step(gone=id_) for id_ in self._gone),
+            *(_PassageStep(ordinal=ordinal, new=passage) for ordinal, passage in self._new.items()),
+            *(_PassageStep(moved=row) for row in self._moved),
+            *(_PassageStep(changed=id_) for id_ in kept if is_renamed or is_moved),
+            *(_PassageStep(gone=id_) for id_ in self._gone),
         ]
         pieces = list(in_pieces(steps, ROWS_AT_ONCE)) or [[]]
         removed_module_keys: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class _Change:
         self,
         session: Session,
         document_id: int,
-        piece: Sequence[_Step],
+        piece: Sequence[_PassageStep],
         embeddings: dict[int, bytes],
         *,
         is_moved: bool,
