@@ -18,6 +18,7 @@ import pytest
 from desks import small_desk, write_pages
 from sqlalchemy import Connection, event
 from stored_answers import an_answer, details
+from test_app_ingestion_live import many as pages
 from test_app_library import document, passage, store
 
 from app.answering.recording import record_patiently
@@ -148,6 +149,20 @@ def test_what_is_kept_of_all_passages_is_written_in_pieces(database: Database, l
     assert len(rows) == 16
     assert max(rows) <= 3 * ROWS, "a neighbour, the passage's key"
     assert not library.staged("hash", vectors, 3)
+
+
+def test_a_collection_is_forgotten_and_a_folder_emptied_document_by_document(tmp_path: Path) -> None:
+    shop, club = (pages(tmp_path / name, 24) for name in ("shop", "club"))
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        desk.ingest([shop], warm=False, collection="shop")
+        desk.ingest([club], warm=False, collection="club")
+        for page in sorted(club.iterdir())[1:]:
+            page.unlink()
+        with recorded(desk.database) as rows:
+            assert desk.forget_collection("shop").documents == 24
+            assert desk.ingest([club], warm=False, collection="club", sync=True).removed == 23
+        assert len(desk.documents()) == 1
+    assert max(rows) < 24
 
 
 def test_answers_lose_a_document_some_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
