@@ -325,7 +325,7 @@ class Ingestion:
         try:
             vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
             return [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
-        except DeskError:  # of the database: no document is the reason
+        except (DeskError, OSError):  # of database or disk: no document is the reason
             raise
         except Exception as error:  # of any embedder or tokenizer
             if len(batch) > 1:
