@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from desks import write_pages
+from made_database import put_database
 
 from app.access.passwords import verified
 from app.cli.main import main
@@ -250,7 +251,11 @@ def test_with_json_a_mistake_is_json_too(run: Run) -> None:
 
 
 def test_reading_commands_need_a_desk(run: Run, desk: Path) -> None:
-    assert run("documents", "--json").document == {"documents": []}
+    for command in ("documents", "stats"):
+        ran = run(command)
+        assert is_one_line(ran)
+        assert "ingest documents first" in ran.err
+        assert [file.name for file in desk.iterdir()] == ["models"], "nothing is made"
     (desk / "models").unlink()
     desk.rename(desk.with_name("moved"))
     ran = run("stats")
@@ -301,6 +306,7 @@ def test_a_taken_port_is_one_line(run: Run) -> None:
 
 
 def test_a_second_process_on_the_same_folder_is_one_line(run: Run, desk: Path) -> None:
+    put_database(Settings(data_dir=desk).database_url)
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(desk)], stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None

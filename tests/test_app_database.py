@@ -65,7 +65,7 @@ def test_every_connection_is_set_up(database: Database) -> None:
         "journal_mode": "wal",
         "synchronous": 1,
         "foreign_keys": 1,
-        "busy_timeout": 5000,
+        "busy_timeout": 30_000,
         "temp_store": 2,
     }
     with database.read() as one, database.read() as other:
@@ -250,3 +250,28 @@ def test_deleted_text_is_gone_from_the_disk(database: Database, path: Path) -> N
     assert on_disk(), "otherwise flush_log would not be needed"
     database.flush_log()
     assert not on_disk()
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_deleted_text_waits_in_the_log_for_a_reader_and_holds_up_nobody(
+    database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_MS", 600_000)  # who waited so long would not end
+    store(database, "a", "1")
+    log = path.with_name(f"{path.name}-wal")
+    with database.read() as reader:
+        reader.scalars(select(tables.FactRow.key)).all()
+        store(database, "b", "2")
+        flushing = threading.Thread(target=database.flush_log)
+        flushing.start()
+        flushing.join(60)
+        assert not flushing.is_alive()
+        assert log.stat().st_size
+        database.tidy()
+        assert log.stat().st_size
+    database.tidy()
+    assert not log.stat().st_size
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    database.flush_log()
+    other.close()

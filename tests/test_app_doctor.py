@@ -15,6 +15,8 @@ from transformers import FalconConfig, LlamaConfig, MistralConfig
 from app.desk.doctor import (
     adapter,
     database,
+    documents,
+    encoded_passages,
     examine,
     free_space,
     language_model,
@@ -26,6 +28,7 @@ from app.desk.search_calibration import write_classifier
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.database import open_database
+from app.storage.migrations import MIGRATIONS, migrate
 from cache.errors import ModelError
 from cache.model.loading import load_model
 from retrieval.answerability.classifier import rule_of_thumb
@@ -121,6 +124,23 @@ def test_a_damaged_database_is_told_with_its_name_and_what_to_do(tmp_path: Path)
     assert not found.ok
     assert found.detail.startswith(f"the database {file} is damaged")
     assert "restore a backup" in found.detail
+
+
+def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(data_dir=tmp_path)
+    for check in (documents, encoded_passages):
+        assert check(settings).startswith("none yet")
+    assert list(tmp_path.iterdir()) == []
+    with monkeypatch.context() as before:
+        before.setattr(migrate, "__defaults__", (MIGRATIONS[:-1],))
+        open_database(settings.database_url).close()
+    [file] = tmp_path.iterdir()
+    content = file.read_bytes()
+    for check in (documents, encoded_passages):
+        assert check(settings) == "not known before the next start: an older desk"
+    assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], content)
+    open_database(settings.database_url).close()
+    assert documents(settings) == "0 documents, 0 passages"
 
 
 def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def keep_modules(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keep_vectors(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk.search, "change", lambda write: write())
+    monkeypatch.setattr(desk.search, "change", lambda write, gone: write())
 
 
 def keep_quotes(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:

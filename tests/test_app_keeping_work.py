@@ -16,6 +16,7 @@ from test_app_ingestion_live import CountingEmbedder, counting_desk, many, state
 from app.desk.service import Service
 from app.knowledge.ingest import BATCH_S
 from app.knowledge.neighbours import choose_neighbours
+from app.storage.library import Library
 
 
 def stored_at_each_batch(desk: Service, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -98,6 +99,22 @@ def test_embedding_again_for_another_embedder_goes_on_where_it_was_killed(
         len(desk.search.retriever.index)
     with counting_desk(tmp_path / "desk", embedder) as desk:
         assert len(desk.search.retriever.index) == len(embedder.texts) == len(set(embedder.texts))
+
+
+def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with counting_desk(tmp_path / "desk", CountingEmbedder(128)) as desk:
+        desk.ingest([many(tmp_path / "pages", 5)], warm=False)
+        vectors = desk.library.vectors(128)[1]
+    real, stop = Library.set_embeddings, interrupt_at(3)
+    with monkeypatch.context() as killed, counting_desk(tmp_path / "desk", CountingEmbedder(256)) as desk:
+        killed.setattr(Library, "set_embeddings", lambda *given: (stop(), real(*given))[1])
+        with pytest.raises(KeyboardInterrupt):
+            len(desk.search.retriever.index)
+    with counting_desk(tmp_path / "desk", CountingEmbedder(128)) as desk:
+        assert len(desk.search.retriever.index) == len(vectors)
+        assert (desk.library.vectors(128)[1] == vectors).all()
 
 
 KILLED = '''

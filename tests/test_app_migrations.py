@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, DateTime, LargeBinary, bindparam, create_engine, inspect, text
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import URL
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from app.cli.options import open_reader
@@ -184,11 +185,24 @@ def test_commands_that_only_read_are_such_readers(older: Path) -> None:
         pass
 
 
-def test_a_reader_opens_what_is_up_to_date_and_what_is_new(path: Path) -> None:
-    for _ in range(2):
-        with closing(open_database(f"sqlite:///{path}", upgrade=False)) as database, database.read() as session:
-            assert session.scalars(text("SELECT value FROM facts")).all() == []
-    assert list(path.parent.iterdir()) == [path]
+def test_a_reader_makes_no_database(path: Path) -> None:
+    for content in (None, b""):
+        with pytest.raises(DeskError, match="is not there yet, or empty: ingest documents first") as caught:
+            open_database(f"sqlite:///{path}", upgrade=False)
+        assert caught.value.code == "no-database"
+        assert [file.read_bytes() for file in path.parent.iterdir()] == ([] if content is None else [content])
+        path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("name", ["desk.sqlite3", "50% of #1? ü.sqlite3"])
+def test_a_reader_opens_what_is_up_to_date(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    url = URL.create("sqlite", database=str(tmp_path / name)).render_as_string()
+    open_database(url).close()
+    before = path.read_bytes()
+    with closing(open_database(url, upgrade=False)) as database, database.read() as session:
+        assert session.scalars(text("SELECT value FROM facts")).all() == []
+    assert (list(tmp_path.iterdir()), path.read_bytes()) == ([path], before)
 
 
 def test_a_copy_is_made_before_a_migration_and_said_in_one_line(older: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,8 +19,9 @@ from fastapi.testclient import TestClient
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from app.storage.accounts import Accounts
 from app.web.opening import Opening
-from app.web.serve import DeskServer, bind
+from app.web.serve import DeskServer, bind, serve
 from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
 from cache.serving.spec import EngineSpec
@@ -143,3 +145,22 @@ def test_what_a_desk_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         service.engine.close()
         monkeypatch.setattr(service.library, "set_fact", full)
         assert service.missing() == ("engine", "database")
+
+
+def test_a_start_that_fails_leaves_the_first_password_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with small_desk(tmp_path, port=0) as service:
+            monkeypatch.setattr(service, "prepare", unready)
+            with pytest.raises(DeskError, match="too little memory"):
+                serve(service)
+            assert Accounts(service.database).all() == []
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert "password" not in capsys.readouterr().out
+
+
+def unready() -> None:
+    raise DeskError("too little memory", code="memory")

@@ -21,6 +21,7 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft
 from app.storage.accounts import Accounts
+from app.storage.generation import count_change
 from app.storage.sessions import Sessions
 from cache.memory.keys import PUBLIC_TENANT
 from cache.remote.remote_engine import RemoteEngine
@@ -304,7 +305,8 @@ def test_a_desk_with_another_embedder_says_so_on_postgres(desks: Desks, pages: P
     one, other = desks
     look(other)
     one.library.set_fact("embedder", "another")
-    one.library.replace([])
+    with one.database.write() as session:
+        count_change(session)
     with pytest.raises(DeskError, match="uses the embedder another") as error:
         look(other)
     assert refused(error) == "embedder-differs"

@@ -119,7 +119,7 @@ ONLY_IN = {
         ),
         *("app.storage.passage_rows", "app.storage.sessions", "app.storage.accounts", "app.storage.statistics"),
         *("app.storage.tallies", "app.storage.first_tallies", "app.storage.forgotten", "app.storage.api_keys"),
-        *("app.storage.handoffs", "app.storage.deliveries", "app.storage.savings"),
+        *("app.storage.handoffs", "app.storage.deliveries", "app.storage.savings", "app.storage.document_change"),
         "app.storage.synced_folders",
     },
     "prometheus_client": {"app.api.metrics"},

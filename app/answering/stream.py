@@ -9,6 +9,7 @@ from weakref import WeakSet, finalize
 
 from app.answering.check import CheckedText
 from app.answering.record import AskedQuestion, finished, without_model
+from app.answering.recording import record_patiently
 from app.domain.answers import BETWEEN, Answer
 from app.domain.errors import DeskError
 from app.storage.history import History
@@ -88,7 +89,7 @@ class AnswerInProgress:
                 completion = generation.completion
                 if shown.text or not (completion.finish_reason == "cancelled" or completion.silence):
                     self._answer, details = finished(completion, shown, self._asked)
-                    self._history.record_answer(self._answer, details)
+                    record_patiently(self._history, self._answer, details, self._open.is_ending)
             except CacheError:
                 return
             finally:
@@ -122,6 +123,7 @@ class OpenAnswers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.is_ending = threading.Event()
         self._answers: WeakSet[OpenAnswer] = WeakSet()  # nobody has to read an answer that was asked for
 
     def add(self, answer: OpenAnswer) -> None:
@@ -139,6 +141,7 @@ class OpenAnswers:
         what was generated; what they did not read is not recorded. most_s: how long recording may take; an engine or a
         database that hangs must not keep the desk from ending.
         """
+        self.is_ending.set()
         with self._lock:
             answers = list(self._answers)
         for answer in answers:

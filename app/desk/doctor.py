@@ -2,15 +2,20 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.domain.errors import DeskError
 from app.domain.model_server import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
 from cache.memory.free_space import FreeSpace
 from cache.memory.free_space import free_space as look_at_disk
+
+if TYPE_CHECKING:
+    from app.desk.service import Service
 
 NEEDED_BYTES = 2 << 30
 
@@ -183,23 +188,20 @@ def free_space(settings: Settings) -> str:
 
 def documents(settings: Settings) -> str:
     """How much was ingested."""
-    from app.desk.service import Service
-
-    if not settings.data_dir.is_dir():
-        return "none yet: warmdesk ingest FOLDER"
-    with Service(settings) as service:
+    with _opened(settings) as (service, why_not):
+        if service is None:
+            return why_not
         counts = service.library.counts()
     return f"{counts.documents} documents, {counts.passages} passages"
 
 
 def encoded_passages(settings: Settings) -> str:
     """How much of it the model has read, and behind how many neighbours."""
-    from app.desk.service import Service
     from app.knowledge.neighbours import chosen_for
 
-    if not settings.data_dir.is_dir():
-        return "none yet"
-    with Service(settings) as service:
+    with _opened(settings) as (service, why_not):
+        if service is None:
+            return why_not
         overview = service.overview()
         if service.is_elsewhere:
             return "none: the model runs elsewhere"
@@ -209,6 +211,25 @@ def encoded_passages(settings: Settings) -> str:
     if not documents or neighbours == settings.neighbours:
         return found
     return f"{found} (set to {settings.neighbours}, from the next `warmdesk ingest` on, if the model can move passages)"
+
+
+@contextmanager
+def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
+    """The desk, to be looked at, or None and why it cannot be: one that is new or older is nothing wrong. Raises
+    DeskError for a damaged one.
+    """
+    from app.desk.service import Service
+
+    try:
+        service = Service(settings, upgrade=False)
+    except DeskError as error:
+        if error.code not in ("no-database", "database-older"):
+            raise
+        is_new = error.code == "no-database"
+        yield None, "none yet: warmdesk ingest FOLDER" if is_new else "not known before the next start: an older desk"
+    else:
+        with service:
+            yield service, ""
 
 
 def network(settings: Settings) -> str:

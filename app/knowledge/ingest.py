@@ -1,11 +1,11 @@
 """Ingestion: load -> split -> embed -> store -> choose neighbours -> encode modules.
 
-Documents are stored in batches. A batch is one transaction and one new snapshot of the search, so questions asked
-meanwhile see all of a document or nothing of it. A run after an interrupted one repeats no finished work: unchanged
-files are recognised by their bytes, passages by their content, modules by their key, and vectors that were computed but
-not stored are in a table of their own. Something is kept every few seconds, and unchanged files are read last, only for
-what is to be said of them: so runs that are interrupted again and again come to an end, too. Only reading one large
-file is begun again from its start. A file that cannot be read is reported, and the others are ingested.
+Documents are stored in batches. A batch is one new snapshot of the search, so questions asked meanwhile see all of a
+document or nothing of it. A run after an interrupted one repeats no finished work: unchanged files are recognised by
+their bytes, passages by their content, modules by their key, and vectors that were computed but not stored are in a
+table of their own. Something is kept every few seconds, and unchanged files are read last, only for what is to be said
+of them: so runs that are interrupted again and again come to an end, too. Only reading one large file is begun again
+from its start. A file that cannot be read or embedded is reported, and the others are ingested.
 """
 
 import threading
@@ -27,7 +27,7 @@ from app.knowledge.warm import Warming, WarmReport
 from app.storage.library import Library
 from retrieval.documents.document import Document, Passage, content_hash
 from retrieval.documents.splitting import split
-from retrieval.errors import UnreadableDocument
+from retrieval.errors import UnreadableDocument, first_line
 from retrieval.loaders.load import read_bytes
 from retrieval.reading.files import find_files
 from retrieval.reading.reader import FileReader
@@ -112,11 +112,14 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
-    """A document that is read and split, but not stored yet. embedded: content hashes of passages that have vectors."""
+    """A document that is read and split, but not stored yet. embedded: content hashes of passages that have vectors.
+    is_new: whether it replaces none.
+    """
 
     document: NewDocument
     passages: tuple[Passage, ...]
     embedded: frozenset[str]
+    is_new: bool
 
     @property
     def new_passages(self) -> list[Passage]:
@@ -178,6 +181,9 @@ class Ingestion:
         is_used = self.neighbours and self.open_warming().engine.info.is_position_independent
         self._choose_neighbours(self.neighbours if is_used else 0)
         self._read_statements(self.library.without_statements(self.statements.name), progress)
+        for passage in self.library.passages(self.library.without_statements(self.statements.name)):
+            reason = f"no statement of {passage.label!r} can be quoted: the ranker cannot read it"
+            report.warnings.append(FileReason(path=printable(passage.document), reason=reason))
         if options.get("warm", True):
             self._warm(known, report, progress)
         self._store_files([(path, None) for path in unchanged], collection, report, progress)
@@ -190,7 +196,7 @@ class Ingestion:
         """
         if not paths:
             return ()
-        changes = self.search.change(lambda: self.library.remove(paths))
+        changes = self.search.change(lambda: self.library.remove(paths), gone=self.library.ids_of(paths))
         self.search.save()
         return changes
 
@@ -242,12 +248,11 @@ class Ingestion:
                     if problem is not None:
                         raise UnreadableDocument(path, problem)
                     document = reader.load(path)
-                except UnreadableDocument as error:
-                    report.failed.append(FileReason(path=printable(path), reason=error.reason))
-                else:
-                    report.warnings += [FileReason(path=printable(path), reason=remark) for remark in document.remarks]
                     names.append(self._name(path))
                     batch += self._split_if_changed(names[-1], document, collection, report)
+                    report.warnings += [FileReason(path=printable(path), reason=remark) for remark in document.remarks]
+                except UnreadableDocument as error:
+                    report.failed.append(FileReason(path=printable(path), reason=error.reason))
                 report.timings_s.reading += time.perf_counter() - started
                 if batch and self._is_due(batch, began):
                     self._store(batch, report, progress)
@@ -286,25 +291,29 @@ class Ingestion:
         self, name: str, document: Document, collection: str, report: IngestReport
     ) -> list[SplitDocument]:
         before = self.library.find(name)
-        report.documents += 1
         identity = self._identity(document.content_hash)
         if before is not None and (before.content_hash, before.collection) == (identity, collection):
+            report.documents += 1
             report.unchanged += 1
             report.passages += before.num_passages
             report.changes.kept += before.num_passages
             return []
-        report.replaced += before is not None
         new = NewDocument(
             path=name, title=document.title, content_hash=identity, collection=collection, url=document.url
         )
-        passages = split(document, self._count, self.passage_tokens)
-        return [SplitDocument(new, passages, self.library.known_hashes(name))]
+        try:
+            passages = split(document, self._count, self.passage_tokens)
+        except Exception as error:  # of any tokenizer
+            raise UnreadableDocument(document.path, f"it cannot be cut into passages: {first_line(error)}") from error
+        return [SplitDocument(new, passages, self.library.known_hashes(name), is_new=before is None)]
 
     def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
         started = time.perf_counter()
-        vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
-        documents = [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
+        documents = self._embedded(batch, report, progress)
         changes = self.search.change(lambda: self.library.replace(documents))
+        report.documents += len(changes)
+        stored = {document.path for document, _ in documents}
+        report.replaced += sum(not one.is_new and one.document.path in stored for one in batch)
         for replaced in changes:
             report.passages += len(replaced.ids)
             report.changes.new += len(replaced.new)
@@ -312,6 +321,22 @@ class Ingestion:
             self._drop(replaced, report)
         self._read_statements([id_ for replaced in changes for id_ in replaced.new], progress)
         report.timings_s.embedding += time.perf_counter() - started
+
+    def _embedded(
+        self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress
+    ) -> list[tuple[NewDocument, list[NewPassage]]]:
+        """Documents with the vectors of their new passages; one that has none, whatever the reason, is reported."""
+        try:
+            vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
+            return [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
+        except (DeskError, OSError):  # of database or disk: no document is the reason
+            raise
+        except Exception as error:  # of any embedder or tokenizer
+            if len(batch) > 1:
+                return [document for one in batch for document in self._embedded([one], report, progress)]
+            reason = f"it cannot be embedded: {first_line(error)}"
+            report.failed.append(FileReason(path=printable(batch[0].document.path), reason=reason))
+            return []
 
     def _read_statements(self, ids: Sequence[int], progress: Progress) -> None:
         for first in range(0, len(ids), EMBEDDED_AT_ONCE):

@@ -8,6 +8,7 @@ embedder or of words that were counted differently.
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 from app.domain.documents import Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.storage.library import Library
-from retrieval.errors import IndexDamaged
+from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Embedder
 from retrieval.search.keyword_files import load_keywords, save_keywords
 from retrieval.search.keyword_index import KeywordIndex
@@ -86,9 +87,13 @@ class Search:
         return self._snapshot.retriever(collections)
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`."""
+        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`. Raises what the
+        embedder raises, and RetrievalError for numbers that are none.
+        """
         windows = [window_texts(path, text) for path, text in passages]
         vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
+        if not np.isfinite(vectors).all():
+            raise RetrievalError(f"the embedder {self.embedder.name} gave a vector with undefined numbers")
         return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
@@ -104,15 +109,23 @@ class Search:
                 found[id_] = others_nearby(index, vector, id_, count, only)
         return found
 
-    def change(self, write: Callable[[], Sequence[Replaced]]) -> Sequence[Replaced]:
+    def change(self, write: Callable[[], Sequence[Replaced]], gone: Collection[int] = ()) -> Sequence[Replaced]:
         """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
-        of it. Raises what `write` raises.
+        of it. gone: passages that nobody finds from the beginning on, because removing many takes a while. Raises what
+        `write` raises; the snapshot is then what was stored until that.
         """
         with self._lock:
-            changes = write()
-            removed = [id_ for replaced in changes for id_ in replaced.removed]
-            new = [id_ for replaced in changes for id_ in replaced.new]
-            self._update(removed, new)
+            try:
+                if gone:
+                    self._update(sorted(gone), ())
+                changes = write()
+                removed = [id_ for replaced in changes for id_ in replaced.removed if id_ not in gone]
+                new = [id_ for replaced in changes for id_ in replaced.new]
+                self._update(removed, new)
+            except BaseException:
+                with suppress(Exception):  # of the same cause, which is told
+                    self._catch_up()
+                raise
         return changes
 
     def follow(self) -> bool:
@@ -126,10 +139,13 @@ class Search:
                     "give all of them the same, and restart them",
                     code="embedder-differs",
                 )
-            stored = frozenset(self._library.all_ids())
-            gone = sorted(self._snapshot.index.passage_ids - stored)
-            self._update(gone, sorted(stored - self._snapshot.index.passage_ids))
-        return bool(gone)
+            return self._catch_up()
+
+    def _catch_up(self) -> bool:
+        """Find out what has changed, whoever changed it; gives whether passages are gone. The lock is held."""
+        stored, indexed = frozenset(self._library.all_ids()), self._snapshot.index.passage_ids
+        self._update(sorted(indexed - stored), sorted(stored - indexed))
+        return bool(indexed - stored)
 
     def _update(self, removed: Sequence[int], new: Sequence[int]) -> None:
         """The next snapshot. The lock is held."""
@@ -192,12 +208,14 @@ class Search:
             return
         if stored is not None and self._library.counts().passages:
             log.warning("all passages are embedded again: the embedder was %s, is %s", stored, self.embedder.name)
-            vectors = dict[int, Vectors]()
-            for document in self._library.documents():
-                vectors |= self._embedded_again(self._library.passages_of(document.path))
-            self._library.set_embeddings(vectors)
-            self._library.clear_staged()
+            paths = [document.path for document in self._library.documents()]
+            for path in paths:  # which takes hours, and may be given up for the embedder that was
+                self._embedded_again(self._library.passages_of(path))
+            self._library.set_fact(EMBEDDER, f"{self.embedder.name} (not for all passages yet)")
+            for path in paths:
+                self._library.set_embeddings(self._embedded_again(self._library.passages_of(path)))
         self._library.set_fact(EMBEDDER, self.embedder.name)
+        self._library.clear_staged()
 
     def _embedded_again(self, passages: Sequence[StoredPassage]) -> dict[int, Vectors]:
         """Their vectors by number. Each few are kept, and found again by the next start if this one is killed."""

@@ -21,7 +21,7 @@ from app.storage.passage_rows import where_in
 from app.storage.tables import ConversationRow, FeedbackRow, MessageRow
 
 UNDO_S = 60
-_AT_ONCE = 200
+_AT_ONCE = 20
 """Conversations removed in one transaction: questions that are asked meanwhile wait for it."""
 
 
@@ -124,6 +124,8 @@ class ConversationCare:
                 break
         if owners:
             self._database.flush_log()
+        else:
+            self._database.tidy()
         return frozenset(owners)
 
 

@@ -3,7 +3,7 @@
     with database.read() as session: ...     one consistent view
     with database.write() as session: ...    the write lock from the start, committed at the end
 
-A session ends with its block, and no block calls a model. A write waits for the lock for up to five seconds. What can
+A session ends with its block, and no block calls a model. A write waits for the lock for up to 30 seconds. What can
 be wrong with the file or the server (read-only, full disk, damaged, busy, not reached, written by a newer Warmdesk)
 becomes one clear DeskError; broken constraints are our mistakes and stay as they are. A database that goes away says so
 in the log once, and once when it is back, whoever used it.
@@ -65,6 +65,7 @@ class Database:
         self._writers = sessionmaker(engine.execution_options(**{WRITES: True}, **writes), expire_on_commit=False)
         self._is_there, self._failures = False, 0  # who opens it says what is wrong then
         self._lock = threading.Lock()
+        self._has_deleted_text = False  # in SQLite's log
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -121,13 +122,18 @@ class Database:
             connection.close()
 
     def flush_log(self) -> None:
-        """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If a reader prevents
-        it, this happens at a later call, or when the database is closed. PostgreSQL reuses the room of what was deleted
-        by itself, in its own time.
+        """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If somebody reads or
+        writes just then, this happens at a later call, at `tidy`, or when the database is closed. PostgreSQL reuses the
+        room of what was deleted by itself, in its own time.
         """
         if not self.is_shared:
             with self._raw() as raw:
-                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+                self._has_deleted_text = not sqlite.empty_log(raw)
+
+    def tidy(self) -> None:
+        """Do what `flush_log` could not do; called from time to time. Raises DeskError."""
+        if self._has_deleted_text:
+            self.flush_log()
 
     def back_up(self, migration: str) -> None:
         """Make a copy of a SQLite file before this migration, and say so. Raises DeskError."""
@@ -192,16 +198,22 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
 
     url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether an older database is brought up to
     date, after a copy of a SQLite file was made (`backup`); unset for those who do not hold the data folder, because
-    its desk may be running: then an older database is an error. Raises DeskError.
+    its desk may be running: then an older database is an error, "database-older", and so is one that is not there or
+    has no tables yet, "no-database". Raises DeskError.
     """
-    database = _connected(url)
+    file = sqlite_file(url)
+    database = _connected(url, is_reader=not upgrade)
+    if not upgrade and file is not None and not file.exists():
+        raise _no_desk_in(database)
     try:
         with database.read() as session:
             if database.is_shared:
                 postgres.check_encoding(session.connection(), database.name)
             missing = [one.__name__ for one in missing_migrations(session.connection(), database.name)]
         is_new = len(missing) == len(MIGRATIONS)
-        if missing and not is_new and not upgrade:
+        if is_new and not upgrade:
+            raise _no_desk_in(database)
+        if missing and not upgrade:
             raise DeskError(
                 f"{database.name} was written by an older Warmdesk, and this command does not change it: start or "
                 "restart `warmdesk serve`, which brings it up to date",
@@ -209,7 +221,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
             )
         if missing and not is_new:
             database.back_up(missing[0])
-        if missing or upgrade:
+        if upgrade:
             with database.write(patiently=True) as session:  # another desk may be bringing it up to date just now
                 if database.is_shared:
                     postgres.take_time(session.connection())
@@ -220,11 +232,15 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     return database
 
 
+def _no_desk_in(database: Database) -> DeskError:
+    return DeskError(f"{database.name} is not there yet, or empty: ingest documents first", code="no-database")
+
+
 def checked_version(url: str) -> str:
     """Kind and version of the database of this URL, and the address of a server. A file is read to its end. Changes
     nothing. Raises DeskError, also for a file that is damaged.
     """
-    file, database = sqlite_file(url), _connected(url)
+    file, database = sqlite_file(url), _connected(url, is_reader=True)
     if file is not None and not file.exists():
         return f"SQLite {sqlite3.sqlite_version}"
     try:
@@ -255,7 +271,7 @@ def _parsed(url: str) -> URL:
         ) from None
 
 
-def _connected(url: str) -> Database:
+def _connected(url: str, *, is_reader: bool) -> Database:
     """The database of a URL, not looked at yet. Raises DeskError; no message has a password in it."""
     parsed = _parsed(url)
     kind = parsed.get_backend_name()
@@ -266,7 +282,7 @@ def _connected(url: str) -> Database:
         )
     name = sqlite.name_of(parsed) if kind == "sqlite" else postgres.name_of(parsed)
     engine = _engine(parsed, name)
-    (sqlite if kind == "sqlite" else postgres).set_up(engine)
+    (sqlite if kind == "sqlite" else postgres).set_up(engine, is_reader=is_reader)
     return Database(engine, f"the database {name}")
 
 

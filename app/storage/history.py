@@ -38,6 +38,8 @@ _MOST_PAST = 400
 """Messages that a prompt may need: more do not fit into the context of a model, be they ever so short."""
 _REMEMBERED = 1000
 """Questions of which is known that they were asked here."""
+_FORGOTTEN_AT_ONCE = 200
+"""Answers from which one transaction removes a document: customers' questions wait for it."""
 MAX_QUERY = 200
 """Characters of a search that are looked at."""
 
@@ -201,11 +203,13 @@ class History:
             _append(session, conversation_id, row)
 
     def record_answer(self, answer: Answer, details: AnswerDetails) -> None:
-        """Append an answer under `answer.message_id` (see `new_id`). Raises DeskError when the conversation or the
-        question is gone, ValueError when the details do not fit the answer.
+        """Append an answer under `answer.message_id` (see `new_id`); one that is there already stays. Raises DeskError
+        when the conversation or the question is gone, ValueError when the details do not fit the answer.
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
+            if session.get(MessageRow, row.id) is not None:  # the connection broke off behind the commit
+                return
             question = session.get(MessageRow, details.question_id)
             asked = row.created if question is None else question.created
             forgotten = forgotten_at(session, {one.document for one in row.citations})
@@ -250,12 +254,18 @@ class History:
         are in no later prompt. Call this before and after `Library.remove`; it can be repeated.
         """
         cited = CitationRow.document == path
+        citing = select(CitationRow.message_id).where(cited, CitationRow.quote != REMOVED_QUOTE).distinct()
         with self._database.write() as session:
             mark_forgotten(session, path, _now())
-            citing = select(CitationRow.message_id).where(cited)
-            quoting = MessageRow.quoted.is_(True) & MessageRow.id.in_(citing)
-            session.execute(update(MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
-            session.execute(update(CitationRow).where(cited).values(quote=REMOVED_QUOTE))
+        is_done = False
+        while not is_done:
+            with self._database.write() as session:
+                some = session.scalars(citing.limit(_FORGOTTEN_AT_ONCE)).all()
+                quoting = MessageRow.quoted.is_(True) & MessageRow.id.in_(some)
+                session.execute(update(MessageRow).where(quoting).values(text=REMOVED_QUOTE, tokens=None))
+                its = cited & CitationRow.message_id.in_(some)
+                session.execute(update(CitationRow).where(its).values(quote=REMOVED_QUOTE))
+            is_done = len(some) < _FORGOTTEN_AT_ONCE
         self._database.flush_log()
         self._database.remove_backups()  # they hold its text, too
 

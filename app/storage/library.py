@@ -1,22 +1,22 @@
 """Documents and passages in the database. Index and encoded modules can be made again from it.
 
-Every change is one transaction. When a document is replaced, a passage whose content did not change keeps its row, and
-with it its number, its embedding and its module. Paths and names are sorted here, by their characters' numbers as in
-SQLite: PostgreSQL's order depends on how a database was made.
+A change is one transaction, a large one several short ones (`document_change`). When a document is replaced, a passage
+whose content did not change keeps its row, and with it its number, its embedding and its module. Paths and names are
+sorted here, by their characters' numbers as in SQLite: PostgreSQL's order depends on how a database was made.
 
 Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
 """
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
 from urllib.parse import quote
 
 import numpy as np
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from app.domain.documents import (
@@ -35,17 +35,18 @@ from app.domain.documents import (
 )
 from app.domain.errors import DeskError
 from app.storage.database import Database
-from app.storage.generation import count_change, generation_of
+from app.storage.document_change import document_row, remove_document, replace_document
+from app.storage.generation import generation_of
 from app.storage.passage_rows import (
+    ROWS_AT_ONCE,
     STORED_AS,
     AnyRow,
     AnySelect,
-    drop_neighbours,
+    in_pieces,
     neighbours_of,
     packed,
-    replace_passages,
     set_neighbours,
-    unused,
+    update_passages,
     where_in,
 )
 from app.storage.tables import (
@@ -58,9 +59,11 @@ from app.storage.tables import (
 )
 from retrieval.search.windows import window_texts
 
+log = logging.getLogger(__name__)
+
 
 class Library:
-    """Stored documents. Safe to use from any thread; every method is one transaction and may raise DeskError."""
+    """Stored documents. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, page_urls: Mapping[str, str] | None = None) -> None:
         """page_urls: see the setting of that name."""
@@ -71,7 +74,7 @@ class Library:
     def find(self, path: str) -> StoredDocument | None:
         """The document stored under exactly this path or name."""
         with self._database.read() as session:
-            row = _document(session, path)
+            row = document_row(session, path)
             return None if row is None else row.to(StoredDocument)
 
     def documents(self) -> list[StoredDocument]:
@@ -157,15 +160,26 @@ class Library:
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
         """What the vector index holds: for each vector the number of its passage `[vectors]`, and the vectors
-        `[vectors, dimension]`. Of all passages, in rising order, or only some.
+        `[vectors, dimension]`. Of all passages, in rising order, or only some. A vector with undefined numbers, which
+        an earlier version stored, is given as zeros, and the log says of which passage.
         """
         rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
         if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
         vectors = np.frombuffer(b"".join(row.embedding for row in rows), STORED_AS).astype(np.float32)
-        numbers = [row.id for row in rows for _ in range(len(row.embedding) // width)]
-        return np.array(numbers, np.int64), vectors.reshape(-1, dimension)
+        numbers = np.array([row.id for row in rows for _ in range(len(row.embedding) // width)], np.int64)
+        vectors = vectors.reshape(-1, dimension)
+        bad = ~np.isfinite(vectors).all(axis=1)
+        if bad.any():
+            vectors[bad] = 0
+            for passage in self.passages(np.unique(numbers[bad]).tolist()):
+                log.warning(
+                    "%s: the vector of %r has undefined numbers, so only its words are found: forget the document and "
+                    "ingest it again",
+                    *(passage.document, passage.label),
+                )
+        return numbers, vectors
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
         """What the keyword index holds: the texts of a passage's windows, by number. Of all passages, or only some."""
@@ -225,12 +239,9 @@ class Library:
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
         """Store documents, in place of those of the same paths. Raises ValueError for a passage without an embedding
-        if its document had no passage of the same content.
+        if its document had no passage of the same content. Only within `alone`, as `remove`.
         """
-        now = datetime.now(UTC)
-        with self._database.write() as session:
-            count_change(session)
-            return [_replace(session, document, passages, now) for document, passages in documents]
+        return [replace_document(self._database, document, passages) for document, passages in documents]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
         """Keep an embedder's vectors of passages that are not stored yet, by content hash, in case the ingestion is
@@ -246,25 +257,25 @@ class Library:
         query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
             rows = list(where_in(session, query, StagedEmbeddingRow.content_hash, named))
-        return {named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows}
+        found = {
+            named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows
+        }
+        return {hash_: vectors for hash_, vectors in found.items() if np.isfinite(vectors).all()}
 
     def clear_staged(self) -> None:
         """Delete all vectors that were kept."""
-        with self._database.write() as session:
-            session.execute(delete(StagedEmbeddingRow))
+        hashes = self._database.values(select(StagedEmbeddingRow.content_hash))
+        for some in in_pieces(hashes, ROWS_AT_ONCE):
+            with self._database.write() as session:
+                session.execute(delete(StagedEmbeddingRow).where(StagedEmbeddingRow.content_hash.in_(some)))
 
     def remove(self, paths: Sequence[str]) -> list[Replaced]:
         """Delete documents and their passages; gives what changed for each that was there. Quotes in stored answers
         stay: `History.forget_document` removes them and must be called before.
         """
-        changes = list[Replaced]()
-        with self._database.write() as session:
-            count_change(session)
-            for row in [row for path in paths if (row := _document(session, path)) is not None]:
-                changes.append(replace_passages(session, row.id, ()))
-                session.delete(row)
+        changes = [remove_document(self._database, path) for path in dict.fromkeys(paths)]
         self._database.flush_log()
-        return changes
+        return [change for change in changes if change is not None]
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
         """Record which module encodes a passage, by passage number. Numbers that are gone are ignored."""
@@ -275,12 +286,16 @@ class Library:
         passage whose neighbours change loses its module; returns the modules that no passage has any more. Numbers that
         are gone are ignored.
         """
-        with self._database.write() as session:
-            return set_neighbours(session, chosen)
+        unused = set[str]()
+        for some in in_pieces(list(chosen), ROWS_AT_ONCE):
+            with self._database.write() as session:
+                unused.update(set_neighbours(session, {id_: chosen[id_] for id_ in some}))
+        return tuple(sorted(unused))
 
     def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
         """Replace the embeddings of passages, by passage number. Numbers that are gone are ignored."""
-        self._update_passages("embedding", {id_: packed(matrix) for id_, matrix in vectors.items()})
+        for some in in_pieces(list(vectors), ROWS_AT_ONCE):
+            self._update_passages("embedding", {id_: packed(vectors[id_]) for id_ in some})
 
     def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
         """What was kept for these passages by `keep_statement_vectors`; passages without are left out."""
@@ -303,35 +318,10 @@ class Library:
                 session.merge(PassageStatementsRow(passage_id=row.id, encoder=encoder, vectors=vectors[row.id]))
 
     def _update_passages(self, column: str, values: Mapping[int, object]) -> None:
-        if not values:
-            return
-        with self._database.write() as session:
-            there = where_in(session, select(PassageRow.id), PassageRow.id, values)
-            if changes := [{"id": row.id, column: values[row.id]} for row in there]:
-                session.execute(update(PassageRow), changes)
-
-
-def _replace(session: Session, document: NewDocument, passages: Sequence[NewPassage], now: datetime) -> Replaced:
-    row = _document(session, document.path)
-    if row is None:
-        row = DocumentRow(path=document.path)
-        session.add(row)
-    is_renamed = row.title not in (None, document.title)
-    is_moved = row.collection not in (None, document.collection)
-    row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
-    row.loaded_at, row.num_passages, row.url = now, len(passages), document.url
-    session.flush()
-    dropped: set[str] = set()
-    if is_moved:  # the neighbours of its passages are of the collection it was in
-        ids = session.scalars(select(PassageRow.id).where(PassageRow.document_id == row.id))
-        dropped = drop_neighbours(session, set(ids))
-    replaced = replace_passages(session, row.id, passages, is_other_neighbour=is_renamed or is_moved)
-    gone = {*replaced.removed_module_keys, *unused(session, dropped)}
-    return replace(replaced, removed_module_keys=tuple(sorted(gone)))
-
-
-def _document(session: Session, path: str) -> DocumentRow | None:
-    return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
+        for some in in_pieces(list(values), ROWS_AT_ONCE):
+            with self._database.write() as session:
+                there = where_in(session, select(PassageRow.id), PassageRow.id, some)
+                update_passages(session, [{"id": row.id, column: values[row.id]} for row in there])
 
 
 def _passage_query() -> AnySelect:

@@ -38,7 +38,7 @@ _CONNECTING: dict[str, Any] = {
 """Parameters of libpq, unless the URL gives others. A server whose machine is gone is noticed within a minute."""
 _SESSION = {
     "timezone": "UTC",
-    "lock_timeout": "5s",
+    "lock_timeout": "30s",
     "statement_timeout": "5min",
     "idle_in_transaction_session_timeout": "1min",
 }
@@ -94,8 +94,8 @@ def connecting(url: URL) -> dict[str, Any]:
     return {name: value for name, value in _CONNECTING.items() if name not in url.query}
 
 
-def set_up(engine: Engine) -> None:
-    """Prepare an engine that has no connection yet."""
+def set_up(engine: Engine, *, is_reader: bool) -> None:
+    """Prepare an engine that has no connection yet. is_reader: as for SQLite; here a connection changes nothing."""
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
 

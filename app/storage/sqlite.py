@@ -4,8 +4,10 @@ Not covered: copies before migrations (`backup`).
 """
 
 import sqlite3
+from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -13,7 +15,10 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from app.domain.errors import DeskError
 from app.storage.problems import WRITES, Problem
 
-BUSY_TIMEOUT_MS = 5000
+BUSY_TIMEOUT_MS = 30_000
+"""How long who writes waits for others: a slow disk is no reason to lose a customer's question."""
+_LOG_TIMEOUT_MS = 50
+"""How long emptying the log waits for readers, because all writers wait for it meanwhile."""
 
 _DAMAGED = Problem("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again")
 # By the beginning of SQLite's name for the error.
@@ -38,8 +43,12 @@ def name_of(url: URL) -> str:
     return url.database
 
 
-def set_up(engine: Engine) -> None:
-    """Prepare an engine that has no connection yet."""
+def set_up(engine: Engine, *, is_reader: bool) -> None:
+    """Prepare an engine that has no connection yet. is_reader: the file must be there, and stays as it is."""
+    if is_reader:
+        event.listen(engine, "do_connect", _create_nothing)
+    else:
+        event.listen(engine, "connect", _use_log)
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
 
@@ -52,10 +61,30 @@ def check_whole(connection: Connection, name: str) -> None:
         raise DeskError(f"{name} {_DAMAGED.what} ({reason}): {_DAMAGED.cure}", code=_DAMAGED.code)
 
 
+def empty_log(raw: sqlite3.Connection) -> bool:
+    """Copy the write-ahead log into the file and cut it off; gives whether it is empty, or somebody still needs it."""
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").close()  # most of the work, for which nobody waits
+    raw.execute(f"PRAGMA busy_timeout = {_LOG_TIMEOUT_MS}").close()
+    try:
+        is_busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        raw.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}").close()
+    return not is_busy
+
+
 def problem_of(error: DBAPIError) -> Problem | None:
     """What an error means, if a person can correct it."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return next((problem for prefix, problem in _PROBLEMS.items() if name.startswith(prefix)), None)
+
+
+def _create_nothing(dialect: Dialect, entry: ConnectionPoolEntry, given: list[Any], named: dict[str, Any]) -> None:
+    if not named.get("uri"):
+        given[0], named["uri"] = f"{Path(given[0]).absolute().as_uri()}?mode=rw", True
+
+
+def _use_log(raw: sqlite3.Connection, entry: ConnectionPoolEntry) -> None:
+    raw.execute("PRAGMA journal_mode = WAL").close()
 
 
 def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
@@ -64,7 +93,6 @@ def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
     raw.isolation_level = None
     for pragma in (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
-        "journal_mode = WAL",
         "synchronous = NORMAL",
         "foreign_keys = ON",
         "temp_store = MEMORY",

@@ -135,7 +135,7 @@ def gather(
         return found, len(read) - len(found)
     if not settings.data_dir.is_dir():
         raise DeskError("there is no desk to learn from: ingest documents first, or give --data", code="no-data")
-    with Service(settings) as service:
+    with Service(settings, upgrade=False) as service:
         found = list(tokenizer.own_passages(service.library))
     if not found:
         raise DeskError("there is nothing to train on: ingest documents first, or give --data", code="no-material")

@@ -93,7 +93,6 @@ def serve(
 
     def open_desk() -> None:
         try:
-            password = ensure_admin(Accounts(service.database), settings.admin_folder)
             first(opening.report)
             say("loading the models ...")
             service.prepare()
@@ -102,7 +101,8 @@ def serve(
             opening.open(create_app(service, service.database, settings))
             print(f"chat       {shown}/", flush=True)
             print(f"dashboard  {shown}/admin", flush=True)
-            if password is not None:
+            # Only now: a password that is kept and then not shown, because loading failed, would be lost.
+            if (password := ensure_admin(Accounts(service.database), settings.admin_folder)) is not None:
                 print(f"admin password (shown once): {password}", flush=True)
             service.read_ahead(bars, when_read)
             service.measure_savings()
