@@ -124,7 +124,9 @@ ONLY_IN = {
     },
     "prometheus_client": {"app.api.metrics"},
     "tomlkit": {"app.storage.settings_file"},
-    "gradio": {f"app.web.{name}" for name in ("chat_page", "handoff_part", "toasts", "admin_page", "server")},
+    "gradio": {
+        f"app.web.{name}" for name in ("chat_page", "handoff_part", "toasts", "admin_page", "server", "event_gate")
+    },
     "fastapi": {
         "evals.hostile_site",
         "app.web.account_routes",
