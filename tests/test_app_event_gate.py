@@ -158,6 +158,17 @@ def test_a_text_box_in_which_nothing_was_written_is_empty(site: Site) -> None:
     assert "process_completed" in {one["msg"] for one in call(site.client(), "", "submit", [None, None, None], "one")}
 
 
+@pytest.mark.parametrize("event", ["open", "remove", "restore", "rename", "find", "verdict", "person", "example"])
+def test_an_event_of_which_nothing_is_said_is_no_error_of_ours(
+    site: Site, event: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Was wrong once: each wrote a trace into the log."""
+    inputs = next(d for d in config_of(site.client(), "")["dependencies"] if any(t[1] == event for t in d["targets"]))
+    messages = call(site.client(), "", event, [""] * len(inputs["inputs"]), "one")
+    assert any(message["msg"] == "process_completed" for message in messages)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_what_nobody_reads_is_no_more_than_a_few_events(site: Site) -> None:
     """Was wrong once: each unread answer stayed in memory until the desk stopped."""
     client, other = site.client(), site.client()

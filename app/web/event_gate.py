@@ -47,6 +47,9 @@ FRAME_BYTES: Final = 16 << 10
 BYTES_A_CHAR: Final = 6
 """At most, in JSON."""
 
+SAID: Final = dict.fromkeys(("id", "title", "text", "message", "value", "reason", "act", "email"), "")
+"""What scripts of our pages say of events, where they say nothing."""
+
 _Name = Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
 _Said = str | int | float | bool | None
 
@@ -194,11 +197,11 @@ class _Kept:
         return handler is not None and handler.fn is not None and len(handler.inputs) == len(event.data)
 
     def given(self, event: PageEvent) -> PageEvent:
-        """The event as handlers want it: a text box in which nothing was written has the text ""."""
+        """The event as handlers want it: what was not written or not said is the text ""."""
         inputs = self._blocks.fns[event.fn_index].inputs
         boxes = (one.get_block_name() == "textbox" for one in inputs)
         data = ["" if text is None and is_box else text for text, is_box in zip(event.data, boxes, strict=True)]
-        return event.model_copy(update={"data": data})
+        return event.model_copy(update={"data": data, "event_data": SAID | (event.event_data or {})})
 
     def unread(self, name: str) -> int:
         """Events of a page that are being answered, or whose answers were not read."""
