@@ -40,6 +40,8 @@ JOIN: Final = "/gradio_api/queue/join"
 CANARY: Final = "canary-5d41402abc4b2a76"
 LONG: Final = json.dumps({"text": "\ufdfa" * 340_000}, ensure_ascii=False).encode()
 CONNECTIONS: Final = 1000
+PERIOD_S: Final = 1.5
+"""Between two questions of the customer: an address may ask 100 a minute."""
 QUESTIONS: Final = (
     "How long do returns take?",
     "Can I change my delivery address?",
@@ -111,7 +113,9 @@ def ask_for(port: int, seconds: float) -> list[float]:
     for number in count():
         if time.monotonic() > until:
             return found
+        began = time.monotonic()
         found.append(first_words_s(port, number))
+        time.sleep(max(0.0, PERIOD_S - (time.monotonic() - began)))
     raise AssertionError
 
 
@@ -203,8 +207,12 @@ class Watch:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def memory(self) -> int:
-        """Bytes of the desk and its engine."""
-        return sum(one.memory_info().rss for one in (self._process, *self._process.children(recursive=True)))
+        """Bytes of the desk."""
+        return int(self._process.memory_info().rss)
+
+    def engine_memory(self) -> int:
+        """Bytes of its engine, which fills its memory with what it reads, whoever asks."""
+        return sum(one.memory_info().rss for one in self._process.children(recursive=True))
 
     def _look(self) -> None:
         while not self._ended.wait(0.1):
@@ -242,7 +250,8 @@ def measure(folder: Path, seconds: float) -> dict[str, Any]:
         secret.write_text(CANARY)
         with Watch(psutil.Process(process.pid), port) as watch:
             ask_for(port, 10)
-            quiet, memory = ask_for(port, seconds / 2), watch.memory()
+            at_first = watch.memory()
+            quiet, memory, engine = ask_for(port, seconds / 2), watch.memory(), watch.engine_memory()
             quiet_health, watch.longest_s, watch.most_bytes = watch.longest_s, 0.0, 0
             statuses: multiprocessing.Queue[Counter[str]] = multiprocessing.Queue()
             flooding = multiprocessing.Process(target=flood, args=(port, time.time() + seconds, str(secret), statuses))
@@ -256,7 +265,7 @@ def measure(folder: Path, seconds: float) -> dict[str, Any]:
             flooding.kill()
             longest, most = watch.longest_s, watch.most_bytes
             time.sleep(30)
-            after = watch.memory()
+            after, engine_after = watch.memory(), watch.engine_memory()
         left = [file for file in Path(name, "temporary").rglob("*") if file.is_file()]
         return {
             "machine": describe_machine(),
@@ -265,10 +274,13 @@ def measure(folder: Path, seconds: float) -> dict[str, Any]:
             "first_words_ms": {"quiet": _times(quiet), "flood": _times(loud)},
             "p95_ratio": round(_p95(loud) / _p95(quiet), 2),
             "memory_mb": {
+                "before_quiet": at_first >> 20,
                 "before": memory >> 20,
                 "most": most >> 20,
                 "after_30_s": after >> 20,
                 "most_added": (most - memory) >> 20,
+                "engine_before": engine >> 20,
+                "engine_after": engine_after >> 20,
             },
             "sent": dict(sorted(sent.items())),
             "left_in_temporary_folder": [str(file) for file in left],

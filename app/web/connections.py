@@ -5,6 +5,7 @@ want. Such a connection is ended after a while, and at once where there is no ro
 """
 
 import asyncio
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -20,6 +21,8 @@ STALLED_S: Final = 30.0
 """Seconds for taking some of what was sent, and for a body before its speed counts."""
 SLOWEST_BODY: Final = 10_000
 """Bytes a second that a body has to come with after that."""
+LOOKED_AT: Final = 32
+"""Connections among which one is chosen that makes room."""
 LOOK_S: Final = 5.0
 """Seconds between two looks at all connections."""
 _HELD = "connection held"
@@ -52,9 +55,16 @@ class BoundedConnection(H11Protocol):
         super().connection_made(transport)
         self._since = self.loop.time()
         if len(self.connections) > MOST:
-            others = (one for one in self.connections if isinstance(one, BoundedConnection) and one is not self)
-            min((one for one in others if one.keeps_us_waiting), key=lambda one: one._since, default=self).abort()
+            self._make_room()
         self._watch = self.loop.call_later(LOOK_S, self._look)
+
+    def _make_room(self) -> None:
+        """End the connection that has kept us waiting longest, of some: to look at all for each new one is too slow
+        where hundreds come at once.
+        """
+        some = random.choices(tuple(self.connections), k=LOOKED_AT)
+        waiting = (one for one in some if isinstance(one, BoundedConnection) and one is not self)
+        min((one for one in waiting if one.keeps_us_waiting), key=lambda one: one._since, default=self).abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """By whichever end."""
