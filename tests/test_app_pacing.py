@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from app.domain.callers import NOBODY, Caller
 from app.web import pacing
-from app.web.pacing import AT_ONCE, FAILED, REFUSED_S, Pacing
+from app.web.pacing import AT_ONCE, BROWSERS_AT_AN_ADDRESS, FAILED, REFUSED_S, Pacing
 
 IN_A_ROW = 100
 ANN, BOB = Caller(owner="v-ann"), Caller(owner="v-bob")
@@ -60,8 +60,8 @@ def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch: Any) -> None:
 
     async def run() -> None:
         sent = Sent()
-        visitors = [Caller(owner=f"v-{number}") for number in range(20)]
-        assert sum([await sent.passed(one, 1) for one in visitors]) == 10
+        visitors = [Caller(owner=f"v-{number}") for number in range(30)]
+        assert sum([await sent.passed(one, 1) for one in visitors]) == 2 * BROWSERS_AT_AN_ADDRESS
         assert await sent.passed(NOBODY, 1) == 0
         assert await sent.passed(NOBODY, 1, "10.0.0.2") == 1
 

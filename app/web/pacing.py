@@ -14,7 +14,6 @@ from starlette.requests import Request
 
 from app.access.addresses import address_of
 from app.access.identity import caller_of
-from app.access.limits import VISITORS_AT_AN_ADDRESS
 from app.access.rate import Rate
 from app.web.connections import held
 from app.web.opening import ALIVE, READY
@@ -23,6 +22,8 @@ A_SECOND: Final = 10
 """Requests of a visitor, on average."""
 IN_A_ROW: Final = 300
 """Requests of a visitor after a pause. A page with its scripts is about seventy."""
+BROWSERS_AT_AN_ADDRESS: Final = 10
+"""As many times a visitor's limit are an address's: where many work, many open the page, and few ask."""
 FAILED: Final = 10
 """As many count for one that is answered by an error: our pages send few such."""
 AT_ONCE: Final = 8
@@ -36,7 +37,7 @@ class Pacing:
 
     def __init__(self, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._visitors = Rate(A_SECOND, IN_A_ROW)
-        self._addresses = Rate(A_SECOND * VISITORS_AT_AN_ADDRESS, IN_A_ROW * VISITORS_AT_AN_ADDRESS)
+        self._addresses = Rate(A_SECOND * BROWSERS_AT_AN_ADDRESS, IN_A_ROW * BROWSERS_AT_AN_ADDRESS)
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._sleep = sleep
 
