@@ -249,6 +249,15 @@ def test_settings_of_a_backup_that_name_another_database_are_said(tmp_path: Path
     assert str(tmp_path / "new" / "warmdesk.sqlite3") in note
 
 
+def test_two_restores_in_one_second_keep_what_each_replaced(tmp_path: Path) -> None:
+    """Was wrong once: the second failed."""
+    settings = filled(tmp_path / "desk")
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    aside = [restore_folder(settings, made.file, force=True).aside for _ in range(3)]
+    assert len({*aside}) == 3
+    assert all(one is not None and (one / "warmdesk.sqlite3").is_file() for one in aside)
+
+
 def test_a_restore_that_is_killed_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Killed at each of its renames, and at the second of those that undo it, if there are so many."""
     made = back_up_folder(filled(tmp_path / "desk"), tmp_path / "desk.tar.gz")
