@@ -126,7 +126,7 @@ def test_a_question_is_waited_for_from_before_it_reads_its_conversation(
         conversation = finish(desk, "What is the word of the day?").conversation_id
         read, is_waited_for = desk.history.past, list[bool]()
 
-        def past(conversation_id: str, owner: str) -> list[PastMessage]:
+        def past(conversation_id: str, owner: str, without: str = "") -> list[PastMessage]:
             is_waited_for.append(bool(desk._in_flight._open))
             return read(conversation_id, owner)
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desk_site import BASE, Site, config_of
@@ -37,6 +38,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.close()
 
 
+def gradio(site: Site) -> TestClient:
+    """A client of Gradio's own application of the chat, which no browser reaches."""
+    mounted: Any = site.app.routes[-1]
+    client = TestClient(mounted.app._app, base_url=BASE)
+    client.portal = site.running.portal if site.running else None
+    return client
+
+
 def test_nobody_waits_for_the_answer_of_a_browser_that_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Was wrong once: the answer was ended on the event loop, which waited for the engine and the database."""
     monkeypatch.setattr(FakeDesk, "ask", lambda desk, question, **_: SlowToEnd(desk, "c", "o", question))
@@ -46,9 +55,9 @@ def test_nobody_waits_for_the_answer_of_a_browser_that_left(site: Site, monkeypa
     body = {**event, "data": ["How long?", *[""] * (len(submit["inputs"]) - 1)], "event_data": None, "trigger_id": None}
     with ThreadPoolExecutor() as pool:
         event["event_id"] = client.post("/gradio_api/queue/join", json=body).json()["event_id"]
-        pool.submit(lambda: site.client().get("/gradio_api/queue/data", params={"session_hash": "one"}))
+        pool.submit(lambda: client.get("/gradio_api/queue/data", params={"session_hash": "one"}))
         assert SlowToEnd.began.wait(30)
-        left = pool.submit(lambda: site.client().post("/gradio_api/cancel", json=event))
+        left = pool.submit(lambda: gradio(site).post("/gradio_api/cancel", json=event))
         assert left.result(timeout=30).json() == {"success": True}
         alive = pool.submit(lambda: site.client().get("/healthz"))
         assert alive.result(timeout=30).status_code == 200

@@ -193,7 +193,7 @@ def test_openai_backend_real_server_is_sent_fewer_passages_where_all_are_too_lon
         assert [use.name for use in completion.modules] == ["system", "page5"]
         assert completion.usage.prompt_tokens < CONTEXT
         parts = [*parts[:2], Text(text="free " * CONTEXT), *end]
-        with pytest.raises(PromptError, match="exceeds the available context size"):
+        with pytest.raises(PromptError, match="exceed_context_size_error"):
             _ = engine.submit(Request(plan=engine.arrange(parts))).completion
     finally:
         engine.close()

@@ -155,7 +155,7 @@ def test_openai_backend_waits_as_long_as_it_is_told_to() -> None:
     server = FakeServer(busy)
     with (
         engine_for(server) as engine,
-        pytest.raises(CacheError, match=r"is busy .rate limit reached.: try again soon$"),
+        pytest.raises(CacheError, match=r"is busy \(429\): try again soon$"),
     ):
         said(engine)
     assert len(server.chats) == 1

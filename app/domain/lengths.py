@@ -7,7 +7,7 @@ begin with `check_length`. What is stored is often shorter than this: each subje
 
 from typing import Annotated, TypeAlias
 
-from pydantic import Field
+from pydantic import AfterValidator
 
 from app.domain.errors import DeskError
 
@@ -16,11 +16,24 @@ LONGEST_LINE = 4_096
 LONGEST_TEXT = 100_000
 LONGEST_PAST = 40_000
 """Characters of a conversation that a program sends along; what is earlier is left out."""
-Id: TypeAlias = Annotated[str, Field(max_length=LONGEST_ID)]
+
+
+def _at_most(most: int) -> AfterValidator:
+    """Not pydantic's own bound, which refuses half a pair of UTF-16: browsers send such."""
+
+    def check(text: str) -> str:
+        if len(text) > most:
+            raise ValueError(f"a text of at most {most:,} characters is needed")
+        return text
+
+    return AfterValidator(check)
+
+
+Id: TypeAlias = Annotated[str, _at_most(LONGEST_ID)]
 """An id, or a word that a page's script sends."""
-Line: TypeAlias = Annotated[str, Field(max_length=LONGEST_LINE)]
+Line: TypeAlias = Annotated[str, _at_most(LONGEST_LINE)]
 """A name, a title, a search, an address, a path."""
-LongText: TypeAlias = Annotated[str, Field(max_length=LONGEST_TEXT)]
+LongText: TypeAlias = Annotated[str, _at_most(LONGEST_TEXT)]
 """Whatever may have several lines."""
 
 

@@ -80,7 +80,8 @@ class Guard:
         send = _secured(send, self._widget.loosened(scope["path"], headers))
         try:
             refusal = self._refused_unread(request)
-            if refusal is None and scope["path"] in (ALIVE, READY):  # for everyone, at once, whoever waits
+            is_look = scope["path"] in (ALIVE, READY) and request.method in ("GET", "HEAD")
+            if refusal is None and is_look:  # for everyone, at once, whoever waits
                 await self._app(scope, receive, send)
                 return
             refusal = refusal or await self._refused_by_rule(request)
