@@ -18,6 +18,7 @@ from cache.serving.spec import EngineSpec
 
 ray = pytest.importorskip("ray")
 
+from ray._common.utils import get_default_ray_temp_dir  # noqa: E402
 from ray._private.state import actors  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
@@ -32,6 +33,8 @@ SMALL = {"object_store_memory": 80 << 20}
 @pytest.fixture
 def nodes() -> Iterator[Cluster]:
     """A head without room for engines."""
+    # `Cluster` writes an address there, wherever its session is; on a fresh machine nobody has made the folder.
+    Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
     with session_folder() as folder:
         head = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(folder), **SMALL}
         cluster = Cluster(initialize_head=True, head_node_args=head)
