@@ -212,9 +212,9 @@ class _Kept:
         """Let so many connections end that read from a page with nothing unread: Gradio would keep them open."""
         from gradio.server_messages import ProcessCompletedMessage
 
-        for _ in range(streams):
-            end = ProcessCompletedMessage(event_id="none", output={}, success=True)
-            self._blocks._queue.pending_messages_per_session[name].put_nowait(end)
+        messages = self._blocks._queue.pending_messages_per_session.get(name)  # a reader that left took them along
+        for _ in range(streams if messages is not None else 0):
+            messages.put_nowait(ProcessCompletedMessage(event_id="none", output={}, success=True))
 
     def drop(self, name: str) -> None:
         """Forget what a page shows, and what it did not read."""
