@@ -1,7 +1,8 @@
 """What one visitor, and one address, may have of the desk's time: requests a second, and at the same time.
 
-A refusal costs the desk something too, and who is refused mostly asks again at once: hence it comes late. Not covered:
-questions (`app.access.limits`); programs, which have limits of their own; who is signed in.
+Who sends too many waits, and is refused only if he may still send none after that. A refusal costs the desk something
+too, and who is refused mostly asks again at once: hence it comes late. Not covered: questions (`app.access.limits`);
+programs, which have limits of their own; who is signed in.
 """
 
 import asyncio
@@ -16,12 +17,11 @@ from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.rate import Rate
 from app.web.connections import held
-from app.web.opening import ALIVE, READY
 
 A_SECOND: Final = 10
 """Requests of a visitor, on average."""
-IN_A_ROW: Final = 300
-"""Requests of a visitor after a pause. A page with its scripts is about seventy."""
+IN_A_ROW: Final = 150
+"""Requests of a visitor after a pause. A page with its scripts is about seventy, once in each browser."""
 BROWSERS_AT_AN_ADDRESS: Final = 10
 """As many times a visitor's limit are an address's: where many work, many open the page, and few ask."""
 FAILED: Final = 10
@@ -29,7 +29,7 @@ FAILED: Final = 10
 AT_ONCE: Final = 8
 """Requests of a visitor that are answered at the same time; others wait. A browser sends six."""
 REFUSED_S: Final = 2.0
-"""Seconds after which a refusal is sent."""
+"""Seconds that a request waits, and after which it is refused."""
 
 
 class Pacing:
@@ -46,16 +46,16 @@ class Pacing:
         """A block within which a request is answered: gives 0, or the seconds after which it may come again, and then
         it is to be refused.
         """
-        caller, address = caller_of(request), address_of(request)
         if not _is_paced(request):
             yield 0
             return
-        # A visitor who is refused takes nothing from others at his address.
-        if wait_s := (caller.owner and self._visitors.wait_s(caller.owner)) or self._addresses.wait_s(address):
+        caller, address = caller_of(request), address_of(request)
+        if self._wait_s(caller.owner, address):
             with held(request.scope):
                 await self._sleep(REFUSED_S)
-            yield wait_s
-            return
+            if wait_s := self._wait_s(caller.owner, address):
+                yield wait_s
+                return
         turns = self._turns.setdefault(caller.owner or address, asyncio.Semaphore(AT_ONCE))
         with held(request.scope):
             await turns.acquire()
@@ -63,6 +63,10 @@ class Pacing:
             yield 0
         finally:
             turns.release()
+
+    def _wait_s(self, owner: str, address: str) -> float:
+        """A visitor who is refused takes nothing from others at his address."""
+        return (owner and self._visitors.wait_s(owner)) or self._addresses.wait_s(address)
 
     def failed(self, request: Request) -> None:
         """A request was answered by an error of its sender."""
@@ -73,6 +77,5 @@ class Pacing:
 
 
 def _is_paced(request: Request) -> bool:
-    """Not programs and staff, and nobody who looks whether the desk is there: he may come from where others flood."""
     caller = caller_of(request)
-    return not (caller.role or caller.scopes or request.scope["path"] in (ALIVE, READY))
+    return not (caller.role or caller.scopes)
