@@ -3,7 +3,8 @@
     python -m evals.chaos [--rounds 200] [--seed 0] [--postgres]
 
 Each round does something with a desk with a tiny model in a process of its own, half of them with a new one, in its
-first moments: ingest, ask, upload, change the FAQ, forget, calibrate, restore, migrate. And something happens to it:
+first moments: ingest, ask, upload, change the FAQ, forget, calibrate, restore, migrate; half of them upload, forget or
+restore. And something happens to it:
 kill -9, SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a
 clock that jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged
 database. With --postgres the database is on a server of its own (its programs must be installed), which is stopped and
@@ -65,12 +66,16 @@ from evals.postgres_server import EMPTY, PostgresServer, binaries, running_serve
 from evals.tiny_desk import small_settings, tiny_desk
 
 ACTIONS: Final = ("ingest", "ask", "upload", "faq", "forget", "calibrate", "restore", "migrate")
+OFTEN: Final = ("upload", "forget", "restore")
+"""What half of all rounds do: they touch files and the database."""
 FAULTS: Final = ("kill", "terminate", "full", "read-only", "clock", "damage")
 ON_A_FILE, ON_A_SERVER = (*FAULTS, "database"), (*FAULTS, "server")
 LATEST_S: Final = dict.fromkeys(ACTIONS, 0.6) | {"calibrate": 1.5, "restore": 0.3, "migrate": 0.1}
 """After which something happens at the latest: the work takes about as long."""
 COLD: Final = 0.5
 """Of all rounds, how many are with a new desk."""
+FILES_TOO: Final = 0.2
+"""Of all rounds, how many more than their share do what touches files and the database: with it, half of them."""
 REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
     "full": (DeskError, OSError),
     "read-only": (DeskError, OSError),
@@ -249,7 +254,8 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
         url = None if server is None else stack.enter_context(server.database(EMPTY))
         chaos = Chaos(Place(folder, url), server, rng)
         for number in range(rounds):
-            action, fault = rng.choice(ACTIONS), rng.choice(ON_A_FILE if server is None else ON_A_SERVER)
+            action = rng.choice(OFTEN if rng.random() < FILES_TOO else ACTIONS)
+            fault = rng.choice(ON_A_FILE if server is None else ON_A_SERVER)
             wrong = chaos.round(action, fault)
             findings += [{"round": number, "action": action, "fault": fault, "found": one} for one in wrong]
             print(number + 1, action, fault, len(findings), file=sys.stderr, flush=True)

@@ -31,6 +31,8 @@ from retrieval.documents.document import content_hash
 
 PATIENCE_S: Final = 10.0
 """How long a server may take to notice that a desk was killed."""
+BACK_S: Final = 10.0
+"""How long a desk may take until it answers again."""
 CHECKS = (
     *(doctor.database, doctor.data_folder, doctor.documents),
     *(doctor.calibration, doctor.search_classifier),
@@ -39,11 +41,13 @@ CHECKS = (
 
 def examine(place: Place) -> list[str]:
     """Everything that is wrong once the pages are ingested again; nothing, if the desk is as new."""
-    found = list[str]()
+    found, began = list[str](), time.monotonic()
     with lock_data_folder(place.desk, "chaos"), tiny_desk(place.desk, **place.settings) as desk:
         for aside in place.desk.glob(f"{REPLACED}*"):
             shutil.rmtree(aside)
         desk.prepare()
+        if (back_s := time.monotonic() - began) > BACK_S:
+            found.append(f"back only after {back_s:.1f} s")
         half = [one.path for one in desk.documents() if one.num_passages != len(desk.library.passages_of(one.path))]
         found += [f"half there: {path}" for path in half]
         report = ingested(desk, place.pages)
