@@ -6,7 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from app.cli.options import open_reader
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage import migrations, tables
+from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
 from app.storage.library import Library
@@ -252,6 +253,15 @@ def test_without_a_copy_there_is_no_migration(older: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="No space"):
         open_database(f"sqlite:///{older}")
     assert (schema(older), list(older.parent.iterdir())) == (before, [older])
+
+
+def test_copies_go_when_they_are_older_than_what_is_kept(older: Path) -> None:
+    now = datetime.now(UTC)
+    with closing(open_database(f"sqlite:///{older}")) as database:
+        care = ConversationCare(database)
+        for unused_since, left in ((now - timedelta(days=1), 1), (now + timedelta(days=1), 0)):
+            care.purge(now, unused_since)
+            assert len(list(older.parent.glob("*.before-*"))) == left
 
 
 def test_forgetting_a_document_removes_the_copies(older: Path) -> None:

@@ -5,6 +5,7 @@ forgetting a document removes them (`remove_backups`). Not covered: copies of Po
 their own; backups of a whole desk (`archiving`).
 """
 
+import math
 import os
 import sqlite3
 import tempfile
@@ -41,10 +42,13 @@ def back_up(raw: sqlite3.Connection, migration: str) -> Path:
     return copy
 
 
-def remove_backups(raw: sqlite3.Connection) -> None:
-    """Delete all copies of an open database that `back_up` made, and those that it did not finish."""
+def remove_backups(raw: sqlite3.Connection, made_before: float = math.inf) -> None:
+    """Delete the copies of an open database that `back_up` made before a time (seconds since 1970), by default all of
+    them, and those that it did not finish.
+    """
     file = _file(raw)
-    for copy in (*_copies(file), *_unfinished(file)):
+    old = [one for one in _copies(file) if one.stat().st_mtime < made_before]
+    for copy in (*old, *_unfinished(file)):
         copy.unlink(missing_ok=True)
 
 

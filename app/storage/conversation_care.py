@@ -80,12 +80,13 @@ class ConversationCare:
             return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
-        """Remove for good what was deleted up to then and, if a time is given, what was not used since; gives whose
-        conversations they were.
+        """Remove for good what was deleted up to then and, if a time is given, what was not used since, also copies of
+        the database that are older; gives whose conversations they were.
         """
         gone = ConversationRow.deleted <= deleted_before
         if unused_since is not None:
             gone |= ConversationRow.updated < unused_since
+            self._database.remove_backups(unused_since)
         return self._remove(gone)
 
     def present(self, ids: Collection[str]) -> frozenset[str]:

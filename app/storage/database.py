@@ -13,10 +13,12 @@ the tables (`tables`), their history (`migrations`).
 """
 
 import logging
+import math
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -142,11 +144,11 @@ class Database:
                 copy = back_up(raw, migration)
             log.warning("%s is brought up to date (%s); as it was it is kept in %s", self.name, migration, copy)
 
-    def remove_backups(self) -> None:
-        """Delete the copies that were made before migrations."""
+    def remove_backups(self, made_before: datetime | None = None) -> None:
+        """Delete the copies that were made before migrations: all of them, or those made before a time."""
         if not self.is_shared:
             with self._raw() as raw:
-                remove_backups(raw)
+                remove_backups(raw, math.inf if made_before is None else made_before.timestamp())
 
     @contextmanager
     def _raw(self) -> Iterator[sqlite3.Connection]:
@@ -295,7 +297,7 @@ def _engine(url: URL, name: str) -> Engine:
         raise DeskError(f"unknown kind of database in {name}", code="database-url") from None
     except ImportError as error:
         package = error.name or "psycopg"
-        how = "pip install 'warmdesk[postgres]'" if package == "psycopg" else "install it"
+        how = "run pip install '.[postgres]' in Warmdesk's source folder" if package == "psycopg" else "install it"
         raise DeskError(f"the database {name} needs the Python package {package}: {how}", code="database-url") from None
 
 
