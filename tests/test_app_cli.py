@@ -291,7 +291,8 @@ def test_accounts_are_made_listed_and_removed(run: Run) -> None:
     listed = run("accounts", "list", "--json")
     assert {"ann": "agent"}.items() <= {one["name"]: one["role"] for one in listed.document}.items()
     assert made["password"] not in listed.out
-    run("accounts", "remove", "ann")
+    assert run("reset-password", "ann", "--json").document["password"] != made["password"]
+    assert run("accounts", "remove", "ann", "--json").document == {"removed": "ann"}
     assert "ann" not in [one["name"] for one in run("accounts", "list", "--json").document]
     assert is_one_line(run("accounts", "remove", "ann"))
 

@@ -15,14 +15,14 @@ commands.add_typer(accounts, name="accounts")
 
 
 @commands.command("reset-password")
-@takes("data_dir")
+@takes("data_dir", "as_json")
 def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")] = ADMIN) -> None:
     """Make a new password for an account; its sign-ins end."""
     with open_administration(common.settings) as desk:
         if name == ADMIN:
             ensure_admin(desk.accounts, common.settings.admin_folder)
         password = desk.reset_password(name)
-    print(f"{name} password (shown once): {password}")
+    common.show({"name": name, "password": password}, lambda: print(f"{name} password (shown once): {password}"))
 
 
 @accounts.command("list")
@@ -52,9 +52,9 @@ def add(
 
 
 @accounts.command("remove")
-@takes("data_dir")
+@takes("data_dir", "as_json")
 def remove(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")]) -> None:
     """Remove an account; its sign-ins end."""
     with open_administration(common.settings) as desk:
         desk.remove_account(name)
-    print(f"{name} can no longer sign in")
+    common.show({"removed": name}, lambda: print(f"{name} can no longer sign in"))
