@@ -41,7 +41,7 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
     for name in [name for name in sys.modules if name.startswith("cache.cluster")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(DeskError, match=r"^a cluster of engines needs Ray: pip install 'warmdesk\[cluster\]'$"):
+    with pytest.raises(DeskError, match=r"^a cluster of engines needs Ray: run pip install '\.\[cluster\]' in "):
         start_cluster(settings, engine_spec(settings), lambda awaited: None)
 
 

@@ -137,7 +137,8 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
         from cache.cluster.connecting import LOCAL
         from cache.cluster.deployment import ClusterOptions, start_cluster_engine
     except ImportError as error:
-        raise DeskError("a cluster of engines needs Ray: pip install 'warmdesk[cluster]'", code="no-ray") from error
+        how = "run pip install '.[cluster]' in Warmdesk's source folder"
+        raise DeskError(f"a cluster of engines needs Ray: {how}", code="no-ray") from error
     if spec.shared is None and settings.cluster == LOCAL:
         spec = replace(spec, shared=str(settings.modules_folder))
     elif spec.shared is None:
