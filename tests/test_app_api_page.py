@@ -108,7 +108,7 @@ def test_an_app_without_routes_describes_none() -> None:
 
 @pytest.mark.parametrize("block", SHELL)
 def test_the_examples_for_a_shell_work(site: ApiSite, tmp_path: Path, block: str) -> None:
-    environment = {"WARMDESK_URL": site.url, "WARMDESK_KEY": site.token, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    environment = {"DESK_URL": site.url, "DESK_KEY": site.token, "PATH": "/usr/local/bin:/usr/bin:/bin"}
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],
         cwd=tmp_path,
