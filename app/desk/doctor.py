@@ -162,14 +162,18 @@ def database(settings: Settings) -> str:
 
 
 def data_folder(settings: Settings) -> str:
-    """The data folder can be written, now or when it is made; says who uses it."""
+    """The data folder can be written, now or when it is made; names what a restore has left in it."""
+    from app.storage.files import old_copies
+
     folder = settings.data_dir
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     if not existing.is_dir():
         raise DeskError(f"{existing} is a file: use another --data-dir", code="data-folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise DeskError(f"{existing} cannot be written: change its permissions or use another --data-dir", code="data")
-    return f"{folder}{'' if folder.exists() else ' (not made yet)'}"
+    old = old_copies(folder)
+    left = f"; when the restored desk is good, delete {', '.join(old)}" if old else ""
+    return f"{folder}{'' if folder.exists() else ' (not made yet)'}{left}"
 
 
 def free_space(settings: Settings) -> str:
