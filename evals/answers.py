@@ -16,8 +16,7 @@ from typing import Any
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.grounding.check import AnswerChecker
-from app.grounding.support_check import NOT_SAID
+from app.grounding.grounding import NOT_SAID, AnswerChecker
 from evals.cases import holds
 from retrieval.documents.document import with_headings
 

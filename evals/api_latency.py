@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from app.domain.shipped import SHIPPED_DATA
+from app.domain.setting_values import SHIPPED_DATA
 from evals.machine import describe_machine
 
 WARM_UP = 3

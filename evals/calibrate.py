@@ -7,8 +7,8 @@ from pathlib import Path
 from app.desk.calibration import FILE, Calibration, PolicyMetrics, decide, refusal_bias, setup_of, write_calibration
 from app.domain.errors import DeskError
 from app.domain.policies import POLICIES
+from app.domain.setting_values import SHIPPED_DATA
 from app.domain.settings import Settings
-from app.domain.shipped import SHIPPED_DATA
 from evals.quality import FULL, Report, rows_of
 from evals.quality_run import open_bench, run_missing
 

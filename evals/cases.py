@@ -25,11 +25,10 @@ import numpy as np
 
 from app.domain.errors import DeskError
 from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, question_text
-from app.training.rows import read_rows
-from cache.prompt.model_tokenizer import ModelTokenizer
+from app.training.training_data import read_rows
 from cache.prompt.parts import Text
-from cache.prompt.tokenizer import run_tokens
-from retrieval.documents.splitting import split
+from cache.prompt.tokenizer import ModelTokenizer, run_tokens
+from retrieval.documents.document import split
 from retrieval.loaders.load import load
 from retrieval.search.embedding import Embedder
 from retrieval.text.sentences import joined_lines

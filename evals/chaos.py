@@ -33,11 +33,10 @@ from typing import Any, Final
 import torch
 
 from app.desk import doctor
-from app.desk.calibration import FILE
-from app.desk.search_calibration import SEARCH_FILE
+from app.desk.calibration import FILE, SEARCH_FILE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage.archiving import back_up_folder
+from app.storage.archive import back_up_folder
 from app.storage.database import sqlite_file
 from app.storage.restoring import restore_folder
 from evals.chaos_faults import (

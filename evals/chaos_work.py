@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Connection, MetaData, create_engine, insert, inspect, text
 
-from app.desk.calibration import FILE, Calibration, setup_of, write_calibration
-from app.desk.search_calibration import SEARCH_FILE, write_classifier
+from app.desk.calibration import FILE, SEARCH_FILE, Calibration, setup_of, write_calibration, write_classifier
 from app.desk.service import Service
 from app.domain.quality import FaqDraft
 from app.knowledge.finder import CANDIDATES

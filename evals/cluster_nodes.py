@@ -24,10 +24,9 @@ from ray.cluster_utils import Cluster
 from cache.cluster.cluster_engine import ClusterEngine
 from cache.cluster.deployment import APPLICATION, ClusterOptions, start_cluster_engine
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
-from cache.engine.request import Completion, Request
+from cache.engine.request import Completion, Limits, Request
 from cache.prompt.plan import Plan, Segment
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 from evals.cluster_routing import plan_of
 from evals.random_model import save_small
 from evals.random_prompts import tokens

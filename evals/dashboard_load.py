@@ -17,12 +17,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from app.desk.savings import summarise_savings
+from app.desk.overview import summarise_savings
 from app.domain.quality import WEAK
 from app.storage.database import Database, open_database
 from app.storage.first_tallies import count_recorded
-from app.storage.savings import SavingsSamples
-from app.storage.statistics import Statistics
+from app.storage.statistics import SavingsSamples, Statistics
 from app.storage.tables import Base, ConversationRow, MessageRow, ModuleUseRow, SavingsRow, TimingsRow, UsageRow
 from evals.machine import describe_machine
 

@@ -18,7 +18,7 @@ from app.desk import doctor
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.knowledge.ingest import IngestReport
-from app.storage.archiving import check_database
+from app.storage.archive import check_database
 from app.storage.backup import ENDING
 from app.storage.begun import BEGUN_FILE
 from app.storage.database import Database, open_database, sqlite_file

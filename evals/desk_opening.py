@@ -26,18 +26,15 @@ from app.desk.service import Service
 from app.domain.documents import NewDocument, NewPassage
 from app.domain.settings import Settings, load_settings
 from app.knowledge.search import keywords_folder
-from cache.memory.disk import DiskTier, file_name, save_module
+from cache.memory.disk import DiskTier, ModuleHeader, file_name, save_module
 from cache.memory.keys import PUBLIC_TENANT, digest
-from cache.memory.module_header import ModuleHeader
 from cache.model.language_model import LanguageModel
 from evals.machine import describe_machine
 from retrieval.ranking.encoder import PassageToRead
-from retrieval.ranking.scoring import Mixture
-from retrieval.ranking.vectors import QuestionVectors, StatementVectors, short_form
+from retrieval.ranking.scoring import Mixture, QuestionVectors, StatementVectors, short_form
 from retrieval.search.embedding import Vectors
-from retrieval.search.keyword_files import load_keywords
-from retrieval.search.vector_index import VectorIndex
-from retrieval.search.windows import window_texts
+from retrieval.search.keyword_index import load_keywords
+from retrieval.search.vector_index import VectorIndex, window_texts
 
 PASSAGES_OF_DOCUMENT, SENTENCES, WORDS = 10, 10, 14
 DIMENSION, SHORT = 384, 32

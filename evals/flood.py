@@ -32,7 +32,7 @@ from typing import Any, Final
 
 import psutil
 
-from app.access.visitors import COOKIE, new_token
+from app.access.identity import COOKIE, new_token
 from evals.machine import describe_machine
 
 HOST: Final = "127.0.0.1"

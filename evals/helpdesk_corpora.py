@@ -48,7 +48,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.domain.shipped import SHIPPED_DATA
+from app.domain.setting_values import SHIPPED_DATA
 from evals.fact_matching import words
 from retrieval.text.sentences import sentences
 from retrieval.text.terms import COMMON, stem

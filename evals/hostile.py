@@ -31,7 +31,7 @@ from typing import Any
 from unittest.mock import patch
 
 from app.domain.settings import load_settings
-from app.web.markup import answer_html
+from app.web.rendering import answer_html
 from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import Tokenizer

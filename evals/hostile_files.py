@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr
 from pathlib import Path
 
-from app.desk.batch_files import read_questions
-from app.desk.calibration import read_calibration
-from app.desk.search_calibration import read_classifier
+from app.desk.batch import read_questions
+from app.desk.calibration import read_calibration, read_classifier
 from app.domain.errors import DeskError
+from app.domain.setting_values import SHIPPED_DATA
 from app.domain.settings import Settings, load_settings
-from app.domain.shipped import SHIPPED_DATA
-from app.pml.advise import advice_for
-from app.pml.facts import facts, registry_for
-from app.storage.archiving import back_up_folder
+from app.pml.commands import advice_for, facts, registry_for
+from app.storage.archive import back_up_folder
 from app.storage.database import open_database
 from app.storage.restoring import restore_folder
 from cache.errors import CacheError

@@ -11,11 +11,9 @@ from unittest.mock import patch
 
 from fastapi.testclient import TestClient
 
-from app.access.keys import MOST_PER_MINUTE, Keys
-from app.access.passwords import new_account
-from app.access.visitors import COOKIE, new_token
+from app.access.identity import COOKIE, MOST_PER_MINUTE, Keys, new_account, new_token
 from app.desk.service import Service
-from app.storage.accounts import Accounts
+from app.storage.people import Accounts
 from app.web.server import create_app
 from retrieval.loaders.load import SUPPORTED
 

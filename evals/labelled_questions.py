@@ -18,7 +18,7 @@ from typing import Any
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from evals.fact_matching import Fact, holds_fact
-from retrieval.statements.statement import Statement
+from retrieval.statements.grouping import Statement
 from retrieval.text.terms import CHINESE_JAPANESE, words
 
 SAME = 0.6

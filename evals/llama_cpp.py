@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from app.domain.errors import DeskError
-from cache.model.files import bundled_gguf
+from cache.model.loading import bundled_gguf
 from evals.gguf_weights import WeightType, convert_weights
 from evals.random_prompts import TEMPERATURE, TOP_K
 

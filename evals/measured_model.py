@@ -11,8 +11,8 @@ from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import find_device, load_stock, wrap_tokenizer
 from cache.native.decoder import PackedWeights
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Segment
+from cache.prompt.tokenizer import ModelTokenizer
 from evals import random_model
 from evals.floor import ModelCost
 from evals.random_prompts import no_stop_tokens

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from app.domain.shipped import SHIPPED_DATA
-from cache.prompt.model_tokenizer import ModelTokenizer
+from app.domain.setting_values import SHIPPED_DATA
 from cache.prompt.parts import Text
+from cache.prompt.tokenizer import ModelTokenizer
 
 
 class NextTokenDistance:

@@ -25,9 +25,8 @@ from selenium import webdriver
 from app.desk.interface import Desk
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, ConversationSummary, Mark, Turn
 from app.domain.settings import Settings
-from app.storage.answer_rows import AnswerDetails
 from app.storage.database import open_database
-from app.storage.history import History, new_id
+from app.storage.history import AnswerDetails, History, new_id
 from app.web.server import create_app
 from evals.machine import describe_machine
 

@@ -32,7 +32,7 @@ from cache.planning.traffic import SimulatedRequest
 from cache.prompt.plan import Plan, Segment, Span
 from cache.routing.affinity import Affinity, Wanted
 from cache.serving.engine_process import EngineProcess
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 from evals.machine import describe_machine
 from evals.random_prompts import Zipf, answer_of, tokens
 

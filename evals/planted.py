@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.grounding.check import AnswerChecker
+from app.grounding.grounding import AnswerChecker
 from evals.intervals import Figure, share
 from evals.planted_errors import CODE, KINDS, MONTHS, NAME, WEEKDAYS, Surroundings, of_page
 from evals.rewording import reworded
-from retrieval.documents.document import Passage, with_headings
-from retrieval.documents.splitting import split
+from retrieval.documents.document import Passage, split, with_headings
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import SUPPORTED, load
 from retrieval.text.sentences import sentences

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from app.desk.search_calibration import find_classifier, find_ranker
+from app.desk.calibration import find_classifier, find_ranker
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from evals.machine import describe_machine
@@ -31,14 +31,14 @@ from evals.recall_questions import (
     read_distractors,
     read_questions,
 )
+from retrieval.answerability.classifier import judge
 from retrieval.answerability.features import FoundPassageText
-from retrieval.answerability.judge import judge
 from retrieval.documents.document import with_headings
 from retrieval.ranking.encoder import PassageToRead, StatementEncoder
 from retrieval.search.embedding import Embedder
 from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
 from retrieval.search.retriever import CANDIDATES, PassageHit, Query, Retriever
-from retrieval.search.windows import passage_id
+from retrieval.search.vector_index import passage_id
 from retrieval.statements.cut import statements_of
 
 IN_USE = ("fused", "reranked")

@@ -20,17 +20,15 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
-from retrieval.documents.document import Block, Document, Passage, content_hash
-from retrieval.documents.splitting import split
+from retrieval.documents.document import Block, Document, Passage, content_hash, split
 from retrieval.errors import UnreadableDocument
-from retrieval.ranking.vectors import StatementVectors
+from retrieval.ranking.scoring import StatementVectors
 from retrieval.reading.files import find_files
 from retrieval.reading.reader import FileReader
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever
-from retrieval.search.vector_index import VectorIndex
-from retrieval.search.windows import window_texts
+from retrieval.search.vector_index import VectorIndex, window_texts
 
 PART = 256
 """Passages whose vectors are kept in one file; a line of progress follows each."""

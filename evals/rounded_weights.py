@@ -18,11 +18,9 @@ import torch
 
 from app.domain.settings import Settings, load_settings
 from cache.attention.items import Chunk
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena
+from cache.memory.arena import Arena, Extent
 from cache.model.language_model import LanguageModel
-from cache.model.loading import load_model
-from cache.model.rounding import Weights
+from cache.model.loading import Weights, load_model
 from cache.prompt.parts import Text
 from evals.next_token import NextTokenDistance, sample_answers
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 
-from app.answering.cite import cite_quotation
-from app.answering.decide import Decider
+from app.answering.checking import cite_quotation
+from app.answering.prepare import Decider
 from app.desk.service import Service
 from app.domain.answers import BETWEEN
 from app.storage.history import PastMessage

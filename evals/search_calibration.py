@@ -34,9 +34,8 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import CANDIDATES, Finder, JudgedQuestion
 from evals.labelled_questions import LabelledQuestion, read_labelled
-from retrieval.answerability.classifier import AnswerabilityClassifier, statement_logit
+from retrieval.answerability.classifier import AnswerabilityClassifier, LogisticModel, statement_logit
 from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures
-from retrieval.answerability.logistic import LogisticModel
 
 ANSWERED = 0.3
 """Share of the unanswerable questions, near misses among them, that may be answered as sure."""
@@ -50,7 +49,7 @@ STRENGTH = 0.3
 """Inverse regularisation strength of all models; ten times more or less changes nothing."""
 SPREAD = 0.5
 """Factor of the log-odds by which statements are ranked from words only. Their order is less sure than the ranker's, so
-more of them are to count as about equally likely (`app.answering.compose`).
+more of them are to count as about equally likely (`app.answering.checking`).
 """
 TINY = 1e-9
 """The lowest probability whose log-odds are taken."""

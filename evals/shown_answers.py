@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from app.desk.service import Service
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome
 from app.domain.policies import AnswerMode
-from app.storage.answer_rows import AnswerDetails
-from app.storage.history import new_id
+from app.storage.history import AnswerDetails, new_id
 from retrieval.text.sentences import sentences
 
 

@@ -31,7 +31,7 @@ from typing import Any
 import psutil
 import torch
 
-from app.answering.stream import AnswerInProgress
+from app.answering.answering import AnswerInProgress
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError

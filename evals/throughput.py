@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cache.engine.engine import Engine
-from cache.engine.limits import Limits
-from cache.engine.request import Request
+from cache.engine.request import Limits, Request
 from cache.errors import EngineFull
 from cache.prompt.plan import Plan
 from evals.floor import Floor, ModelCost, describe_floor, measure_floor

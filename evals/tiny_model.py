@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
-from cache.prompt.chat_template import PLAIN
 from cache.prompt.parts import Text
+from cache.prompt.tokenizer import PLAIN
 
 VOCABULARY = 300
 SIZES: Final[dict[str, Any]] = {

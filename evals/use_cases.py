@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from app.pml.facts import read_prompt, read_schema
+from app.pml.commands import read_prompt, read_schema
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
 from cache.memory.keys import PUBLIC_TENANT
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model
-from cache.pml.registry import Registry
+from cache.pml.binding import Registry
 from evals.machine import describe_machine
 from evals.markdown_sections import table
 from evals.measured_model import Measured

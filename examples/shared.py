@@ -16,7 +16,7 @@ from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Reuse
 from cache.model.loading import load_model
-from cache.pml.registry import Registry
+from cache.pml.binding import Registry
 from cache.prompt.plan import Plan
 
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"

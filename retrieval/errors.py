@@ -9,7 +9,7 @@ Bugs of our own are assertions, not these.
 
 from pathlib import Path
 
-from retrieval.text.printing import printable
+from retrieval.text.terms import printable
 
 
 class RetrievalError(Exception):

@@ -14,7 +14,7 @@ import uvicorn
 from desks import small_desk, write_pages
 from openai import DefaultHttpxClient, OpenAI
 
-from app.access.keys import Keys
+from app.access.identity import Keys
 from app.desk.service import Service
 from app.web.serve import bind
 from app.web.server import create_app

@@ -20,8 +20,8 @@ from quick_account import quick_account
 from app.desk.service import Service
 from app.domain.callers import Role
 from app.domain.settings import Settings
-from app.storage.accounts import Accounts
 from app.storage.database import open_database
+from app.storage.people import Accounts
 from app.web.server import create_app
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

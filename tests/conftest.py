@@ -49,7 +49,7 @@ def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     takes half a minute. Gives the folder of the model; its parent is `models`.
     """
     from cache.memory.keys import file_digest
-    from cache.model.files import bundled_gguf, convert_gguf
+    from cache.model.loading import bundled_gguf, convert_gguf
 
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

@@ -11,11 +11,10 @@ from fastapi.testclient import TestClient
 from made_database import put_database
 from quick_account import quick_account
 
-from app.access.visitors import COOKIE, new_token
+from app.access.identity import COOKIE, new_token
 from app.domain.settings import Settings
-from app.storage.accounts import Accounts
-from app.storage.audit import Audit
 from app.storage.database import open_database
+from app.storage.people import Accounts, Audit
 from app.web.server import create_app
 
 BASE = "http://127.0.0.1:7860"

@@ -8,8 +8,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from cache.cluster.frames import FromReplica
-from cache.cluster.replica import EngineReplica
+from cache.cluster.replica import EngineReplica, FromReplica
 from cache.serving.messages import decoded
 
 

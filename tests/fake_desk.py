@@ -24,20 +24,19 @@ from app.desk.interface import Feedback
 from app.domain.answers import (
     Answer,
     ConversationSummary,
+    Handoff,
+    HandoffReason,
+    HandoffState,
+    ModelNames,
     Overview,
+    Said,
     Turn,
 )
 from app.domain.callers import OPERATOR
 from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage
 from app.domain.errors import DeskError
-from app.domain.handoffs import Handoff, HandoffReason, HandoffState
-from app.domain.memory_plan import MemoryPlan
-from app.domain.plain import ModelNames, Said
 from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
-from app.domain.savings import Savings
-from app.domain.served import Load, Served
-from app.domain.trends import UsageSpan
-from app.domain.verified import Verified
+from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan, Verified
 from app.knowledge.forget import CollectionForgotten, Footprint, Forgotten
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name

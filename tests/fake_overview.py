@@ -8,9 +8,7 @@ import math
 from datetime import datetime, timedelta
 
 from app.domain.answers import DiskSpace, MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
-from app.domain.memory_plan import MemoryBudget, MemoryPlan
-from app.domain.savings import Interval, Savings
-from app.domain.trends import FirstTokenTimes, UsageSpan
+from app.domain.statistics import FirstTokenTimes, Interval, MemoryBudget, MemoryPlan, Savings, UsageSpan
 
 PAGES = (
     "returns/returns-policy.md",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
-from app.domain.synced_folders import SyncedFolder, SyncResult, UnreadFile
 
 UNREAD = (
     UnreadFile(path="/srv/mixed/scan.pdf", reason="no text in it: it may be a scan; make a text layer with OCR"),

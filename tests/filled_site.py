@@ -12,12 +12,11 @@ from fake_desk import make_answer
 from quick_account import quick_account
 from stored_answers import details
 
-from app.access.keys import Keys
+from app.access.identity import Keys
 from app.domain.quality import FaqDraft
-from app.storage.accounts import Accounts
-from app.storage.audit import Audit
 from app.storage.handoffs import Handoffs
 from app.storage.history import History, new_id
+from app.storage.people import Accounts, Audit
 
 OWNER = "v-4f1d0c5e9b2a7788"
 AUDITED = (

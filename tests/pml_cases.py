@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cache.errors import PMLError
-from cache.pml.binding import bind
+from cache.pml.binding import Registry, bind
 from cache.pml.layout import Layout
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.registry import Registry
-from cache.prompt.roles import NAMED, NO_ROLES
-from cache.prompt.tokenizer import WordTokenizer
+from cache.prompt.tokenizer import NAMED, NO_ROLES, WordTokenizer
 
 Case = Mapping[str, Any]
 Facts = dict[str, Any]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from cache.pml.nodes import Child, Import, Module, Parameter, Prompt, Role, Scaffold, Schema, Union
 from cache.pml.parser import SPACE
 from cache.prompt.parts import RoleName, Text
-from cache.prompt.roles import Roles
-from cache.prompt.tokenizer import Tokenizer
+from cache.prompt.tokenizer import Roles, Tokenizer
 
 NAMES = ("a", "b", "c", "é", "名前", "_x", "d-e.f")
 ODD = ("e\u0301", "\U0001f469\u200d\U0001f680", "𠀀", "\u0300", "&<>]]>\"'", "&amp;", "\u00a0", "\ufffd", "<|im_end|>")

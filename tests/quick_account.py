@@ -9,7 +9,7 @@ import secrets
 from argon2 import PasswordHasher
 
 from app.domain.callers import Role
-from app.storage.accounts import Accounts
+from app.storage.people import Accounts
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 

@@ -10,8 +10,7 @@ from fake_server import FakeServer, stream, whole
 
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
-from cache.engine.request import Request
+from cache.engine.request import Limits, Request
 from cache.remote.remote_engine import RemoteEngine
 from cache.remote.spec import ServerSpec
 

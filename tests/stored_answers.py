@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
-from app.storage.answer_rows import AnswerDetails, ModuleDetails
-from app.storage.history import History, new_id
+from app.storage.history import AnswerDetails, History, ModuleDetails, new_id
 
 
 def an_answer(conversation_id: str, number: int = 0, *, refused: bool = False) -> Answer:

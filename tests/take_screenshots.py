@@ -18,11 +18,11 @@ from browser import Served, Site, start_browser, until
 from filled_site import fill
 from test_app_browser import Page
 
-from app.domain.handoffs import HandoffState
-from app.storage.accounts import ADMIN
+from app.domain.answers import HandoffState
+from app.storage.people import ADMIN
 from app.web import pacing
-from app.web.admin_frame import PAGES
-from app.web.opening import Opening
+from app.web.admin_pages import PAGES
+from app.web.middleware import Opening
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 WIDE, PHONE = (1280, 900), (390, 844)

@@ -14,7 +14,7 @@ import pytest
 from browser import NEEDS_BROWSER, Site, start_browser, until
 from filled_site import fill
 
-from app.web.admin_frame import PAGES as ADMIN_PAGES
+from app.web.admin_pages import PAGES as ADMIN_PAGES
 
 pytestmark = NEEDS_BROWSER
 AXE = files(pytest.importorskip("axe_core_python")).joinpath("axe.min.js").read_text(encoding="utf-8")

@@ -15,7 +15,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
 from cache.errors import ModelError
-from cache.model.adapters import merge_adapter
+from cache.model.loading import merge_adapter
 from cache.training.examples import TrainingExample
 from evals.tiny_desk import small_settings
 

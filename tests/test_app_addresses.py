@@ -4,7 +4,7 @@ import pytest
 from starlette.requests import Request
 
 from app.access.addresses import address_of, who_at
-from app.access.login_rate import FREE_FAILURES, LoginRateLimiter
+from app.access.limits import FREE_FAILURES, LoginRateLimiter
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,14 @@ from quick_account import quick_account
 from sqlalchemy import delete
 
 from app.domain.callers import Caller
-from app.domain.trends import UsageSpan
-from app.storage.accounts import Accounts
-from app.storage.audit import Audit
+from app.domain.statistics import UsageSpan
+from app.storage.people import Accounts, Audit
 from app.storage.tables import AccountRow, AuditRow
 from app.web.access_rules import find_rule
-from app.web.admin_frame import DONE, PAGES, home_of, links_for
-from app.web.audit_page import ACTIONS
-from app.web.charts import RANGES, Axis, charts
-from app.web.module_routes import ACTIONS as MODULE_ACTIONS
+from app.web.accounts import ACTIONS
+from app.web.admin_pages import ACTIONS as MODULE_ACTIONS
+from app.web.admin_pages import DONE, PAGES, home_of, links_for
+from app.web.dashboard import RANGES, Axis, charts
 
 NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
 PLAIN_PAGES = [path for path, _ in PAGES if path != "/admin/" and find_rule(path, "GET") is not None]

@@ -16,8 +16,7 @@ import openai
 import pytest
 from api_site import ApiSite, served_api
 
-from app.api.errors import UNEXPECTED
-from app.api.replies import times
+from app.api.wire import UNEXPECTED, times
 from app.domain.answers import AnswerTimings
 from app.domain.callers import Caller
 from app.domain.errors import DeskError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from api_site import ApiSite, served_api
 
-from app.support.queue import AgentQueue
+from app.support.handoff import AgentQueue
 
 
 @pytest.fixture(scope="module")

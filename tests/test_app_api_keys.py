@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.access.keys import Keys
+from app.access.identity import Keys
 from app.cli.main import main
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError

@@ -15,9 +15,9 @@ from api_site import ApiSite, served_api
 from fastapi import FastAPI
 from quick_account import quick_account
 
-from app.storage.accounts import Accounts
+from app.storage.people import Accounts
 from app.web.access_rules import find_rule
-from app.web.api_page import describe, kind_of
+from app.web.admin_pages import describe, kind_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "api.md").read_text()

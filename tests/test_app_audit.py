@@ -15,16 +15,15 @@ from desks import small_desk, write_pages
 from quick_account import quick_account
 from sqlalchemy import update
 
-from app.access.keys import Keys
+from app.access.identity import Keys
 from app.cli.main import main
 from app.cli.options import recorded
 from app.domain.callers import COMMAND_LINE, Caller
 from app.domain.settings import Settings
-from app.storage.accounts import Accounts
-from app.storage.audit import KEPT, Audit
 from app.storage.database import Database, open_database
+from app.storage.people import KEPT, Accounts, Audit
 from app.storage.tables import AuditRow
-from app.web.audit_page import ACTIONS
+from app.web.accounts import ACTIONS
 
 
 def entries(database: Database) -> list[tuple[str, str, str]]:

@@ -19,15 +19,13 @@ from quick_account import quick_account
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from app.access.identity import Identity
-from app.access.visitors import COOKIE, new_token
+from app.access.identity import COOKIE, Identity, new_token
 from app.domain.callers import Caller
-from app.storage.accounts import Accounts
-from app.storage.sessions import Sessions
+from app.storage.people import Accounts, Sessions
 from app.web.access_rules import RULES, find_rule
-from app.web.cookies import ADMIN as ADMIN_COOKIE
+from app.web.guard import ADMIN as ADMIN_COOKIE
 from app.web.guard import Guard
-from app.web.site import Site as Address
+from app.web.guard import Site as Address
 
 ANN, BOB = new_token(), new_token()
 KEYS = {

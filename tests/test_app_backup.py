@@ -23,24 +23,23 @@ from typing import Any
 import pytest
 from desks import finish, small_desk, write_pages
 
-from app.access.keys import Keys
+from app.access.identity import Keys
 from app.cli.main import main
 from app.desk.changes import Changes
 from app.desk.doctor import data_folder, documents, encoded_passages, run
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage import archive, archiving, migrations, tables
-from app.storage.accounts import Accounts
-from app.storage.archive import MANIFEST, ArchivedFile, Manifest, read_archive
-from app.storage.archiving import back_up_folder
+from app.storage import archive, migrations, tables
+from app.storage import archive as archiving
+from app.storage.archive import MANIFEST, ArchivedFile, Manifest, back_up_folder, read_archive
 from app.storage.database import open_database
 from app.storage.files import old_copies
 from app.storage.lock import lock_data_folder
+from app.storage.people import Accounts, Sessions
 from app.storage.restoring import Access, restore_folder
-from app.storage.sessions import Sessions
 from app.storage.swap import SWAP_FILE, undo_swap
-from app.web.command_socket import command_socket
+from app.web.serve import command_socket
 from evals.tiny_desk import small_settings
 
 
@@ -360,7 +359,7 @@ def test_where_no_backup_is_written(tmp_path: Path) -> None:
     assert names(read_archive(tmp_path / "there.tar.gz")) == KEPT
 
 
-@pytest.mark.parametrize("place", ["os.fsync", "app.storage.archiving.copy_database"])
+@pytest.mark.parametrize("place", ["os.fsync", "app.storage.archive.copy_database"])
 def test_a_full_disk_is_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

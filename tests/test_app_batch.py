@@ -14,8 +14,7 @@ from desks import finish, small_desk, write_pages
 from app.cli.main import main
 from app.cli.reports import print_batch
 from app.desk import batch
-from app.desk.batch import BatchFailure
-from app.desk.batch_files import read_questions, still_to_answer
+from app.desk.batch import BatchFailure, read_questions, still_to_answer
 from app.desk.json_output import batch_json
 from app.desk.service import Service
 from app.domain.answers import Answer

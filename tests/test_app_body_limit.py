@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from app.web.body_limit import BodyLimit
+from app.web.middleware import BodyLimit
 
 MOST = 1000
 

@@ -18,9 +18,8 @@ import uvicorn
 from browser import NEEDS_BROWSER, Elements, Site, problems, start_browser, until
 from desks import small_desk, write_pages
 
-from app.access.keys import Keys
-from app.access.passwords import ensure_admin
-from app.storage.accounts import Accounts
+from app.access.identity import Keys, ensure_admin
+from app.storage.people import Accounts
 from app.web.server import create_app
 
 pytestmark = NEEDS_BROWSER

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from app.desk.calibration import Calibration, PolicyMetrics, find_calibration, read_calibration, setup_of
-from app.desk.search_calibration import (
+from app.desk.calibration import (
     SEARCH_FILE,
     SHIPPED_RANKER,
+    Calibration,
+    PolicyMetrics,
+    find_calibration,
     find_classifier,
     find_ranker,
+    read_calibration,
     read_classifier,
+    setup_of,
     write_classifier,
 )
 from app.domain.errors import DeskError
@@ -76,7 +80,7 @@ def test_search_has_a_classifier_for_every_embedder_and_ranker(
     own = replace(rule_of_thumb("small", "second"), fitted_on="own")
     write_classifier(tmp_path / "shipped.json", shipped)
     write_classifier(settings.data_dir / SEARCH_FILE, own)
-    monkeypatch.setattr("app.desk.search_calibration.SHIPPED_SEARCH", tmp_path / "shipped.json")
+    monkeypatch.setattr("app.desk.calibration.SHIPPED_SEARCH", tmp_path / "shipped.json")
     assert find_classifier(settings, "small", "second") == own
     assert find_classifier(settings, "small", "first") == shipped
     assert not caplog.messages

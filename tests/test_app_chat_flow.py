@@ -15,12 +15,11 @@ from page_check import check
 
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
-from app.domain.callers import OPERATOR
+from app.domain.callers import OPERATOR, QUOTED, STOPPED
 from app.domain.errors import DeskError
-from app.domain.notices import QUOTED, STOPPED
 from app.domain.settings import Settings
 from app.web.chat_flow import SHOWN_TURNS, ChatFlow, ChatView, Reader
-from app.web.error_words import UNEXPECTED
+from app.web.rendering import UNEXPECTED
 
 READER = Reader(owner=OPERATOR, session="s")
 SETTINGS = Settings(questions_per_minute=1000, answers_at_once=10)

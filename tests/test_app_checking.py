@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from desks import small_desk, write_pages
 
-from app.answering.check import CheckedText
+from app.answering.checking import CheckedText
+from app.domain.callers import QUOTED
 from app.domain.errors import DeskError
-from app.domain.notices import QUOTED
 from app.domain.policies import AnswerMode
-from app.grounding.check import CHECKS, AnswerChecker
-from app.grounding.claim import Claim
+from app.grounding.grounding import CHECKS, AnswerChecker, Claim
 
 PASSAGES = [
     "Gift cards\nGift cards cannot be returned.",

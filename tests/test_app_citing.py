@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.answering.cite import NEAREST, cite, cite_quotation
+from app.answering.checking import NEAREST, cite, cite_quotation
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import RankedStatement
 

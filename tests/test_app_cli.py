@@ -19,13 +19,13 @@ import pytest
 from desks import write_pages
 from made_database import put_database
 
-from app.access.passwords import verified
+from app.access.identity import verified
 from app.cli.main import main
 from app.desk.service import Service
 from app.domain.settings import Settings
-from app.storage.accounts import Accounts
 from app.storage.database import open_database
 from app.storage.lock import OWNER_FILE
+from app.storage.people import Accounts
 from evals.helpdesk import HelpdeskResult, measure_helpdesk
 from evals.search_calibration import SearchCalibration
 from retrieval.answerability.classifier import load_classifier, rule_of_thumb

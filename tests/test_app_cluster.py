@@ -17,7 +17,7 @@ import pytest
 from desks import write_pages
 from waiting import PATIENCE_S, wait_until
 
-from cache.cluster.session_folder import PREFIX
+from cache.cluster.deployment import PREFIX
 
 pytest.importorskip("ray")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.answering.compose import (
+from app.answering.checking import (
     MARGIN,
     NEARLY,
     NEARLY_ROWS,
@@ -18,7 +18,7 @@ from app.answering.compose import (
     WORDS,
     composed,
 )
-from app.answering.decide import Decision
+from app.answering.prepare import Decision
 from app.domain.answers import Outcome
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import FoundPassage, RankedStatement, SearchResults

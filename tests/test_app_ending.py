@@ -14,11 +14,11 @@ from desk_site import BASE, Site
 from desks import small_desk
 from waiting import wait_until
 
-import app.desk.readiness
-from app.answering.stream import OpenAnswers
-from app.desk.readiness import Readiness
+import app.desk.repeating
+from app.answering.answering import OpenAnswers
+from app.desk.repeating import Readiness
 from app.domain.errors import DeskError
-from app.web.opening import Opening
+from app.web.middleware import Opening
 from app.web.serve import DeskServer
 
 
@@ -55,7 +55,7 @@ def test_an_answer_that_fails_or_hangs_keeps_no_other_from_its_end(caplog: pytes
 
 
 def test_what_hangs_is_missing_and_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.desk.readiness, "LOOK_S", 0.3)
+    monkeypatch.setattr(app.desk.repeating, "LOOK_S", 0.3)
     goes_on, looks = threading.Event(), list[str]()
 
     def hangs() -> bool:
@@ -74,7 +74,7 @@ def test_what_hangs_is_missing_and_looked_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_database_that_hangs_does_not_keep_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app.desk.readiness, "LOOK_S", 0.3)
+    monkeypatch.setattr(app.desk.repeating, "LOOK_S", 0.3)
     goes_on = threading.Event()
     with small_desk(tmp_path) as service:
         service.prepare()

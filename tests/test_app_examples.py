@@ -7,7 +7,7 @@ from pathlib import Path
 
 from desks import small_desk, write_pages
 
-from app.answering.examples import MOST, TRIED, example_questions
+from app.answering.explain import MOST, TRIED, example_questions
 
 
 def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from_their_page() -> None:

@@ -17,12 +17,12 @@ from desks import finish, small_desk, write_pages
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
-from app.access.visitors import COOKIE, visitor
+from app.access.identity import COOKIE, visitor
 from app.desk.export import export_conversation, export_everything
 from app.domain.answers import Turn
 from app.domain.callers import OPERATOR
-from app.domain.translation import speaking
-from app.web.languages import translations
+from app.domain.words import speaking
+from app.web.rendering import translations
 
 PLACES = re.compile(r"/(help|desk|kb)/|returns/returns-policy|m[1-4]\b")
 """Paths and ids of modules, as the fake desk has them."""

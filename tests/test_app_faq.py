@@ -12,7 +12,7 @@ from desks import finish, small_desk, write_pages
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.quality import FAQ, FaqDraft
-from app.knowledge.likeness import telling
+from app.knowledge.finder import telling
 from app.support.faq import MOST_WORDINGS, checked
 
 GALWAY = FaqDraft(

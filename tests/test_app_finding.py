@@ -9,15 +9,14 @@ import pytest
 from meanings import MeaningEmbedder, retriever_of
 
 from app.domain.documents import StoredPassage
-from app.knowledge.finder import NOTHING, Finder, SearchResults, wordings
+from app.knowledge.finder import NOTHING, Finder, SearchResults, StatementStore, wordings
 from app.knowledge.search import Search
-from app.knowledge.statements import StatementStore
 from app.storage.library import Library
 from evals.hashed_search import HashEmbedder, HashRanker
 from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.search.embedding import Embedder
 from retrieval.search.retriever import Retriever
-from retrieval.search.windows import window_texts
+from retrieval.search.vector_index import window_texts
 
 PAGES = {
     1: ("Returns", "Returns take thirty days. Keep the receipt. Do you need a label?"),

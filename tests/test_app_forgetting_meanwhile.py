@@ -18,8 +18,7 @@ from app.desk.service import Service
 from app.domain.progress import no_progress
 from app.knowledge.prompts import PassageText, PromptTurn
 from app.storage.history import PastMessage
-from cache.engine.limits import Limits
-from cache.engine.request import Reuse
+from cache.engine.request import Limits, Reuse
 
 
 @pytest.fixture

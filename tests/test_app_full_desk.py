@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from desks import finish, small_desk, write_pages
 
+from app.domain.answers import PlainOptions, Said
+from app.domain.callers import LATE, REPEATED
 from app.domain.errors import DeskError
-from app.domain.notices import LATE, REPEATED
-from app.domain.plain import PlainOptions, Said
-from app.web.error_words import error_words
+from app.web.rendering import error_words
 from cache.engine.request import FinishReason
 from cache.engine.running import Running
 

@@ -13,7 +13,7 @@ from waiting import wait_until
 import cache.memory.disk_writer
 from app.api.metrics import Meter
 from app.cli.reports import print_overview
-from app.desk.disk_room import make_room
+from app.desk.repeating import make_room
 from app.storage.lock import lock_data_folder
 
 FLOOR = 1 << 20

@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 from written_answers import CORRECT, PARAPHRASED, WRITTEN
 
-from app.grounding.check import CHECKS, AnswerCheck, AnswerChecker
-from app.grounding.claim import Claim
-from app.grounding.fact import Fact
-from app.grounding.grounding import Grounding
-from app.grounding.statements import facts
-from app.grounding.support_check import NOT_SAID
+from app.grounding.facts import Fact, facts
+from app.grounding.grounding import CHECKS, NOT_SAID, AnswerCheck, AnswerChecker, Claim, Grounding
 from evals.planted import PlantedDocuments, measure_planted, passages_of, planted
 from retrieval.documents.document import with_headings
 from retrieval.loaders.load import SUPPORTED

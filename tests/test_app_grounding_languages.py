@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.grounding.check import AnswerChecker
 from app.grounding.evidence import Evidence
-from app.grounding.statements import facts
+from app.grounding.facts import facts
+from app.grounding.grounding import AnswerChecker
 
 GERMAN = (
     "Garantie\nFür alle Geräte gilt eine Garantie von zwei Jahren. Ab einem Wert von 1.000 Euro holen wir das Gerät "

@@ -18,10 +18,9 @@ from fastapi.testclient import TestClient
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage.api_keys import ApiKeyTable
 from app.storage.database import Database, open_database
-from app.storage.sessions import Sessions
-from app.web.cookies import ADMIN
+from app.storage.people import ApiKeyTable, Sessions
+from app.web.guard import ADMIN
 from app.web.server import MAX_BODY, create_app
 
 

@@ -12,19 +12,17 @@ import pytest
 from desks import finish, small_desk, write_pages
 from stored_answers import add_turn
 
-from app.answering.past import with_agents
-from app.api.errors import told
+from app.answering.prepare import with_agents
+from app.api.wire import told
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
-from app.domain.office_hours import is_open, office_hours
+from app.domain.setting_values import is_open, office_hours
 from app.domain.settings import Settings
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import open_database
 from app.storage.handoffs import Judged
 from app.storage.history import History, PastMessage
-from app.support.handing_off import WATCHED_FOR, HandingOff, asks_for_person
-from app.support.queue import AgentQueue
-from app.support.rules import due
+from app.support.handoff import WATCHED_FOR, AgentQueue, HandingOff, asks_for_person, due
 
 ANN, BOB = "v-ann", "v-bob"
 MONDAY = datetime(2026, 3, 9, 10, 0, tzinfo=UTC)

@@ -22,8 +22,8 @@ import jwt
 import pytest
 from desks import write_pages
 
-from app.access.login_rate import FREE_FAILURES
-from app.access.visitors import COOKIE, new_token
+from app.access.identity import COOKIE, new_token
+from app.access.limits import FREE_FAILURES
 from app.web.event_gate import MOST_UNHEARD
 
 SECRET, CANARY = "s" * 40, "canary-7c211433f0207159"

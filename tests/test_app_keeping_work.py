@@ -14,8 +14,7 @@ from desks import small_desk
 from test_app_ingestion_live import CountingEmbedder, counting_desk, many, state
 
 from app.desk.service import Service
-from app.knowledge.ingest import BATCH_S
-from app.knowledge.neighbours import choose_neighbours
+from app.knowledge.ingest import BATCH_S, choose_neighbours
 from app.storage.library import Library
 
 
@@ -67,7 +66,7 @@ def interrupt_at(calls: int) -> Callable[..., None]:
 def test_neighbours_that_were_chosen_before_an_interruption_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.knowledge.neighbours.CHOSEN_AT_ONCE", 2)
+    monkeypatch.setattr("app.knowledge.ingest.CHOSEN_AT_ONCE", 2)
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([many(tmp_path / "pages", 5)], warm=False)
         real, asked = desk.search.nearest, list[int]()
@@ -123,12 +122,12 @@ sys.path[:0] = sys.argv[1:3]
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-import app.knowledge.ingest, app.knowledge.neighbours, app.knowledge.warm
-from app.knowledge.neighbours import CHOOSING
+import app.knowledge.ingest, app.knowledge.ingest, app.knowledge.warm
+from app.knowledge.ingest import CHOOSING
 from app.storage.library import Library
 from desks import small_desk
 app.knowledge.ingest.BATCH, app.knowledge.ingest.EMBEDDED_AT_ONCE = 6, 2
-app.knowledge.neighbours.CHOSEN_AT_ONCE, app.knowledge.warm.AT_ONCE = 4, 2
+app.knowledge.ingest.CHOSEN_AT_ONCE, app.knowledge.warm.AT_ONCE = 4, 2
 
 def run(folder):
     """In a process of its own that dies behind the next piece of work that is kept; gives whether it did."""

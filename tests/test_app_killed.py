@@ -16,7 +16,7 @@ import pytest
 from desks import finish, small_desk, write_pages
 from sqlalchemy import select
 
-from app.domain.notices import STOPPED
+from app.domain.callers import STOPPED
 from app.storage.lock import OWNER_FILE, SOCKET_FILE
 from app.storage.tables import ConversationRow
 from app.web.rendering import render

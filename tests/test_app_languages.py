@@ -22,17 +22,13 @@ from fake_overview import make_overview, make_savings, make_usage
 from jinja2 import nodes
 from page_check import check
 
-from app.domain.callers import Caller
-from app.domain.formatting import ago, counted
-from app.domain.notices import CUT, NOTICES, QUOTED, notice_words
-from app.domain.translation import gettext, speaking
+from app.domain.callers import CUT, NOTICES, QUOTED, Caller, notice_words
+from app.domain.words import ago, counted, gettext, speaking
 from app.web import rendering
-from app.web.admin_frame import links_for
-from app.web.admin_page import PARTS
-from app.web.charts import Axis, charts
+from app.web.admin_pages import links_for
 from app.web.chat_page import FRAME
-from app.web.languages import CATALOGUES, ENGLISH, LANGUAGES, page_language, translations
-from app.web.rendering import render
+from app.web.dashboard import PARTS, Axis, charts
+from app.web.rendering import CATALOGUES, ENGLISH, LANGUAGES, page_language, render, translations
 
 APP = CATALOGUES.parent.parent
 TEMPLATES, SCRIPTS = (

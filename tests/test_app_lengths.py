@@ -27,19 +27,17 @@ from quick_account import quick_account
 
 import app
 import retrieval
-from app.access.keys import SCOPES, Keys
+from app.access.identity import COOKIE, SCOPES, Keys, new_token
 from app.access.limits import QuestionLimits
-from app.access.visitors import COOKIE, new_token
 from app.desk.interface import Desk
 from app.desk.service import Service
+from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT
-from app.domain.plain import PlainOptions, Said
-from app.storage.accounts import Accounts
-from app.storage.sessions import Sessions
+from app.storage.people import Accounts, Sessions
 from app.web.chat_flow import ChatFlow, Reader
-from app.web.cookies import ADMIN
-from app.web.handoff_view import HandoffView
+from app.web.chat_routes import HandoffView
+from app.web.guard import ADMIN
 from app.web.server import MAX_BODY, create_app
 from cache.errors import CacheError
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from desks import finish, small_desk, write_pages
 
-from app.desk.memory_plan import SHARES, plan_memory
-from app.domain.memory_plan import MemoryPlan
+from app.desk.overview import SHARES, plan_memory
+from app.domain.statistics import MemoryPlan
 from app.storage.statistics import Statistics
 from cache.analysis.memory_plan import TracedModule
 

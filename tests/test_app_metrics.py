@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.metrics import Meter
 from app.desk.service import Service
+from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
-from app.domain.plain import PlainOptions, Said
 from cache.engine.engine_core import EngineCore
 from cache.serving.local_engine import LocalEngine
 

@@ -19,12 +19,12 @@ from fastapi.testclient import TestClient
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage.accounts import Accounts
-from app.web.opening import Opening
+from app.storage.people import Accounts
+from app.web.middleware import Opening
 from app.web.serve import DeskServer, bind, serve
 from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from desks import finish, small_desk, write_pages
 
-from app.answering.decide import earlier_question, is_topic
-from app.desk.batch_files import BatchQuestion
+from app.answering.prepare import earlier_question, is_topic
+from app.desk.batch import BatchQuestion
 from app.desk.json_output import answer_json, overview_json
 from app.desk.service import Service
 from app.domain.answers import Answer, Outcome, from_documents

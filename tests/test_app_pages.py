@@ -15,14 +15,12 @@ from fake_overview import REASONS, make_overview
 from page_check import check
 
 from app.domain.answers import AnswerUsage, Citation, Mark, Overview, Turn, Unanswered
-from app.domain.formatting import ago, count, milliseconds, percent, size
 from app.domain.progress import PassagesRead
 from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
-from app.web.markup import answer_html, linked
-from app.web.rendering import render
-from app.web.sources import Source
-from app.web.suggestions import suggestions
+from app.domain.words import ago, count, milliseconds, percent, size
+from app.web.chat_flow import suggestions
+from app.web.rendering import Source, answer_html, linked, render
 
 PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "topics": (), "has_older": False}
 

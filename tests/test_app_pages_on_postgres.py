@@ -21,16 +21,12 @@ from fastapi.testclient import TestClient
 from httpx import Response
 from waiting import wait_until
 
-from app.access.keys import Keys
-from app.access.passwords import new_account
-from app.desk.following import following
-from app.desk.housekeeping import every_minute
+from app.access.identity import Keys, new_account
+from app.desk.repeating import every_minute, following, syncing
 from app.desk.service import Service
-from app.desk.syncing import syncing
-from app.storage.accounts import Accounts
-from app.storage.audit import Audit
+from app.storage.conversation_care import Transcripts
 from app.storage.database import Database
-from app.storage.transcripts import Transcripts
+from app.storage.people import Accounts, Audit
 from app.support.webhook import WebhookSender
 from app.web.server import create_app
 from evals.postgres_server import PostgresServer
@@ -74,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> 
         postgres.database() as url,
         small_desk(folder / "desk", database_url=url, **more) as desk,
     ):
-        patch.setattr("app.access.passwords.PasswordHasher", cheap)
+        patch.setattr("app.access.identity.PasswordHasher", cheap)
         desk.ingest([write_pages(folder / "pages")])
         desk.prepare()
         site = RealSite(desk)

@@ -16,12 +16,11 @@ import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import select
 
-from app.access.login_rate import FREE_FAILURES, WINDOW_S, LoginRateLimiter
-from app.access.passwords import ensure_admin, new_account, reset_password, verified
+from app.access.identity import ensure_admin, new_account, reset_password, verified
+from app.access.limits import FREE_FAILURES, WINDOW_S, LoginRateLimiter
 from app.domain.errors import DeskError
-from app.storage.accounts import Account, Accounts
 from app.storage.database import Database, open_database
-from app.storage.sessions import LIFETIME_S, Sessions
+from app.storage.people import LIFETIME_S, Account, Accounts, Sessions
 from app.storage.tables import SessionRow
 
 
@@ -40,7 +39,7 @@ class Clock:
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash takes little memory here: real ones would take most of the time of these tests."""
     cheap = partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
-    monkeypatch.setattr("app.access.passwords.PasswordHasher", cheap)
+    monkeypatch.setattr("app.access.identity.PasswordHasher", cheap)
 
 
 @pytest.fixture
@@ -242,7 +241,7 @@ def test_passwords_are_checked_one_at_a_time(accounts: Accounts, monkeypatch: py
 def test_who_finds_many_signing_in_is_refused_at_once(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that wait keep threads of all pages: tries from many addresses would stop every page."""
     password = new_account(accounts, "ann", "admin")
-    monkeypatch.setattr("app.access.passwords._PLACES", places := threading.BoundedSemaphore(1))
+    monkeypatch.setattr("app.access.identity._PLACES", places := threading.BoundedSemaphore(1))
     with places, pytest.raises(DeskError, match="many sign in at this moment") as caught:
         verified(accounts, "ann", password)
     assert caught.value.code == "sign-in-busy"
@@ -258,7 +257,7 @@ def test_many_tries_at_once_do_not_all_pass() -> None:
 
 
 def test_memory_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.access.windows.MOST_ASKERS", 20)
+    monkeypatch.setattr("app.access.limits.MOST_ASKERS", 20)
     limiter = LoginRateLimiter()
     for _ in range(FREE_FAILURES):
         limiter.attempt("late")

@@ -13,11 +13,11 @@ from test_cache_chat_template import CHATML, DEFAULT_SYSTEM, DROPS_SYSTEM, LLAMA
 
 from app.answering.plain import conversation
 from app.desk.service import Service, public_name
+from app.domain.answers import PlainAnswer, PlainOptions, Said
 from app.domain.errors import DeskError
-from app.domain.plain import PlainAnswer, PlainOptions, Said
-from app.domain.served import Served
-from cache.prompt.chat_template import PLAIN, derive_template
+from app.domain.statistics import Served
 from cache.prompt.parts import Text
+from cache.prompt.tokenizer import PLAIN, derive_template
 
 SHORT = PlainOptions(max_tokens=6)
 QUESTION = Said("user", "What is the capital of Peru? " * 10)

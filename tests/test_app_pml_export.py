@@ -6,16 +6,14 @@ from pathlib import Path
 
 from desks import small_desk, write_pages
 
-from app.domain.tenants import PML_TENANT
-from app.pml.export import export_schema, module_name
-from app.pml.run import run_prompt
+from app.domain.callers import PML_TENANT
+from app.pml.commands import export_schema, module_name, run_prompt
 from cache.decoding.sampling import Sampling
 from cache.pml.binding import bind
 from cache.pml.layout import lay_out
+from cache.pml.nodes import NAME
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.rules import NAME
-from cache.prompt.roles import NAMED
-from cache.prompt.tokenizer import WordTokenizer
+from cache.prompt.tokenizer import NAMED, WordTokenizer
 
 
 def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path: Path) -> None:

@@ -15,16 +15,15 @@ from sqlalchemy import Connection, create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
 from waiting import wait_until
 
-from app.domain.documents import NewDocument, NewPassage
+from app.domain.documents import NewDocument, NewPassage, SyncedFolder
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.domain.synced_folders import SyncedFolder
 from app.storage import migrations, tables
 from app.storage import postgres as postgres_file
-from app.storage.accounts import Accounts
 from app.storage.database import Database, checked_version, open_database
+from app.storage.faq import SyncedFolderTable
 from app.storage.library import Library
-from app.storage.synced_folders import SyncedFolderTable
+from app.storage.people import Accounts
 from evals.postgres_server import EMPTY, GUARDED, PostgresServer
 
 PASSWORD = "opensesame"

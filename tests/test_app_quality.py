@@ -20,13 +20,13 @@ from sqlalchemy import update
 from app.answering.explain import STATEMENTS
 from app.desk.service import Service
 from app.domain.quality import FaqDraft
-from app.knowledge.likeness import embedded, likeness
-from app.storage.accounts import Accounts
+from app.knowledge.finder import embedded, likeness
+from app.storage.conversation_care import Transcripts
+from app.storage.people import Accounts
 from app.storage.tables import MessageRow
-from app.storage.transcripts import Transcripts
-from app.support.groups import Grouping
+from app.support.faq import Grouping
 from evals.hashed_search import HashEmbedder
-from retrieval.search.one_question import OneQuestionEmbedder, one_question
+from retrieval.search.embedding import OneQuestionEmbedder, one_question
 
 NOW = datetime(2026, 3, 12, tzinfo=UTC)
 

@@ -17,11 +17,11 @@ from stored_answers import add_turn
 
 from app.access.limits import QuestionLimits
 from app.domain.settings import Settings
-from app.storage.accounts import Accounts
 from app.storage.history import History
-from app.support.handing_off import HandingOff
+from app.storage.people import Accounts
+from app.support.handoff import HandingOff
 from app.web.chat_flow import ChatFlow, Reader
-from app.web.handoff_view import HandoffView
+from app.web.chat_routes import HandoffView
 
 READER = Reader(owner="v-ann", session="s")
 LIMITS = QuestionLimits(Settings(questions_per_minute=1000, answers_at_once=10))

@@ -11,11 +11,11 @@ from tiny import ByteTokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from app.answering.quote import WEIGHT, choices_of, tokens_behind
+from app.answering.record import WEIGHT, choices_of, tokens_behind
 from app.knowledge.finder import RankedStatement
 from cache.decoding.constraints import Choices
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
+from cache.prompt.tokenizer import ModelTokenizer
 
 REFUSAL = "I could not find an answer to this."
 STOP = 299

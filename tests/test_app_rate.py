@@ -1,7 +1,7 @@
 """How often somebody may do something."""
 
-from app.access import rate
-from app.access.rate import Rate
+from app.access import limits
+from app.access.limits import Rate
 
 
 class Clock:
@@ -32,7 +32,7 @@ def test_everybody_has_a_limit_of_his_own() -> None:
 
 
 def test_only_so_many_askers_are_kept() -> None:
-    clock, most = Clock(), rate.MOST_ASKERS
+    clock, most = Clock(), limits.MOST_BUCKETS
     often = Rate(1, 1, clock=clock)
     for number in range(most + 50):
         often.wait_s(str(number))

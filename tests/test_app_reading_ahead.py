@@ -107,7 +107,7 @@ def test_a_failure_leaves_the_desk_answering(
 
 def test_reading_goes_on_when_the_engine_has_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Was wrong once: it ended for good, and passages were read only by the questions that needed them."""
-    monkeypatch.setattr("app.knowledge.reading_ahead.AGAIN_S", 0.0)
+    monkeypatch.setattr("app.knowledge.warm.AGAIN_S", 0.0)
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
         service.ingest([pages], warm=False)
@@ -127,7 +127,7 @@ def test_reading_goes_on_when_the_database_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Was wrong once: it ended until documents changed. That the database is away it says itself."""
-    monkeypatch.setattr("app.knowledge.reading_ahead.AGAIN_S", 0.0)
+    monkeypatch.setattr("app.knowledge.warm.AGAIN_S", 0.0)
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
         service.ingest([pages], warm=False)

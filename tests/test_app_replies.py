@@ -8,10 +8,17 @@ import pytest
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings, load_settings
-from app.replies.answers import human_text, nothing_text, vague_text
-from app.replies.contacts import contact_links
-from app.replies.languages import FALLBACK, all_texts, texts_in
-from app.replies.smalltalk import KINDS, heard
+from app.replies.replies import (
+    FALLBACK,
+    KINDS,
+    all_texts,
+    contact_links,
+    heard,
+    human_text,
+    nothing_text,
+    texts_in,
+    vague_text,
+)
 
 CONTACTS = {
     "contact_email": "care@shop.example",

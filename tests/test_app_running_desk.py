@@ -21,7 +21,7 @@ from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from fastapi.testclient import TestClient
 from starlette.middleware.base import BaseHTTPMiddleware
 
-from app.access.visitors import owner_of_user
+from app.access.identity import owner_of_user
 from app.cli.main import main
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.changes import Changes
@@ -30,8 +30,8 @@ from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
 from app.storage.lock import SOCKET_FILE, lock_data_folder
-from app.web.command_socket import command_app, command_socket
-from app.web.event_stream import FAILED
+from app.web.document_routes import FAILED
+from app.web.serve import command_app, command_socket
 
 
 @contextmanager

@@ -15,14 +15,14 @@ from desks import finish, small_desk, write_pages
 
 from app.answering import savings_meter
 from app.answering.savings_meter import Sampled, SavingsMeter, compared
-from app.desk.savings import ENOUGH, summarise_savings
+from app.desk.overview import ENOUGH, summarise_savings
 from app.desk.service import Service
 from app.domain.answers import Answer
-from app.domain.savings import Savings, SavingsSample
+from app.domain.statistics import Savings, SavingsSample
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import open_database
 from app.storage.history import History
-from app.storage.savings import SavingsSamples
+from app.storage.statistics import SavingsSamples
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Request, Timings, Usage

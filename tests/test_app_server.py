@@ -17,11 +17,11 @@ from desk_site import BASE, HTML, Site, call
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
-from app.access import passwords
-from app.access.login_rate import FREE_FAILURES
-from app.access.passwords import reset_password
-from app.storage.accounts import Accounts
+from app.access import identity
+from app.access.identity import reset_password
+from app.access.limits import FREE_FAILURES
 from app.storage.database import open_database
+from app.storage.people import Accounts
 from app.web import guard
 from app.web.event_gate import EventGate
 from app.web.server import create_app
@@ -193,8 +193,8 @@ def test_login_opens_the_page_and_logout_closes_it(site: Site) -> None:
 
 
 def test_who_finds_many_signing_in_is_told_to_come_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "_PLACES", threading.BoundedSemaphore(1))
-    with passwords._PLACES:
+    monkeypatch.setattr(identity, "_PLACES", threading.BoundedSemaphore(1))
+    with identity._PLACES:
         response = site.client().post("/admin/login", data={"password": site.password})
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
 

@@ -14,7 +14,7 @@ from desks import finish, small_desk, write_pages
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.grounding.check import AnswerChecker
+from app.grounding.grounding import AnswerChecker
 from evals.hashed_search import HashEmbedder
 
 

@@ -12,10 +12,10 @@ from bs4 import BeautifulSoup
 from desk_site import Site
 from fastapi.testclient import TestClient
 
-from app.domain.setting_text import lines_of, table_of, text_of
+from app.domain.setting_values import lines_of, table_of, text_of
 from app.domain.settings import SETTINGS_FILE, Settings, load_settings
-from app.storage.settings_file import SettingsFile
-from app.web.setting_rows import EDITABLE, EFFECTS, setting_rows
+from app.storage.files import SettingsFile
+from app.web.settings_routes import EDITABLE, EFFECTS, setting_rows
 
 PAGE = "/admin/settings"
 CLOSED = {

@@ -14,15 +14,14 @@ from desks import finish, small_desk
 from fake_server import FakeServer, stream, whole
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
 
-from app.access.passwords import ensure_admin
-from app.desk import following as following_file
-from app.desk.following import following
+from app.access.identity import ensure_admin
+from app.desk import repeating as following_file
+from app.desk.repeating import following
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft
-from app.storage.accounts import Accounts
-from app.storage.generation import count_change
-from app.storage.sessions import Sessions
+from app.storage.passage_rows import count_change
+from app.storage.people import Accounts, Sessions
 from cache.memory.keys import PUBLIC_TENANT
 from cache.remote.remote_engine import RemoteEngine
 from evals.postgres_server import PostgresServer

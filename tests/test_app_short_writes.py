@@ -21,7 +21,7 @@ from stored_answers import an_answer, details
 from test_app_ingestion_live import many as pages
 from test_app_library import document, passage, store
 
-from app.answering.recording import record_patiently
+from app.answering.answering import record_patiently
 from app.desk.service import Service
 from app.domain.documents import NewPassage
 from app.domain.errors import DeskError
@@ -205,7 +205,7 @@ def test_an_answer_that_was_read_is_stored_although_another_process_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.storage.sqlite.BUSY_TIMEOUT_MS", 10)
-    monkeypatch.setattr("app.answering.recording.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("app.answering.answering.FIRST_PAUSE_S", 0.01)
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         held = Held(desk, 3)

@@ -12,13 +12,13 @@ from desks import small_desk, write_pages
 
 from app.desk.service import Service
 from app.domain.documents import StoredPassage
-from app.knowledge import statements as store_module
-from app.knowledge.statements import PassageStatements, StatementStore
+from app.knowledge import finder as store_module
+from app.knowledge.finder import PassageStatements, StatementStore
 from evals.hashed_search import HashRanker
 from retrieval.ranking.encoder import PassageToRead
-from retrieval.ranking.vectors import StatementVectors
+from retrieval.ranking.scoring import StatementVectors
 from retrieval.statements.cut import VERSION
-from retrieval.statements.statement import Statement
+from retrieval.statements.grouping import Statement
 
 
 class CountingRanker(HashRanker):

@@ -23,12 +23,11 @@ from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.storage.database import Database, open_database
 from app.storage.first_tallies import count_recorded
-from app.storage.histogram import SHORTEST_MS, bin_of, percentile
 from app.storage.history import History
 from app.storage.library import Library
-from app.storage.statistics import Statistics
+from app.storage.statistics import SHORTEST_MS, Statistics, bin_of, percentile
 from app.storage.tables import ConversationRow, ModuleTallyRow, TallyRow
-from cache.memory.contents import TierContents
+from cache.memory.store import TierContents
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from desks import small_desk, write_pages
 
+from app.desk.repeating import syncing
 from app.desk.service import Service
-from app.desk.syncing import syncing
 from app.domain.callers import SCHEDULE
+from app.domain.documents import SyncedFolder, SyncResult
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.domain.synced_folders import SyncedFolder, SyncResult
 from app.knowledge.ingest import FileReason, IngestReport
-from app.knowledge.synchronising import FAILED, KEPT_FILES, SyncStopped, result_of
-from app.storage.audit import Audit
-from app.storage.synced_folders import SyncedFolderTable
+from app.knowledge.uploads import FAILED, KEPT_FILES, SyncStopped, result_of
+from app.storage.faq import SyncedFolderTable
+from app.storage.people import Audit
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_a_folder_that_may_not_be_read(desk: Service, pages: Path, monkeypatch: 
     def denied(path: Path) -> list[str]:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("app.knowledge.synchronising.os.listdir", denied)
+    monkeypatch.setattr("app.knowledge.uploads.os.listdir", denied)
     with pytest.raises(DeskError, match="Permission denied") as caught:
         save(desk, pages)
     assert caught.value.code == "sync-unreadable"
@@ -292,7 +292,7 @@ def test_a_folder_that_is_removed_while_it_is_read_is_gone(desk: Service, pages:
 
 @pytest.fixture
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.desk.syncing.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("app.desk.repeating.LOOK_EVERY_S", 0.01)
 
 
 @pytest.mark.usefixtures("_often")

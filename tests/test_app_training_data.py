@@ -13,17 +13,22 @@ from tiny import build
 
 from app.domain.errors import DeskError
 from app.knowledge.prompts import PromptBuilder
-from app.training.passages import (
+from app.training.training_data import (
+    LABELLED,
     LONGEST_ANSWER,
     LONGEST_PASSAGE,
+    OWN,
+    QueryMix,
+    TrainingData,
     TrainingPassage,
     TrainingTokenizer,
     answer_sentence,
     key_words,
+    read_rows,
+    split_topics,
+    topic_hash,
+    topic_weights,
 )
-from app.training.rows import read_rows
-from app.training.topics import split_topics, topic_hash, topic_weights
-from app.training.training_data import LABELLED, OWN, QueryMix, TrainingData
 from cache.training.examples import TrainingExample
 
 REFUSAL = "I do not know."

@@ -13,9 +13,8 @@ from desk_site import BASE, Site, call
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from app.access.limits import QuestionLimits, TooMany
-from app.access.visitors import COOKIE, SESSION_S, linked, new_session, new_token, of_cookie, owner_of_user, visitor
-from app.access.windows import Windows
+from app.access.identity import COOKIE, SESSION_S, linked, new_session, new_token, of_cookie, owner_of_user, visitor
+from app.access.limits import QuestionLimits, TooMany, Windows
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -258,7 +257,7 @@ def test_new_cookies_do_not_lift_the_limit_of_an_address() -> None:
 
 def test_who_asked_once_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Was wrong once: the library keeps the name of everybody who ever asked."""
-    monkeypatch.setattr("app.access.windows.MOST_ASKERS", 6)
+    monkeypatch.setattr("app.access.limits.MOST_ASKERS", 6)
     limits = QuestionLimits(Settings())
     for number in range(10):
         with limits.asking(f"v-{number}", f"10.0.0.{number}"):
@@ -267,7 +266,7 @@ def test_who_asked_once_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPat
 
 
 def test_whose_window_has_ended_makes_room_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.access.windows.MOST_ASKERS", 2)
+    monkeypatch.setattr("app.access.limits.MOST_ASKERS", 2)
     windows = Windows()
     for name in ("ann", "bob"):
         windows.acquire_entry(name, limit=1, expiry=60)

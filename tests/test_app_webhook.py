@@ -19,11 +19,10 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
-from app.storage.deliveries import CLAIMED, Deliveries
+from app.storage.handoffs import CLAIMED, Deliveries
 from app.storage.history import History
 from app.storage.tables import DeliveryRow
-from app.support.handing_off import HandingOff
-from app.support.queue import AgentQueue
+from app.support.handoff import AgentQueue, HandingOff
 from app.support.webhook import PAUSES_S, SIGNATURE, WebhookSender, signature
 
 SECRET = "0123456789abcdef0123456789abcdef"

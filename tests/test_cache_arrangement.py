@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tiny import ByteTokenizer
 
 from cache.errors import PromptError
-from cache.prompt.arrangement import Placement, arrange, module_segment
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Span
+from cache.prompt.plan import Placement, Plan, Span, arrange, module_segment
 from cache.prompt.tokenizer import run_tokens
 
 

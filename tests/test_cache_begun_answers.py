@@ -7,12 +7,10 @@ from recording import running
 from tiny import ByteTokenizer, build, make_segment
 
 from cache.decoding.constraints import Choice, Choices
-from cache.decoding.sampling import Sampling
-from cache.decoding.text_stream import TextStream
+from cache.decoding.sampling import Sampling, TextStream
 from cache.engine.request import Request
 from cache.prompt.plan import Plan, Span
-from cache.serving.messages import decoded, encoded
-from cache.serving.values import SentRequest
+from cache.serving.messages import SentRequest, decoded, encoded
 
 MODULE = make_segment("a", "Returns take 30 days from delivery.")
 QUESTION = tuple(b"How long?")

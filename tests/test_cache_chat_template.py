@@ -5,9 +5,17 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from cache.prompt.chat_template import PLAIN, ChatTemplate, Messages, Render, derive_template
-from cache.prompt.model_tokenizer import ModelTokenizer
-from cache.prompt.roles import NAMED, NO_ROLES, RoleStrings
+from cache.prompt.tokenizer import (
+    NAMED,
+    NO_ROLES,
+    PLAIN,
+    ChatTemplate,
+    Messages,
+    ModelTokenizer,
+    Render,
+    RoleStrings,
+    derive_template,
+)
 
 CHATML = (
     "{% for message in messages %}"

@@ -22,10 +22,14 @@ from cache.errors import CacheError
 
 ray = pytest.importorskip("ray")
 
-from cache.cluster import connecting, deployment, room  # noqa: E402
-from cache.cluster.deployment import wait_until_running  # noqa: E402
-from cache.cluster.room import check_room, what_is_awaited  # noqa: E402
-from cache.cluster.session_folder import PREFIX, session_folder  # noqa: E402
+from cache.cluster import deployment  # noqa: E402
+from cache.cluster.deployment import (  # noqa: E402  # noqa: E402
+    PREFIX,
+    check_room,
+    session_folder,
+    wait_until_running,
+    what_is_awaited,
+)
 
 FAILED = """The deployment failed to start 1 times in a row. This may be due to a problem with its constructor. Error:
 ray::ServeReplica:warmdesk:engines.initialize_and_get_metadata() (pid=1, ip=127.0.0.1, actor_id=2)
@@ -50,9 +54,9 @@ def test_what_ray_says_in_several_lines_is_one(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\n")
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(connecting, "check_head", lambda address: None)
+    monkeypatch.setattr(deployment, "check_head", lambda address: None)
     with pytest.raises(CacheError) as raised:
-        connecting.connect("10.0.0.5:6379")
+        deployment.connect("10.0.0.5:6379")
     assert str(raised.value) == (
         "no Ray cluster can be used at 10.0.0.5:6379: "
         "Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
@@ -64,11 +68,11 @@ def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.M
         raise RuntimeError("Ray tries for minutes")
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(connecting, "CONNECT_S", 0.2)
+    monkeypatch.setattr(deployment, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(CacheError, match=f"no Ray cluster can be used at {address}: what answers there is not"):
-            connecting.connect(address)
+            deployment.connect(address)
 
 
 def test_more_engines_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +116,9 @@ def machines(
     named = {"Name": "SERVE_REPLICA::warmdesk#engines#1", "State": actor, "Pid": pid}
     other = {"Name": "SERVE_REPLICA::theirs#engines#1", "State": "PENDING_CREATION", "Pid": 0}
     monkeypatch.setattr(
-        room, "actors", lambda: {"1": named, "2": other, "3": {"Name": None, "State": "ALIVE", "Pid": 1}}
+        deployment, "actors", lambda: {"1": named, "2": other, "3": {"Name": None, "State": "ALIVE", "Pid": 1}}
     )
-    monkeypatch.setattr(room, "available_resources_per_node", lambda: dict(enumerate(free)))
+    monkeypatch.setattr(deployment, "available_resources_per_node", lambda: dict(enumerate(free)))
 
 
 def test_engines_that_wait_for_room_are_waited_for_and_it_is_said_why(

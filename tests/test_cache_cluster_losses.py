@@ -12,20 +12,17 @@ import pytest
 import torch
 from waiting import wait_until
 
-from cache.cluster.frames import Behind, FromReplica, Part
+from cache.cluster.replica import Behind, FromReplica, Part
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
-from cache.engine.request import Completion, Request
+from cache.engine.request import Completion, Limits, Request
 from cache.errors import EngineStopped
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.shared import SUFFIX
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Segment
 from cache.serving.local_engine import LocalEngine
-from cache.serving.messages import Encode, EncodingEnded, Ended, decoded, encoded
-from cache.serving.spec import EngineSpec
-from cache.serving.values import SegmentTable
+from cache.serving.messages import Encode, EncodingEnded, Ended, EngineSpec, SegmentTable, decoded, encoded
 
 pytest.importorskip("ray")
 

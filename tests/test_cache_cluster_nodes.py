@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
-from cache.engine.request import Request
+from cache.engine.request import Limits, Request
 from cache.prompt.parts import Text, TextModule
 from cache.serving.engine_server import load_engine
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 
 ray = pytest.importorskip("ray")
 
@@ -22,8 +21,12 @@ from ray._common.utils import get_default_ray_temp_dir  # noqa: E402
 from ray._private.state import actors  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from cache.cluster.deployment import APPLICATION, ClusterOptions, start_cluster_engine  # noqa: E402
-from cache.cluster.session_folder import session_folder  # noqa: E402
+from cache.cluster.deployment import (  # noqa: E402
+    APPLICATION,
+    ClusterOptions,
+    session_folder,
+    start_cluster_engine,
+)
 
 SEEDS = (3, 5)
 """Of answers that are as long as they may be."""

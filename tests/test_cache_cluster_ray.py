@@ -15,20 +15,23 @@ from waiting import PATIENCE_S, wait_until
 
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
-from cache.engine.request import Completion, Request
+from cache.engine.request import Completion, Limits, Request
 from cache.errors import CacheError, EngineStopped
 from cache.prompt.parts import Text, TextModule
 from cache.serving.engine_server import load_engine
 from cache.serving.local_engine import LocalEngine
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 
 ray = pytest.importorskip("ray")
 grpc = pytest.importorskip("grpc")
 
 from cache.cluster.cluster_engine import ClusterEngine  # noqa: E402
-from cache.cluster.connecting import connect  # noqa: E402
-from cache.cluster.deployment import APPLICATION, ClusterOptions, start_cluster_engine  # noqa: E402
+from cache.cluster.deployment import (  # noqa: E402
+    APPLICATION,
+    ClusterOptions,
+    connect,
+    start_cluster_engine,
+)
 
 
 def module(number: int) -> TextModule:

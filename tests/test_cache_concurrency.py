@@ -19,9 +19,8 @@ from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, FinishReason, Request, Reuse
 from cache.memory.disk import DiskTier
-from cache.pml.binding import module_segments
+from cache.pml.binding import Registry, module_segments
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.registry import Registry
 
 REQUESTS = 200
 THREADS = 8

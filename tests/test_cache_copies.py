@@ -21,13 +21,11 @@ from test_cache_tiers import MODULE, PAGES, asked, held
 from tiny import build, oracle_logits, stock
 from torch import Tensor
 
-import cache.memory.pinned
+import cache.memory.host
 from cache.attention.kernels import matmul
 from cache.engine.engine import Engine
 from cache.errors import CacheError, CapacityError
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena
-from cache.memory.copy_stream import copy_stream_of
+from cache.memory.arena import Arena, Extent, copy_stream_of
 from cache.memory.device import CacheEntry
 from cache.memory.disk import DiskTier
 from cache.memory.kv_format import KVStorage, rounded
@@ -40,7 +38,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token of these tests has 64 bytes in each layer."""
-    monkeypatch.setattr(cache.memory.pinned, "UNIT", 4)
+    monkeypatch.setattr(cache.memory.host, "UNIT", 4)
 
 
 @pytest.fixture
@@ -521,7 +519,7 @@ def test_answers_equal_one_full_pass_and_begin_before_all_is_copied(made: list[F
 def test_a_pass_that_waits_for_copies_says_nothing_of_what_computing_costs(
     made: list[FakeStream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cache.engine.pass_times.PREFILL_ROWS", 1)
+    monkeypatch.setattr("cache.engine.device_memory.PREFILL_ROWS", 1)
     engine = Engine(build(), memory=4 << 20, host_memory=4 << 20).start()
     assert asked(engine, PAGES[0]) == ["computed"] * 2
     for evicts in (True, False):

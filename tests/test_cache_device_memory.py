@@ -13,12 +13,18 @@ from tiny import CONFIGS, UNPLACEABLE, build
 
 from cache.decoding.sampling import Sampling
 from cache.engine import device_memory
-from cache.engine.device_memory import GIB, CudaGauge, allocate_arena, room_on_gpu
+from cache.engine.device_memory import (
+    GIB,
+    CudaGauge,
+    RowLimit,
+    allocate_arena,
+    room_on_gpu,
+    run_largest_passes,
+    trial_arena,
+)
 from cache.engine.engine import Engine
 from cache.engine.request import Request
-from cache.engine.row_limit import RowLimit
 from cache.engine.scheduler import MOST_ROWS
-from cache.engine.trial_pass import run_largest_passes, trial_arena
 from cache.errors import CapacityError
 from cache.memory.arena import Arena
 

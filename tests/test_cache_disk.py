@@ -16,9 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 import cache.memory.disk
-from cache.memory.disk import DiskTier, LoadFailed, nameless, read_header, read_metadata
+from cache.memory.disk import DiskTier, LoadFailed, ModuleHeader, nameless, read_header, read_metadata
 from cache.memory.keys import digest
-from cache.memory.module_header import ModuleHeader
 
 SHAPE = (2, 3, 5, 2, 4)
 BIG = 1 << 30

@@ -16,9 +16,8 @@ import cache.memory.disk_writer
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, ModuleHeader
 from cache.memory.kv_format import KVStorage
-from cache.memory.module_header import ModuleHeader
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Span
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cache.attention.forward_pass import Pass
 from cache.attention.items import Chunk, KVView
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena, Extent, KVShape
 
 HEADS, GROUP, SIZE, SCALE = 3, 2, 4, 0.4
 CPU = torch.device("cpu")

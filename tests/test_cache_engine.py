@@ -310,7 +310,7 @@ def test_encoding_ahead_makes_the_first_question_cheap(tmp_path: Path) -> None:
 def test_a_module_shared_by_two_requests_is_read_once() -> None:
     """One item for the shared extent, whatever the number of conversations that read it."""
     from cache.attention.items import KVView, plan_items
-    from cache.memory.allocator import Extent
+    from cache.memory.arena import Extent
 
     shared = Extent(0, 10)
     chunks = [make_chunk(4, 5, Extent(20 + 10 * i, 8), [KVView(shared, offset=7 * i)]) for i in range(3)]

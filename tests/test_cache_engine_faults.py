@@ -16,8 +16,7 @@ from torch import Tensor
 
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
-from cache.engine.limits import Limits
-from cache.engine.request import Completion, Generation, Request
+from cache.engine.request import Completion, Generation, Limits, Request
 from cache.errors import CacheError, CapacityError, EngineStopped
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Segment, Span

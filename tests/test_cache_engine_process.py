@@ -22,21 +22,17 @@ from waiting import wait_until
 
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
-from cache.engine.request import Generation, Request
+from cache.engine.request import Generation, Limits, Request
 from cache.engine.restarts import RESTING
 from cache.errors import CacheError, EngineStopped, ModelError, PromptError
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Span
-from cache.serving.child import Child
-from cache.serving.connection import Connection
-from cache.serving.engine_process import EngineProcess
+from cache.serving.engine_process import Child, EngineProcess
 from cache.serving.engine_server import load_engine
-from cache.serving.exchange import Exchange
+from cache.serving.exchange import Connection, Exchange
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import LocalEngine
-from cache.serving.messages import Begun, Call, ToEngine, arguments_of, decoded, read_all
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import Begun, Call, EngineSpec, ToEngine, arguments_of, decoded, read_all
 
 PROMPT = [
     TextModule(name="one", pieces=(Text(text="Returns take thirty days. "),)),
@@ -364,7 +360,7 @@ def test_one_whose_disk_hangs_is_not_running_and_is_begun_anew(
 
 def test_a_process_that_cannot_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one does that waits for a disk."""
-    monkeypatch.setattr("cache.serving.child.KILLED_S", 0.05)
+    monkeypatch.setattr("cache.serving.engine_process.KILLED_S", 0.05)
     child = Child()
     with monkeypatch.context() as cannot_end:
         cannot_end.setattr(subprocess.Popen, "kill", lambda process: None)
@@ -401,8 +397,8 @@ import sys, time
 from pathlib import Path
 from test_cache_engine_process import FOREVER, ask, spec_of
 from cache.engine.restarts import RESTING
-from cache.serving.child import Child
-from cache.serving.connection import Connection
+from cache.serving.engine_process import Child
+from cache.serving.exchange import Connection
 from cache.serving.engine_process import EngineProcess
 
 engine = EngineProcess(spec_of(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -17,13 +17,25 @@ from cache.engine.encoder import Encoded
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Completion, FinishReason, ModuleUse, Request, Reuse, Timings, Usage
 from cache.errors import CacheError, PMLError
-from cache.memory.contents import ModuleCheck, TierContents
-from cache.memory.module_header import ModuleHeader
-from cache.memory.store import PrefixUse
+from cache.memory.disk import ModuleHeader
+from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.prompt.plan import Plan, Segment, Span
 from cache.serving.interface import EngineInterface
-from cache.serving.messages import CallName, Ended, FromEngine, arguments_of, decoded, encoded, result_of
-from cache.serving.values import SegmentTable, SentEncoded, SentError, SentPlan, SentRequest, segments_of
+from cache.serving.messages import (
+    CallName,
+    Ended,
+    FromEngine,
+    SegmentTable,
+    SentEncoded,
+    SentError,
+    SentPlan,
+    SentRequest,
+    arguments_of,
+    decoded,
+    encoded,
+    result_of,
+    segments_of,
+)
 
 TOKENS = st.lists(st.integers(0, 1 << 17), min_size=1, max_size=6).map(tuple)
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -13,9 +13,9 @@ from test_cache_store import TENANT, A, B, add, placed, store_of
 from tiny import make_segment
 
 from cache.errors import CapacityError
-from cache.memory.allocator import Extent, part_of, total_length
+from cache.memory.arena import Extent, part_of, total_length
 from cache.memory.device import CacheEntry, DeviceMemory
-from cache.memory.module_header import ModuleHeader
+from cache.memory.disk import ModuleHeader
 from cache.memory.prefix_tree import PathStep, PrefixNode, step_key
 
 PROMPTS = st.sampled_from(

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cache.memory.allocator import Extent, ExtentAllocator
+from cache.memory.arena import Extent, ExtentAllocator
 
 
 class AllocatorMachine(RuleBasedStateMachine):

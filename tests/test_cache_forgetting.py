@@ -18,10 +18,9 @@ from cache.engine.forgetting import ForgetJob
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Generation, Reuse
 from cache.engine.running import Running
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, ModuleHeader
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.kv_format import KVStorage
-from cache.memory.module_header import ModuleHeader
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 

@@ -27,7 +27,7 @@ from cache.attention.kernels import matmul
 from cache.gpu import choice, varlen_pass
 from cache.gpu.choice import PassKinds, kinds_for, kinds_to_compare
 from cache.gpu.varlen_pass import VarlenPass
-from cache.memory.allocator import Extent
+from cache.memory.arena import Extent
 
 pytest.importorskip("triton", reason="needs pip install -e '.[kernels]'")
 

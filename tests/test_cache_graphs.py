@@ -25,8 +25,7 @@ from cache.attention.items import Chunk, KVView
 from cache.attention.scoring import ScoredChunk
 from cache.gpu.choice import PassKinds
 from cache.gpu.graphs import BUCKETS, Bucket, CudaCapture
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena
+from cache.memory.arena import Arena, Extent
 from cache.model.language_model import LanguageModel
 
 pytest.importorskip("triton", reason="needs pip install -e '.[kernels]'")

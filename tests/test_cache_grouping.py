@@ -5,8 +5,7 @@ from __future__ import annotations
 from recording import answer, running
 from tiny import build, make_segment
 
-from cache.analysis.dry_run import count_tokens
-from cache.analysis.grouping import group
+from cache.analysis.memory_plan import count_tokens, group
 from cache.engine.request import Request
 from cache.prompt.plan import Plan, Segment, Span
 

@@ -8,8 +8,7 @@ from math import log2
 
 import pytest
 
-from cache.memory.eviction import EvictionQueue
-from cache.memory.half_life import LONG, SHORT, HalfLife, Marks, Rehearsal
+from cache.memory.eviction import LONG, SHORT, EvictionQueue, HalfLife, Marks, Rehearsal
 
 ROOM = 10
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import make_chunk, slots_of
 
-from cache.attention.items import Chunk, Item, KVView, VisibleRange, plan_items
-from cache.attention.runs import plan_arrays
-from cache.memory.allocator import Extent
+from cache.attention.items import Chunk, Item, KVView, VisibleRange, plan_arrays, plan_items
+from cache.memory.arena import Extent
 
 SHARED = [Extent(0, 3), Extent(3, 5), Extent(8, 1), Extent(9, 0)]
 PARTS = [(), (VisibleRange(0, 1, 1), VisibleRange(3, 5, 4))]

@@ -10,8 +10,7 @@ from tiny import build
 
 from cache.attention.forward_pass import never
 from cache.engine.engine_core import EngineCore
-from cache.engine.limits import Limits
-from cache.engine.request import Generation, Request
+from cache.engine.request import Generation, Limits, Request
 from cache.engine.scheduler import LEAST_ROWS
 from cache.engine.waiting import Waiting
 from cache.errors import EngineFull

@@ -24,9 +24,8 @@ from cache.engine.engine_core import EngineCore
 from cache.engine.request import Generation, Request
 from cache.errors import CacheError, CapacityError
 from cache.memory.arena import Arena
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, ModuleHeader
 from cache.memory.kv_format import KVStorage
-from cache.memory.module_header import ModuleHeader
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 

@@ -19,13 +19,13 @@ from torch import Tensor
 
 import cache.decoding.choosing
 from cache.decoding.sampling import Sampler, Sampling
+from cache.engine.device_memory import PATIENCE, RowLimit, is_shortage
 from cache.engine.engine import Engine
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Completion, Generation, Request
-from cache.engine.row_limit import PATIENCE, RowLimit, is_shortage
-from cache.engine.row_scoring import RowScoring
 from cache.engine.scheduler import MOST_ROWS
 from cache.engine.sequence import Sequence as Run
+from cache.engine.waiting import RowScoring
 from cache.errors import CapacityError
 
 CPU = torch.device("cpu")
@@ -176,7 +176,7 @@ def test_scores_that_find_no_memory_end_their_answer_alone(engine: Engine, monke
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return zeros(*shape, **named)
 
-    monkeypatch.setattr("cache.engine.row_scoring.torch.zeros", full)
+    monkeypatch.setattr("cache.engine.waiting.torch.zeros", full)
     *others, looked_at = ask_all(engine)
     with pytest.raises(CapacityError, match="the device has no memory left"):
         _ = looked_at.completion

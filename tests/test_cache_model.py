@@ -37,8 +37,7 @@ from cache.engine.request import Request
 from cache.errors import ModelError, PromptError
 from cache.memory.disk import DiskTier
 from cache.model import language_model
-from cache.model.families import find_position_scheme, usable_positions
-from cache.model.language_model import LanguageModel
+from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment, Span
 

@@ -9,8 +9,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.parts import Text
+from cache.prompt.tokenizer import ModelTokenizer
 
 MARKERS = ("<|im_end|>", "<think>", "</think>", "<tool_call>", "[TOOL_CALLS]", "<｜User｜>")
 ORDINARY = ("  ", "Warmdesk", "\n\n")

@@ -23,11 +23,9 @@ from cache.attention.items import Chunk, KVView, VisibleRange
 from cache.attention.scoring import ScoredChunk
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Request
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena
+from cache.memory.arena import Arena, Extent
 from cache.model.language_model import LanguageModel
-from cache.native.decoder import rounded
-from cache.native.library import FLAGS, load_library, processor
+from cache.native.decoder import FLAGS, load_library, processor, rounded
 from cache.prompt.plan import Segment
 
 ROWS = 300
@@ -290,7 +288,7 @@ def processors(request: pytest.FixtureRequest, compiled: Path, monkeypatch: pyte
     if request.param == "x86-64-v4" and "avx512vl" not in processor():
         pytest.skip("a processor with shorter vectors")
     flags = [f"-march={request.param}" if flag == "-march=native" else flag for flag in FLAGS]
-    monkeypatch.setattr("cache.native.library.FLAGS", flags)
+    monkeypatch.setattr("cache.native.decoder.FLAGS", flags)
     return compiled / request.param
 
 
@@ -391,7 +389,7 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     compile_and_load = load_library.__wrapped__
     assert compile_and_load(tmp_path, torch.float32) is not None
     (kept,) = tmp_path.iterdir()
-    monkeypatch.setattr("cache.native.library.compile_library", None)
+    monkeypatch.setattr("cache.native.decoder.compile_library", None)
     assert compile_and_load(tmp_path, torch.float32) is not None
     assert list(tmp_path.iterdir()) == [kept]
 

@@ -20,9 +20,8 @@ from cache.errors import PromptError
 from cache.memory.disk import DiskTier
 from cache.memory.keys import segment_key
 from cache.memory.store import Store
-from cache.prompt.arrangement import Placement
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Segment, Span
+from cache.prompt.plan import Placement, Plan, Segment, Span
 from cache.prompt.tokenizer import CachingTokenizer
 
 TOLERANCE = 1e-4

@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 
 from app.cli.main import main
-from cache.engine.limits import Limits
+from cache.engine.request import Limits
 from cache.errors import CapacityError, PlanError
 from cache.memory.store import FIRST_COMPUTE_S, Cost
 from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, threads_each, write_costs
 from cache.planning.memory import SimulatedMemory
 from cache.planning.planning import Counted, fewest, plan_fleet
-from cache.planning.replica import Job, SimulatedReplica
 from cache.planning.routers import BY_CHANCE, BY_MODULES, BY_PREFIX, ROUTINGS, open_router
-from cache.planning.simulation import DiskContents, Fleet, Simulation
+from cache.planning.simulation import DiskContents, Fleet, Job, SimulatedReplica, Simulation
 from cache.planning.traffic import SimulatedRequest, TrafficShape, Zipfian, draw_requests, read_trace
 
 COSTS = PassCosts(

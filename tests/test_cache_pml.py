@@ -15,15 +15,12 @@ import pytest
 from pml_cases import Facts, case_of, facts_of
 
 from cache.errors import PMLError
+from cache.pml.binding import Registry
 from cache.pml.layout import lay_out
-from cache.pml.nodes import File, Module, Parameter, Role, Scaffold, Schema, Union
-from cache.pml.parser import parse_prompt, parse_schema, tidy
-from cache.pml.registry import Registry
-from cache.pml.rules import MAX_SLOT, RESERVED, check_schema
-from cache.pml.writer import write_prompt, write_schema
+from cache.pml.nodes import MAX_SLOT, RESERVED, File, Module, Parameter, Role, Scaffold, Schema, Union, check_schema
+from cache.pml.parser import parse_prompt, parse_schema, tidy, write_prompt, write_schema
 from cache.prompt.parts import Text
-from cache.prompt.roles import NAMED, Roles, RoleStrings
-from cache.prompt.tokenizer import WordTokenizer, run_tokens
+from cache.prompt.tokenizer import NAMED, Roles, RoleStrings, WordTokenizer, run_tokens
 
 
 def schema_of(body: str, attributes: str = "") -> str:

@@ -6,8 +6,7 @@ import pytest
 from pml_cases import Case, cases, deviations, facts_of
 
 from cache.errors import PMLError
-from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.writer import write_prompt, write_schema
+from cache.pml.parser import parse_prompt, parse_schema, write_prompt, write_schema
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case["id"])

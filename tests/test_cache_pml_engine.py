@@ -12,9 +12,9 @@ from tiny import CONFIGS, build, oracle_logits, stock
 from cache.engine.engine import Engine
 from cache.errors import PMLError
 from cache.memory.disk import DiskTier
+from cache.pml.binding import Registry
 from cache.pml.nodes import Module, Parameter, Prompt, Role, Scaffold, Schema, Union
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.registry import Registry
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan
 

@@ -20,10 +20,8 @@ from cache.errors import PMLError
 from cache.pml.binding import bind, module_segments
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Prompt, Schema
-from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.writer import write_prompt, write_schema
-from cache.prompt.roles import NAMED
-from cache.prompt.tokenizer import WordTokenizer
+from cache.pml.parser import parse_prompt, parse_schema, write_prompt, write_schema
+from cache.prompt.tokenizer import NAMED, WordTokenizer
 
 INPUTS = 10_000
 POSITIONS = 50_000

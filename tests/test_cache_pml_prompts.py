@@ -15,12 +15,10 @@ from cache.errors import PMLError
 from cache.pml.binding import Bound, bind, module_segments
 from cache.pml.layout import Layout, lay_out
 from cache.pml.nodes import Import, Prompt, Role
-from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.writer import write_prompt
+from cache.pml.parser import parse_prompt, parse_schema, write_prompt
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment
-from cache.prompt.roles import NAMED
-from cache.prompt.tokenizer import WordTokenizer
+from cache.prompt.tokenizer import NAMED, WordTokenizer
 
 DESK = """<schema name="desk">h1<module name="a">a1 a2 a3</module>
 <union><module name="short">s1</module><module name="long">l1 l2 l3 l4 l5</module></union>

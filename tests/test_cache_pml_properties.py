@@ -21,12 +21,10 @@ from cache.errors import PMLError
 from cache.pml.binding import Bound, bind, module_segments
 from cache.pml.layout import lay_out
 from cache.pml.nodes import Import, Prompt, Schema
-from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.writer import write_prompt, write_schema
+from cache.pml.parser import parse_prompt, parse_schema, write_prompt, write_schema
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan
-from cache.prompt.roles import NAMED
-from cache.prompt.tokenizer import Tokenizer, WordTokenizer
+from cache.prompt.tokenizer import NAMED, Tokenizer, WordTokenizer
 
 ROLES = NAMED["chatml"]
 TOLERANCE = 1e-4

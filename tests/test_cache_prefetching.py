@@ -12,8 +12,8 @@ from test_cache_forgetting import forget, nothing_left
 from test_cache_priority import LONG, a_core, ask, computed, encode, long_modules, run
 from tiny import build, make_segment, oracle_logits, stock
 
+from cache.engine.encoder import MOST_PREFETCHES, Prefetch
 from cache.engine.engine_core import EngineCore
-from cache.engine.prefetching import MOST_PREFETCHES, Prefetch
 from cache.engine.scheduler import LEAST_ROWS
 from cache.errors import CacheError
 from cache.memory.disk import DiskTier

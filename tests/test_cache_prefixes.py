@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tiny import slots_of
 
-from cache.memory.allocator import Extent, ExtentAllocator, part_of, total_length
+from cache.memory.arena import Extent, ExtentAllocator, part_of, total_length
 from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree, common_length, step_key
 
 CAPACITY = 400

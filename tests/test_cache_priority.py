@@ -17,8 +17,7 @@ from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoded, EncodeJob
 from cache.engine.engine import Engine
 from cache.engine.engine_core import PATIENCE_S, EngineCore
-from cache.engine.limits import Limits
-from cache.engine.request import Generation, Request
+from cache.engine.request import Generation, Limits, Request
 from cache.engine.scheduler import LEAST_ROWS
 from cache.engine.waiting import Waiting
 from cache.memory.arena import Arena

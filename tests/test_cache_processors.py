@@ -11,8 +11,8 @@ import torch
 
 from cache.errors import ModelError
 from cache.serving.engine_server import load_engine
+from cache.serving.messages import EngineSpec
 from cache.serving.processors import usable_processors
-from cache.serving.spec import EngineSpec
 
 
 @pytest.fixture(autouse=True)

@@ -17,12 +17,9 @@ from recording import Recorder, answer, running
 from tiny import build, oracle_logits, stock
 
 from cache.errors import PMLError
-from cache.pml.binding import module_segments
-from cache.pml.nodes import Import, Module, Parameter, Prompt, Schema, Union, walk
-from cache.pml.parser import parse_prompt, parse_schema
-from cache.pml.registry import Registry
-from cache.pml.rules import check_schema
-from cache.pml.writer import write_prompt, write_schema
+from cache.pml.binding import Registry, module_segments
+from cache.pml.nodes import Import, Module, Parameter, Prompt, Schema, Union, check_schema, walk
+from cache.pml.parser import parse_prompt, parse_schema, write_prompt, write_schema
 from cache.programs.prompt_program import MaxTokens, PromptProgram, prompt_program
 from cache.prompt.parts import Text
 

@@ -19,8 +19,7 @@ from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoder
 from cache.engine.engine import Engine
 from cache.engine.engine_core import EngineCore
-from cache.engine.limits import Limits
-from cache.engine.request import Generation, Request
+from cache.engine.request import Generation, Limits, Request
 from cache.engine.running import Running
 from cache.errors import CacheError, EngineStopped
 from cache.memory.disk import DiskTier

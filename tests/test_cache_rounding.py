@@ -14,9 +14,9 @@ from tiny import ByteTokenizer, build, make_segment, stock
 from cache.engine.request import Request
 from cache.errors import ModelError
 from cache.memory.keys import digest
-from cache.model import loading, rounding
+from cache.model import loading
 from cache.model.language_model import LanguageModel
-from cache.model.rounding import check_rounding, round_weights
+from cache.model.loading import check_rounding, round_weights
 from evals.rounded_weights import compare
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -105,12 +105,12 @@ def test_what_cannot_be_had_is_one_line_before_the_model_is_loaded(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     check_rounding("model", CUDA)
     check_rounding("int8", CPU)
-    monkeypatch.setattr(rounding, "find_spec", lambda name: object())
+    monkeypatch.setattr(loading, "find_spec", lambda name: object())
     check_rounding("int8", CUDA)
     with pytest.raises(ModelError, match=r'capability 8\.9 or higher, cuda:0 has 8\.6: set weights = "int8"'):
         check_rounding("fp8", CUDA)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     check_rounding("fp8", CUDA)
-    monkeypatch.setattr(rounding, "find_spec", lambda name: None)
+    monkeypatch.setattr(loading, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="needs torchao on a GPU: pip install torchao"):
         check_rounding("int8", CUDA)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cache.routing import affinity, holdings
-from cache.routing.affinity import Affinity, Wanted, Weights
-from cache.routing.ring import Ring
+from cache.routing import affinity
+from cache.routing.affinity import Affinity, Ring, Wanted, Weights
 
 THREE = ["a", "b", "c"]
 
@@ -116,7 +115,7 @@ def test_forgotten_modules_are_held_nowhere() -> None:
 
 def test_memory_is_bounded_without_reports_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {(affinity, "MOST_OPEN"): 50, (affinity, "MOST_SESSIONS"): 20}
-    limits |= {(holdings, "MOST_HELD"): 30, (affinity, "MOST_HELD"): 30}
+    limits |= {(affinity, "MOST_HELD"): 30}
     for (module, name), value in limits.items():
         monkeypatch.setattr(module, name, value)
     routing = router()

@@ -15,10 +15,9 @@ from cache.engine.engine_core import EngineCore
 from cache.engine.forgetting import ForgetJob
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Generation
-from cache.engine.row_scoring import RowScoring
 from cache.engine.running import PAGE
 from cache.engine.scheduler import LEAST_ROWS
-from cache.engine.waiting import Waiting
+from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError
 from cache.memory.keys import PUBLIC_TENANT
 

@@ -16,7 +16,7 @@ from cache.engine.scheduler import (
     schedule_alone,
 )
 from cache.engine.sequence import Sequence
-from cache.memory.allocator import Extent
+from cache.memory.arena import Extent
 
 ROW_S = 0.001
 WHOLE, DECODING = rows_within(PASS_S, ROW_S), rows_within(DECODING_PASS_S, ROW_S)

@@ -19,13 +19,12 @@ from cache.engine.request import Request
 from cache.errors import CacheError
 from cache.memory import shared
 from cache.memory.arena import Arena
-from cache.memory.disk import LoadFailed
-from cache.memory.module_header import ModuleHeader
+from cache.memory.disk import LoadFailed, ModuleHeader
 from cache.memory.shared import SharedTier
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Span
 from cache.serving.local_engine import LocalEngine, start_engine
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 
 ROWS = torch.arange(2 * 3 * 4 * 2 * 8, dtype=torch.float32).reshape(2, 3, 4, 2, 8)
 

@@ -14,12 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.errors import CapacityError
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena, Extent, KVShape
 from cache.memory.device import CacheEntry
-from cache.memory.disk import DiskTier, LoadFailed
+from cache.memory.disk import DiskTier, LoadFailed, ModuleHeader
 from cache.memory.kv_format import KVStorage
-from cache.memory.module_header import ModuleHeader
 from cache.memory.prefix_tree import PathStep, step_key
 from cache.memory.store import Lookup, Store
 from cache.prompt.plan import Segment

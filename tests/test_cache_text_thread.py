@@ -15,13 +15,11 @@ from test_cache_restart import RESTARTED, broken_once
 from tiny import ByteTokenizer, build
 from waiting import wait_until
 
-from cache.decoding.sampling import Sampling
-from cache.decoding.text_stream import TextStream
-from cache.engine.answer_text import AnswerText
+from cache.decoding.sampling import Sampling, TextStream
+from cache.engine.answer_text import AnswerText, TextDelivery, TextThread
 from cache.engine.engine import Engine
 from cache.engine.engine_core import EngineCore
 from cache.engine.request import Completion, Generation, Request
-from cache.engine.text_delivery import TextDelivery, TextThread
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineStopped
 from cache.memory.store import Store

@@ -16,12 +16,10 @@ from safetensors.torch import load_file, save_file
 from tiny import oracle_logits, stock
 
 from cache.errors import ModelError
-from cache.model.adapters import adapter_fingerprint, keep_base, merge_adapter
+from cache.model.loading import adapter_fingerprint, keep_base, merge_adapter
 from cache.prompt.plan import Plan, Segment, Span
 from cache.training.examples import TrainingExample, TrainingQuery, pack
-from cache.training.loss import divergence
-from cache.training.schedule import Schedule
-from cache.training.trainer import AdapterTraining, TrainingProgress
+from cache.training.trainer import AdapterTraining, Schedule, TrainingProgress, divergence
 
 PREFIX = tuple(b"You answer. ")
 MODULES = (tuple(b"Returns take 30 days."), tuple(b"Gift cards stay."), tuple(b"Shipping is free."))

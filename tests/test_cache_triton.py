@@ -26,9 +26,7 @@ from cache.attention.kernels import matmul
 from cache.attention.scoring import ScoredChunk
 from cache.gpu.choice import PassKinds
 from cache.gpu.tiles import TilePlan, plan_tiles
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena, KVShape
-from cache.memory.copies import Copies
+from cache.memory.arena import Arena, Copies, Extent, KVShape
 
 pytest.importorskip("triton", reason="needs pip install -e '.[gpu]'")
 

@@ -13,8 +13,7 @@ from app.domain.settings import Settings
 from cache.pml.binding import bind
 from cache.pml.layout import Layout, lay_out
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.prompt.roles import NAMED
-from cache.prompt.tokenizer import WordTokenizer
+from cache.prompt.tokenizer import NAMED, WordTokenizer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

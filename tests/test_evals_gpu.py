@@ -19,7 +19,7 @@ from app.cli.main import main
 from app.domain.errors import DeskError
 from cache.attention.forward_pass import Pass, Rotation
 from cache.attention.kernels import matmul
-from cache.prompt.model_tokenizer import ModelTokenizer
+from cache.prompt.tokenizer import ModelTokenizer
 from evals.gpu import child, correctness
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, RowPlan
 from evals.gpu.report import drawing_of, markdown, nothing_measured

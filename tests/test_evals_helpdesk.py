@@ -12,8 +12,7 @@ from desks import small_desk, write_pages
 
 from app.domain.answers import Outcome
 from app.domain.errors import DeskError
-from app.domain.samples import SAMPLE, sample_of, samples
-from app.domain.shipped import SHIPPED_DATA
+from app.domain.setting_values import SAMPLE, SHIPPED_DATA, sample_of, samples
 from evals.contradictions import contradictions, values
 from evals.fact_matching import holds_all, holds_fact, words
 from evals.helpdesk import measure_helpdesk

@@ -34,10 +34,9 @@ from evals.search_calibration import (
     fitted,
     judged_cases,
 )
-from retrieval.answerability.classifier import as_json, load_classifier
+from retrieval.answerability.classifier import JudgedStatements, as_json, load_classifier
 from retrieval.answerability.features import Candidate, QuestionFeatures, QuestionMeasures, StatementFeatures
-from retrieval.answerability.judge import JudgedStatements
-from retrieval.statements.statement import Statement
+from retrieval.statements.grouping import Statement
 
 NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
 PLAIN = replace(StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)}), trust=1.0)

@@ -11,9 +11,8 @@ from tiny import build
 
 from app.domain.errors import DeskError
 from cache.engine.engine import Engine
-from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text
-from cache.prompt.roles import NAMED
+from cache.prompt.tokenizer import NAMED, ChatTemplate
 from evals.markdown_sections import cell, read_section, table, write_section
 from evals.use_cases import UseCaseRow, markdown, measure_case, measure_model
 

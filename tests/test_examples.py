@@ -15,8 +15,7 @@ import pytest
 from cache.pml.binding import bind
 from cache.pml.layout import lay_out
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.prompt.roles import NAMED
-from cache.prompt.tokenizer import WordTokenizer
+from cache.prompt.tokenizer import NAMED, WordTokenizer
 
 Run = Callable[[str], str]
 ROOT = Path(__file__).parent.parent

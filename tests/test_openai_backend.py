@@ -15,18 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remote_engines import OK, PAGES, SPEC, engine_for, request, said
 
-from app.answering.quote import choices_of
+from app.answering.record import choices_of
 from app.knowledge.finder import RankedStatement
 from app.knowledge.prompts import PromptBuilder
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
+from cache.engine.request import Limits
 from cache.errors import CacheError, EngineFull, EngineStopped, PromptError, ServerFailed
 from cache.prompt.parts import Text
-from cache.remote.chat_server import ChatServer
-from cache.remote.events import data_of
-from cache.remote.failures import Refusal
+from cache.remote.chat_server import ChatServer, data_of
 from cache.remote.remote_engine import ASSUMED_CONTEXT, RemoteEngine
-from cache.remote.reply import usage_of
+from cache.remote.reply import Refusal, usage_of
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import STOP, TEMPLATE, TextTokenizer, messages_of
 

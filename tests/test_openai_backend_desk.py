@@ -19,19 +19,19 @@ from forgetting import NOTHING
 from quick_account import quick_account
 from typer.testing import CliRunner
 
-from app.api.replies import usage_reply
+from app.api.wire import usage_reply
 from app.cli.main import app as command_line
 from app.cli.reports import print_forgotten
 from app.desk.doctor import examine
 from app.desk.parts import remote_engine
 from app.desk.service import Service
+from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
-from app.domain.model_server import ModelServer, key_for, model_server
-from app.domain.plain import PlainOptions, Said
 from app.domain.reuse_words import reuse_line
+from app.domain.setting_values import ModelServer, key_for, model_server
 from app.domain.settings import Settings, load_settings
-from app.pml.run import run_prompt
-from app.storage.accounts import Accounts
+from app.pml.commands import run_prompt
+from app.storage.people import Accounts
 from app.web.rendering import render
 from app.web.server import create_app
 from cache.decoding.sampling import Sampling

@@ -21,26 +21,24 @@ from page_check import check
 from typer.testing import CliRunner
 from waiting import wait_until
 
-from app.access.keys import Keys
+from app.access.identity import COOKIE, Keys, new_account, new_token
 from app.access.limits import QuestionLimits
-from app.access.passwords import new_account
-from app.access.visitors import COOKIE, new_token
-from app.api.errors import KNOWN
 from app.api.metrics import Meter
+from app.api.wire import KNOWN
 from app.cli.demo import compare
 from app.cli.main import app as command_line
 from app.cli.reports import print_answer, print_batch
-from app.desk.batch_files import BatchQuestion
+from app.desk.batch import BatchQuestion
 from app.desk.json_output import batch_json
 from app.desk.service import Service
+from app.domain.answers import PlainOptions, Said
+from app.domain.callers import CUT
 from app.domain.errors import DeskError
-from app.domain.notices import CUT
-from app.domain.plain import PlainOptions, Said
 from app.domain.quality import FaqDraft
 from app.domain.reuse_words import reuse_line
-from app.storage.accounts import Accounts
-from app.web.charts import Axis, charts
+from app.storage.people import Accounts
 from app.web.chat_flow import ChatFlow, ChatView, Reader
+from app.web.dashboard import Axis, charts
 from app.web.rendering import render
 from app.web.server import create_app
 from cache.errors import CacheError

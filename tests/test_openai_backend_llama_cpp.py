@@ -13,11 +13,10 @@ import pytest
 from desks import finish, small_desk
 
 from app.desk.service import Service
+from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
-from app.domain.plain import PlainOptions, Said
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
-from cache.engine.request import Request
+from cache.engine.request import Limits, Request
 from cache.errors import PromptError
 from cache.prompt.parts import Text, TextModule
 from cache.remote.remote_engine import RemoteEngine

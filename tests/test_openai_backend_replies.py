@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from remote_engines import SPEC, engine_for, request, said
 
 from cache.decoding.sampling import Sampling
-from cache.engine.limits import Limits
+from cache.engine.request import Limits
 from cache.errors import CacheError, ServerFailed
-from cache.remote.thoughts import Thoughts
+from cache.remote.reply import Thoughts
 
 
 def pieces_of(text: str, cuts: list[int]) -> list[str]:

@@ -16,7 +16,10 @@ from evals.hashed_search import HashRanker
 from retrieval.answerability.classifier import (
     CODE,
     AnswerabilityClassifier,
+    JudgedStatements,
+    LogisticModel,
     as_json,
+    judge,
     load_classifier,
     rule_of_thumb,
 )
@@ -31,8 +34,6 @@ from retrieval.answerability.features import (
     candidates_of,
     terms_of,
 )
-from retrieval.answerability.judge import JudgedStatements, judge
-from retrieval.answerability.logistic import LogisticModel
 from retrieval.ranking.encoder import PassageToRead
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever

@@ -17,7 +17,7 @@ from retrieval.answerability.classifier import load_classifier
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Embedder
 from retrieval.search.sentence_embedder import SentenceEmbedder, languages_of_card
-from retrieval.search.windows import window_texts
+from retrieval.search.vector_index import window_texts
 
 PACKAGE = Path(__file__).parent.parent / "retrieval"
 

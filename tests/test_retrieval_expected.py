@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retrieval.answerability.expected_answer import agreement
+from retrieval.answerability.features import agreement
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from made_files import put, workbook
 
-from retrieval.documents.document import Document
-from retrieval.documents.splitting import split
+from retrieval.documents.document import Document, split
 from retrieval.loaders.load import load
-from retrieval.parsing.faq import faq_blocks
+from retrieval.parsing.rows import faq_blocks
 
 ROWS = [
     ["Question", "Answer", "Category", "Link"],

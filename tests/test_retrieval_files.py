@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.reading.files import find_files
-from retrieval.text.printing import printable
+from retrieval.text.terms import printable
 
 
 def names(paths: list[Path], root: Path) -> list[str]:

@@ -23,7 +23,7 @@ from made_files import (
 
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import SUPPORTED, load
-from retrieval.parsing.containers import parsing
+from retrieval.parsing.decoding import parsing
 from retrieval.reading.files import find_files
 from retrieval.reading.reader import FileReader
 

@@ -11,9 +11,8 @@ import pytest
 from retrieval.documents.document import content_hash
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
-from retrieval.search.vector_index import VectorIndex
-from retrieval.search.windows import WINDOWS_PER_PASSAGE as WINDOWS
-from retrieval.search.windows import passage_id, window_ids, window_texts
+from retrieval.search.vector_index import WINDOWS_PER_PASSAGE as WINDOWS
+from retrieval.search.vector_index import VectorIndex, passage_id, window_ids, window_texts
 
 
 def vectors(number: int, dimension: int = 8, seed: int = 0) -> Vectors:
@@ -108,7 +107,7 @@ def test_the_cosine_of_each_window_is_known() -> None:
 
 @pytest.mark.parametrize("largest", [4, 64])
 def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    monkeypatch.setattr("retrieval.search.segments.LARGEST", largest)
+    monkeypatch.setattr("retrieval.search.vector_index.LARGEST", largest)
     chance, there = random.Random(largest), dict[int, Vectors]()
     index, query = VectorIndex("hash", 8), vectors(1, seed=99)[0]
     for step in range(60):
@@ -132,7 +131,7 @@ def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch: pytes
 
 
 def test_which_of_equals_are_found_does_not_depend_on_the_order_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.search.segments.LARGEST", 8)
+    monkeypatch.setattr("retrieval.search.vector_index.LARGEST", 8)
     alike, better = np.repeat(vectors(1), 20, axis=0), vectors(1, seed=3)
     query = vectors(1)[0] + 2 * better[0]
     for seed in range(5):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import IndexDamaged
-from retrieval.search.keyword_files import LIST, fingerprint, load_keywords, save_keywords
-from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.keyword_index import LIST, KeywordIndex, fingerprint, load_keywords, save_keywords
 
 TEXTS = {1: ["return label", "return"], 2: ["无法退款 KM-450"], 5: ["", "voucher \ud800 x"]}
 QUERIES = ("returns", "km450", "退款 voucher", "the", "")
@@ -58,7 +57,7 @@ def test_a_folder_of_words_that_are_counted_differently_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_keywords(some(), tmp_path)
-    monkeypatch.setattr("retrieval.search.keyword_files.stem", lambda word: word[:4])
+    monkeypatch.setattr("retrieval.search.keyword_index.stem", lambda word: word[:4])
     fingerprint.cache_clear()
     try:
         with pytest.raises(IndexDamaged, match="counted differently"):

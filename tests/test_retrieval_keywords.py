@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.search.keyword_index import K1, B, KeywordIndex
-from retrieval.search.windows import WINDOWS_PER_PASSAGE as WINDOWS
+from retrieval.search.vector_index import WINDOWS_PER_PASSAGE as WINDOWS
 from retrieval.text.terms import asked_words, stem, words
 
 Texts = Mapping[int, Sequence[str]]
@@ -64,7 +64,7 @@ def test_updates_equal_an_index_from_scratch_and_leave_snapshots_alone(
     """With segments that are merged, and with segments that are too large for it."""
     for largest in (20_000, 3):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("retrieval.search.segments.LARGEST", largest)
+            patch.setattr("retrieval.search.vector_index.LARGEST", largest)
             check_history(history, query)
 
 
@@ -159,7 +159,7 @@ def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_
 
 
 def test_there_are_few_segments_whatever_is_added_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.search.segments.LARGEST", 64)
+    monkeypatch.setattr("retrieval.search.vector_index.LARGEST", 64)
     index = KeywordIndex()
     for id_ in range(300):
         index = index.updated([id_ - 200, id_ // 2], {id_: ["return label", "return"]})

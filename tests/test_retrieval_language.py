@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.text.language import language_of
+from retrieval.text.terms import language_of
 
 ROOT = Path(__file__).parent.parent
 QUESTIONS = {

@@ -10,7 +10,7 @@ import pytest
 from retrieval.documents.document import content_hash
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import FORMATS, SUPPORTED, load
-from retrieval.text.characters import readable
+from retrieval.text.terms import readable
 
 TEXT = (".htm", ".html", ".markdown", ".md", ".rst", ".txt")
 TABLES = (".csv", ".psv", ".tab", ".tsv")

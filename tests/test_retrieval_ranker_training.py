@@ -16,25 +16,28 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from app.desk.search_calibration import find_ranker
+from app.desk.calibration import find_ranker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.training.ranker import train
 from retrieval.ranking import training
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, StatementEncoder
-from retrieval.ranking.examples import (
+from retrieval.ranking.training import (
     FIRST,
     MADE,
     MOST_WORDS,
     PASSAGES,
     QUESTIONS,
     ExamplePassage,
+    RankerCard,
     TrainingQuestion,
+    all_scores,
     as_asked,
     batches,
     read_examples,
+    save_ranker,
+    train_ranker,
 )
-from retrieval.ranking.training import RankerCard, all_scores, save_ranker, train_ranker
 
 THINGS = ("lamp", "shoe", "cup", "bag", "chair", "table", "clock", "scarf")
 

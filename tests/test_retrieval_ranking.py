@@ -21,9 +21,8 @@ from retrieval.ranking.encoder import (
     RankerTokens,
     StatementEncoder,
 )
-from retrieval.ranking.scoring import Mixture
+from retrieval.ranking.scoring import Mixture, QuestionVectors, StatementVectors, long_form, short_form
 from retrieval.ranking.training import RankerCard, save_ranker
-from retrieval.ranking.vectors import QuestionVectors, StatementVectors, long_form, short_form
 from retrieval.search.embedding import Vectors
 
 NOISE = np.random.default_rng(3)

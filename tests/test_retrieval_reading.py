@@ -21,7 +21,7 @@ WILD = """
     import os, sys, time
     from retrieval.loaders import load as loaders
     from retrieval.reading import process as reading_process
-    from retrieval.loaders.plain_text import load_text
+    from retrieval.loaders.load import load_text
 
     def wild(data, path):
         match data.split()[0]:

@@ -14,8 +14,7 @@ from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import ALIKE, PassageHit, Query, Retriever
-from retrieval.search.vector_index import VectorIndex
-from retrieval.search.windows import passage_id, window_texts
+from retrieval.search.vector_index import VectorIndex, passage_id, window_texts
 
 HALF = 5e-4
 """What half precision changes in a cosine, at most."""

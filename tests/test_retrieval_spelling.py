@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.retriever import Spelling
 from retrieval.search.sentence_embedder import SentenceEmbedder
-from retrieval.search.spelling import Spelling
 
 WORDS = ["return", "tracking", "delivery", "refund", "warranty", "voucher", "gateway", "iphone", "450", "card", "退款"]
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.documents.cutting import cut
-from retrieval.documents.document import Block, Document, Passage
-from retrieval.documents.splitting import split
+from retrieval.documents.document import Block, Document, Passage, cut, split
 
 
 def words(text: str) -> int:

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from retrieval.statements.cut import statements_of
-from retrieval.statements.listing import LONGEST_LIST
-from retrieval.statements.statement import num_words
+from retrieval.statements.grouping import num_words
+from retrieval.statements.lines import LONGEST_LIST
 
 PAGE = ("Help",)
 

@@ -62,7 +62,7 @@ def test_both_languages_of_an_index_are_stemmed_by_their_own_rules(
     largest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one segment, and in one for each language."""
-    monkeypatch.setattr("retrieval.search.segments.LARGEST", largest)
+    monkeypatch.setattr("retrieval.search.vector_index.LARGEST", largest)
     index = index_of(*GERMAN).updated((), {3 + at: [text] for at, text in enumerate(ENGLISH)})
     assert len(index.segments) == (1 if largest > 1 else 2)
     assert {language for segment in index.segments for language in segment.languages} == {"de", "en"}

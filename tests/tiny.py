@@ -32,7 +32,7 @@ from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from cache.attention.items import Chunk, KVView
 from cache.attention.kernels import Kernel, flash_cpu, matmul
-from cache.memory.allocator import Extent
+from cache.memory.arena import Extent
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.prompt.plan import Plan, Segment

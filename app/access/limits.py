@@ -1,22 +1,45 @@
-"""How much one visitor, and one address, may ask of the desk.
+"""Moving windows of requests in memory, of so many askers at most. For callers that hold a lock of their own.
+
+How much one visitor, and one address, may ask of the desk.
 
 Kept in memory: a restart forgets it. Behind a proxy that is not in the setting `trusted_proxies` all visitors share one
 address, and its limits. Not covered: guessing of passwords (`login_rate`).
+
+The limit on guessing the admin password.
+
+How often somebody may do something: a token bucket for each asker (Turner, 1986), in memory alone.
 """
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil
+from typing import Final
 
 from limits import RateLimitItem, RateLimitItemPerMinute
+from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
-from app.access.windows import Windows
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+
+MOST_ASKERS = 10_000
+
+
+class Windows(MemoryStorage):
+    """The library's storage keeps all who ever asked; this one makes room. Whose window has ended goes first, then
+    who came first.
+    """
+
+    def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        """As that of the library."""
+        if key not in self.events and len(self.events) >= MOST_ASKERS:
+            ended = (known for known, requests in self.events.items() if not requests)
+            self.clear(next(ended, next(iter(self.events))))
+        return super().acquire_entry(key, limit, expiry, amount)
+
 
 VISITORS_AT_AN_ADDRESS = 5
 """As many times a visitor's limit are an address's: a household or an office may share one."""
@@ -82,3 +105,63 @@ class QuestionLimits:
 
     def _wait_s(self, limit: RateLimitItem, name: str) -> int:
         return max(1, ceil(self._limiter.get_window_stats(limit, name).reset_time - time.time()))
+
+
+FREE_FAILURES = 5
+WINDOW_S = 15 * 60
+
+
+class LoginRateLimiter:
+    """After five failures within a quarter of an hour an address has to wait until the oldest is that old.
+
+    Behind a proxy all clients share one address and therefore one limit. Kept in memory: a restart forgets it.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = MovingWindowRateLimiter(Windows())
+        self._limit = RateLimitItemPerMinute(FREE_FAILURES, WINDOW_S // 60)
+        self._lock = threading.Lock()
+
+    def attempt(self, address: str) -> int:
+        """Count a try as failed, ahead of the check; gives 0, or the seconds to wait if it is not allowed."""
+        with self._lock:
+            if self._limiter.hit(self._limit, address):
+                return 0
+            return max(1, ceil(self._limiter.get_window_stats(self._limit, address).reset_time - time.time()))
+
+    def succeeded(self, address: str) -> None:
+        """Forget the failures of an address."""
+        with self._lock:
+            self._limiter.clear(self._limit, address)
+
+
+MOST_BUCKETS: Final = 10_000
+"""Askers whose buckets are kept: who asked longest ago is forgotten, which fills his bucket."""
+
+
+class Rate:
+    """So many a second on average, and so many at once after a pause. Safe to use from any thread."""
+
+    def __init__(self, a_second: float, at_once: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._a_second, self._at_once, self._clock = a_second, at_once, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when they were counted
+        self._lock = threading.Lock()
+
+    def wait_s(self, who: str) -> float:
+        """Count one more: 0, or the seconds until it is allowed, and then it is not counted."""
+        with self._lock:
+            now = self._clock()
+            tokens, counted = self._buckets.get(who, (float(self._at_once), now))
+            tokens = min(self._at_once, tokens + (now - counted) * self._a_second)
+            wait_s = max(0.0, (1 - tokens) / self._a_second)
+            self._buckets[who] = (tokens if wait_s else tokens - 1, now)
+            self._buckets.move_to_end(who)
+            if len(self._buckets) > MOST_BUCKETS:
+                self._buckets.popitem(last=False)
+            return wait_s
+
+    def charge(self, who: str, tokens: int) -> None:
+        """Count so many more that were not asked for; there may be a debt of as many as there are at once."""
+        with self._lock:
+            left, counted = self._buckets.get(who, (float(self._at_once), self._clock()))
+            self._buckets[who] = (max(left - tokens, -self._at_once), counted)

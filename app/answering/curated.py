@@ -1,7 +1,7 @@
 """Questions that an agent answered already: a pair of the FAQ answers by itself, before search and without the model.
 
 It does so only for a question with the same telling words as one of the pair's wordings, and only if the two are at
-least as alike as the threshold (`app.knowledge.likeness`). Whatever is worded otherwise is searched for, and finds the
+least as alike as the threshold (`app.knowledge.finder`). Whatever is worded otherwise is searched for, and finds the
 FAQ's document like any other. Wordings are looked up by their telling words, so that the number of pairs does not
 matter. Not covered: writing pairs (`app.support.faq`).
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from app.domain.documents import StoredPassage
 from app.domain.quality import FAQ, FaqPair, NearestPair
 from app.domain.settings import Settings
-from app.knowledge.likeness import EmbeddedQuestion, Telling, embedded, likeness, telling
+from app.knowledge.finder import EmbeddedQuestion, Telling, embedded, likeness, telling
 from app.knowledge.search import Search
 from app.storage.faq import FaqStore, FaqVectors
 from app.storage.library import Library
@@ -22,7 +22,7 @@ from app.storage.library import Library
 log = logging.getLogger(__name__)
 
 THRESHOLD = 0.85
-"""The default of the setting `faq_threshold`. See `app.knowledge.likeness` for what it was chosen on."""
+"""The default of the setting `faq_threshold`. See `app.knowledge.finder` for what it was chosen on."""
 
 
 @dataclass(frozen=True, slots=True)

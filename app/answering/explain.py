@@ -1,12 +1,92 @@
-"""Why a question ends as it does: what search finds with all scores, and which rule decided. For those who look after
+"""Questions that an empty conversation offers: headings of the desk's own documents that the desk surely answers.
+
+Headings that are questions come before titles. One is offered only if the desk is sure of its answer and finds it in
+the document whose heading it is. No model is asked.
+
+Why a question ends as it does: what search finds with all scores, and which rule decided. For those who look after
 the desk; nothing is stored.
 """
 
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
 from app.answering.curated import CuratedAnswers
-from app.answering.decide import Decider, Decision, is_topic
-from app.answering.prepare import QuestionPreparer
+from app.answering.prepare import Decider, Decision, QuestionPreparer, is_topic
+from app.domain.errors import DeskError
 from app.domain.quality import FoundRow, SearchExplanation, StatementRow, Why
 from app.knowledge.finder import CANDIDATES, Finder
+from retrieval.text.terms import COMMON, asked_words, stem
+
+MOST = 4
+TRIED = 32
+"""Headings that are tried at most; each costs a search."""
+TELLING = 3
+"""Words that say what a question is about, which one must have at least."""
+LONGEST = 90
+"""Characters of an example."""
+
+Headings = Iterable[tuple[str, tuple[str, ...]]]
+
+
+class ExampleQuestions:
+    """The examples of a desk, looked for in the background. Safe to use from any thread."""
+
+    def __init__(self, headings: Callable[[], Headings], answered_from: Callable[[str], str | None]) -> None:
+        """headings, answered_from: see `example_questions`."""
+        self._headings, self._answered_from = headings, answered_from
+        self._lock = threading.Lock()
+        self._snapshot: object = None
+        self._found: list[str] = []
+
+    def for_snapshot(self, snapshot: object) -> list[str]:
+        """Those found in the documents as this snapshot of search has them; the first call looks for them and does not
+        wait.
+        """
+        with self._lock:
+            if self._snapshot is not snapshot:
+                self._snapshot, self._found = snapshot, []
+                threading.Thread(target=self._find, name="examples", daemon=True).start()
+            return self._found
+
+    def _find(self) -> None:
+        with suppress(DeskError):  # the desk was closed meanwhile
+            self._found = example_questions(self._headings(), self._answered_from)
+
+
+def example_questions(headings: Headings, answered_from: Callable[[str], str | None]) -> list[str]:
+    """headings: document and heading path of passages. answered_from: the document that surely answers a question."""
+    chosen: dict[str, str] = {}
+    for tried, (document, text) in enumerate(_candidates(headings)):
+        if len(chosen) == MOST or tried == TRIED:
+            break
+        if document not in chosen and answered_from(text) == document:
+            chosen[document] = text
+    return list(chosen.values())
+
+
+def _candidates(headings: Headings) -> Iterator[tuple[str, str]]:
+    paths = [(document, path) for document, path in headings if path]
+    questions = [(document, path[-1]) for document, path in paths if _is_question(path[-1])]
+    titles = [(document, path[0]) for document, path in paths]
+    for document, text in dict.fromkeys([*questions, *_spread(titles)]):
+        if len(text) <= LONGEST:
+            yield document, text.strip()
+
+
+def _is_question(heading: str) -> bool:
+    """Whether a heading is a question that is understood without its page: "How long do I have?" is not."""
+    if not heading.rstrip().endswith(("?", "？")):
+        return False
+    return len({stem(word) for word in asked_words(heading) if len(word) > 1} - COMMON) >= TELLING
+
+
+def _spread(titles: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Titles from all over the documents rather than from the first folder."""
+    once = list(dict.fromkeys(titles))
+    step = max(1, len(once) // TRIED)
+    return once[::step]
+
 
 STATEMENTS = 8
 """Statements that are listed."""

@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from itertools import groupby
 
-from app.answering.stream import engine_failed
-from app.domain.answers import AnswerTimings, AnswerUsage
+from app.answering.answering import engine_failed
+from app.domain.answers import AnswerTimings, AnswerUsage, PlainAnswer, PlainOptions, Said
 from app.domain.errors import DeskError
-from app.domain.plain import PlainAnswer, PlainOptions, Said
-from app.domain.served import Served
+from app.domain.statistics import Served
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Generation, Request
 from cache.errors import CacheError, PromptError
-from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text
+from cache.prompt.tokenizer import ChatTemplate
 from cache.serving.interface import EngineInterface
 
 MOST_TOKENS = 512

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.answering.answering import Answering
-from app.answering.past import with_agents
-from app.knowledge.in_flight import InFlight
+from app.answering.prepare import with_agents
+from app.knowledge.warm import InFlight
 from app.storage.history import History
 from cache.prompt.plan import Segment
 from cache.serving.interface import Cancellable, EngineInterface

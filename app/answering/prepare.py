@@ -1,26 +1,243 @@
-"""From a question to its decision and prompt plan. Nothing is computed by the model, and nothing is recorded."""
+"""What was said before, as the next prompt and the next search need it.
+
+A conversation's past as the caller sends it, where the desk has not stored it: OpenAI's clients send it back whole.
+
+Of what the desk said, only the part that came from documents belongs in the next prompt, as with a stored past. Its own
+words (that it is not certain, that it found nothing, a question back, small talk) are recognised and left out.
+
+How a question ends, decided before anything is computed: answered, unsure, nothing, or small talk.
+
+Search says how likely the documents answer; two thresholds make three outcomes of it. Greetings and the like need no
+search, and a message too vague to search for gets one question back. Not covered: the words (`app.replies`), and an
+answer of the model that turns out to be a refusal (`check`).
+
+From a question to its decision and prompt plan. Nothing is computed by the model, and nothing is recorded.
+"""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby, pairwise
 
-from app.answering.curated import CuratedAnswers
-from app.answering.decide import Decider, Decision
+from app.answering.checking import composed
+from app.answering.curated import CuratedAnswer, CuratedAnswers
+from app.domain.answers import BETWEEN, Outcome, Said, from_documents
+from app.domain.callers import OLDER_TURNS_LEFT_OUT
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
-from app.domain.lengths import check_length
-from app.domain.notices import OLDER_TURNS_LEFT_OUT
+from app.domain.lengths import LONGEST_PAST, check_length
 from app.domain.settings import Settings
-from app.knowledge.finder import Finder, FoundPassage, SearchResults
+from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults, may_stand_alone
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.privacy.redaction import redact
+from app.replies.replies import all_texts, contact_links, heard, human_text, nothing_text, texts_in, vague_text
 from app.storage.history import PastMessage
 from app.storage.library import Library
 from cache.errors import PromptError
 from cache.prompt.plan import Plan
 from cache.serving.interface import EngineInterface
 from retrieval.documents.document import with_headings
+from retrieval.text.sentences import as_said
+from retrieval.text.terms import COMMON, asked_words, language_of, stem
+
+
+def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
+    """The messages as turns of a customer and the desk, oldest first. What agents wrote counts as an answer, as plain
+    text: it belongs to everything that was asked since the last answer, and stands in place of one that found nothing.
+    """
+    past: list[PastMessage] = []
+    for message, before in zip(stored, [None, *stored], strict=False):
+        if message.role != "agent":
+            past.append(message)
+        elif before is not None and before.role == "agent":
+            past[-1] = replace(past[-1], text=f"{past[-1].text}\n\n{message.text}")
+        else:
+            if past and past[-1].role == "assistant" and not past[-1].text:
+                past.pop()
+            asked: list[str] = []
+            while past and past[-1].role == "user":
+                asked.insert(0, past.pop().text)
+            if asked:
+                past.append(PastMessage(role="user", text="\n".join(asked)))
+            past.append(PastMessage(role="assistant", text=message.text))
+    return past
+
+
+def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
+    """The messages as the next prompt needs them. Neighbours of one role are one message; system messages are left out,
+    because the desk has a system text of its own.
+    """
+    spoken = [one for one in latest(messages) if one.role != "system"]
+    past: list[PastMessage] = []
+    question = ""
+    for role, same in groupby(spoken, lambda one: one.role):
+        text = "\n\n".join(one.text.strip() for one in same)
+        if role == "user":
+            if len(text) > settings.max_question_chars:  # it was refused when it was asked
+                question = ""
+                continue
+            question = redact(text) if settings.redact else text
+            past.append(PastMessage(role=role, text=question))
+        else:
+            outcome = outcome_of(question, text, settings)
+            past.append(PastMessage(role=role, text=from_documents(text, outcome), outcome=outcome))
+    return past
+
+
+def latest(messages: Sequence[Said]) -> Sequence[Said]:
+    """The last messages that have `LONGEST_PAST` characters together, whole."""
+    room = LONGEST_PAST
+    for place in range(len(messages) - 1, -1, -1):
+        room -= len(messages[place].text)
+        if room < 0:
+            return messages[place + 1 :]
+    return messages
+
+
+def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
+    """How an earlier question ended, by the words of the answer."""
+    small_talk = heard(question, language_of(question))
+    if small_talk is not None and small_talk.kind != "vague":
+        return "smalltalk"
+    if any(said.startswith(words) for words in (settings.refusal_text, *own_words("nothing"))):
+        return "nothing"
+    if any(said.startswith(words) for words in (*own_words("unsure"), *own_words("vague"))):
+        return "unsure"
+    return "answered"
+
+
+def own_words(name: str) -> Iterator[str]:
+    """How one of the desk's own texts begins, in each language."""
+    for texts in all_texts().values():
+        yield texts.says[name].partition("{")[0].partition(BETWEEN)[0]
+
+
+TOPICS = 3
+"""How many topics a question back names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """results: what was searched, as far as the answer may use it. says: the desk's own words: the whole answer, or if
+    `asks_model` the line before what the documents say (empty where the desk is sure). nothing: what to say if the
+    model finds no answer after all. faq: the number of the pair that answers by itself.
+    """
+
+    outcome: Outcome
+    results: SearchResults
+    says: str = ""
+    asks_model: bool = False
+    nothing: str = ""
+    faq: int | None = None
+
+    @property
+    def statements(self) -> list[RankedStatement]:
+        """What is shown of the documents, best first."""
+        texts = {one.passage.id: one.passage.text for one in self.results.passages}
+        return composed(self.results.statements, texts, sure=self.outcome != "unsure")
+
+
+class Decider:
+    """Decides by the settings, and where they leave it open, by what was fitted for the embedder."""
+
+    def __init__(self, settings: Settings, finder: Finder, curated: CuratedAnswers | None = None) -> None:
+        """curated: the FAQ; None for what is measured without it."""
+        self._settings, self._finder, self._curated = settings, finder, curated
+
+    def decide(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Decision:
+        """Search where it is needed, and decide. A follow-up is also searched together with the question before it."""
+        with self._finder.one_question():
+            return self._decided(question, past, collections)
+
+    def _decided(self, question: str, past: Sequence[PastMessage], collections: Sequence[str]) -> Decision:
+        earlier = earlier_question(past)
+        language = language_of(question, "en" if earlier is None else language_of(earlier))
+        stands_alone = earlier is None or may_stand_alone(question)
+        if self._curated is not None and stands_alone and (found := self._curated.answer(question, collections)):
+            return _from_faq(found)
+        find = partial(self._finder.find, count=self._settings.passages, collections=collections)
+        said = heard(question, language)
+        if said is not None and said.kind != "vague":
+            says = texts_in(said.language).says
+            if said.kind != "human":
+                return Decision(outcome="smalltalk", results=NOTHING, says=says[said.kind])
+            if contact_links(self._settings):
+                return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, said.language))
+            return self._contact_page(find(says["contact_question"]), said.language)
+        results = find(question, earlier=earlier)
+        if said is not None and earlier is None and results.passages:
+            return _question_back(results, said.language)
+        nothing = nothing_text(self._settings, language)
+        if not results.passages or results.relevance < self.refuse_below:
+            return Decision(outcome="nothing", results=results, says=nothing)
+        if results.relevance >= self.answer_above:
+            return Decision(outcome="answered", results=results, asks_model=True, nothing=nothing)
+        if not results.statements or (earlier is None and is_topic(question)):
+            return _question_back(results, language)
+        lead = texts_in(language).says["unsure"]
+        return Decision(outcome="unsure", results=results, says=lead, asks_model=True, nothing=nothing)
+
+    @property
+    def refuse_below(self) -> float:
+        """Chance that the documents answer, below which the desk says that they do not."""
+        own = self._settings.refuse_below
+        return self._finder.classifier.threshold if own is None else own
+
+    @property
+    def answer_above(self) -> float:
+        """Chance from which on it is sure."""
+        own = self._settings.answer_above
+        return self._finder.classifier.certain if own is None else own
+
+    def _contact_page(self, results: SearchResults, language: str) -> Decision:
+        """What the documents say about reaching a person, if they surely do."""
+        if not results.statements or results.relevance < self.answer_above:
+            return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
+        best = results.statements[0].text
+        holding = [one for one in results.passages if best in one.passage.text] or results.passages
+        says = human_text(self._settings, language, as_said(best))
+        return Decision(outcome="smalltalk", results=replace(results, passages=tuple(holding[:1])), says=says)
+
+
+def earlier_question(past: Sequence[PastMessage]) -> str | None:
+    """The last question that was not small talk."""
+    small_talk = False
+    for message in reversed(past):
+        if message.role == "assistant":
+            small_talk = message.outcome == "smalltalk"
+        elif not small_talk:
+            return message.text
+    return None
+
+
+def is_topic(question: str) -> bool:
+    """Whether a question names one thing ("delivery") and asks nothing about it; a code or a model asks enough."""
+    terms = {stem(word) for word in asked_words(question)} - COMMON
+    return len(terms) == 1 and not any(map(str.isdigit, question))
+
+
+def _from_faq(curated: CuratedAnswer) -> Decision:
+    found = tuple(
+        FoundPassage(passage=one, score=curated.nearest.likeness, cosine=curated.nearest.likeness)
+        for one in curated.passages
+    )
+    results = replace(NOTHING, passages=found, found=found, relevance=1.0)
+    return Decision(outcome="answered", results=results, says=curated.pair.answer, faq=curated.pair.id)
+
+
+def _question_back(results: SearchResults, language: str) -> Decision:
+    topics = topics_of(results.passages)
+    shown = replace(results, passages=tuple(topics.values()))
+    return Decision(outcome="unsure", results=shown, says=vague_text(list(topics), language))
+
+
+def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
+    """What passages are about, the nearest first: the titles of their documents, or within one its headings."""
+    by_title = {one.passage.title or one.passage.document: one for one in reversed(found)}
+    if len(by_title) == 1:
+        by_title = {(one.passage.heading_path or (one.passage.title,))[-1]: one for one in reversed(found)}
+    return dict(list(reversed(by_title.items()))[:TOPICS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

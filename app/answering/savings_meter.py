@@ -2,8 +2,8 @@
 waits, and both runs are compared.
 
 The second run has the same prompt at the same position ids, with full attention: it is what the answer would have
-taken, and what it would have said. Not covered: how the engine computes it beside its work (`cache.engine.idle_run`),
-what the samples say together (`app.desk.savings`).
+taken, and what it would have said. Not covered: how the engine computes it beside its work (`cache.engine.restarts`),
+what the samples say together (`app.desk.overview`).
 """
 
 import logging
@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from rapidfuzz.distance import Levenshtein
 
 from app.domain.errors import DeskError
-from app.domain.savings import SavingsSample
+from app.domain.statistics import SavingsSample
 from cache.engine.request import Completion, Generation, Request
 from cache.errors import CacheError, EngineBusy, EngineStopped
 from cache.serving.interface import EngineInterface

@@ -10,17 +10,24 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from app.access.identity import caller_of
-from app.access.keys import Keys
-from app.api.callers import count, owner_of
-from app.api.errors import ApiError, ApiRoute, told
-from app.api.replies import DESK, SYSTEM_LEFT_OUT, ChatReply, desk_fields, event, plain_fields
-from app.api.running import RunningAnswer
-from app.api.wire import ChatRequest, Message
+from app.access.identity import Keys, caller_of
+from app.api.running import RunningAnswer, count, owner_of
+from app.api.wire import (
+    DESK,
+    SYSTEM_LEFT_OUT,
+    ApiError,
+    ApiRoute,
+    ChatReply,
+    ChatRequest,
+    Message,
+    desk_fields,
+    event,
+    plain_fields,
+    told,
+)
 from app.desk.interface import Desk
-from app.domain.answers import Answer
+from app.domain.answers import Answer, PlainAnswer, PlainOptions, Said
 from app.domain.callers import Caller
-from app.domain.plain import PlainAnswer, PlainOptions, Said
 
 SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 

@@ -20,9 +20,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.access.identity import caller_of
-from app.api.errors import ApiError, ApiRoute
+from app.api.wire import ApiError, ApiRoute
 from app.desk.interface import Desk
-from app.domain.served import Load, Served
+from app.domain.statistics import Load, Served
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),

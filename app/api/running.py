@@ -1,16 +1,45 @@
-"""An answer that is generated in a thread of its own and read by the event loop, which never waits for the engine.
+"""Whose conversations a request is about. Who sends it was found by the guard, which also checked what it may do.
+
+An answer that is generated in a thread of its own and read by the event loop, which never waits for the engine.
 
 Who leaves stops the answer at once; what there is of it is stored by the thread, as with any other. Threads of their
 own, because those of the framework are few and would all be taken by long answers.
 """
 
 import asyncio
+import hashlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
+from app.access.identity import Keys
+from app.api.wire import ApiError
+from app.domain.callers import Caller
 from app.domain.logs import in_request
+
+_KEY = "k-"
+
+
+def owner_of(caller: Caller, user: str | None) -> str:
+    """Whose conversations: the caller's, or those of one of its own users. user: OpenAI's field; any text. Only keys
+    speak for others.
+    """
+    if not user or not caller.owner.startswith(_KEY):
+        return caller.owner
+    return f"{caller.owner}-{hashlib.sha256(user.encode('utf-8', 'replace')).hexdigest()[:16]}"
+
+
+def count(caller: Caller, keys: Keys) -> None:
+    """Count a request that costs something. Raises ApiError when the key has sent too many within a minute."""
+    if wait_s := keys.seconds_to_wait(caller):
+        raise ApiError(
+            429,
+            f"this key has sent as many requests as it may in a minute: try again in {wait_s} s",
+            "rate_limit_exceeded",
+            headers={"retry-after": str(wait_s)},
+        )
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

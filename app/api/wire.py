@@ -1,14 +1,176 @@
-"""What programs send: the bodies of the API's requests, as OpenAI names their fields.
+"""Errors as OpenAI's clients know them: {"error": {message, type, param, code}} with the right status.
+
+Only what a caller may know leaves here: errors of the desk that are listed below, each in words that fit a caller;
+everything else is one line, and the log says more.
+
+What programs send: the bodies of the API's requests, as OpenAI names their fields.
 
 Fields that OpenAI knows and that change nothing here are accepted and ignored (`seed` of the desk, `metadata`, ...);
 those whose absence would change what the caller gets are refused by name. Not covered: what is sent back (`replies`).
+
+The JSON that is sent back, as OpenAI names its fields; what only a desk has stands below the key "warmdesk".
+
+Paths of documents never leave: a document is known by its id and the last part of its name.
 """
 
+import base64
+import json
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from starlette.exceptions import HTTPException
 
+from app.domain.answers import (
+    Answer,
+    AnswerTimings,
+    AnswerUsage,
+    ConversationSummary,
+    Embedded,
+    ModelNames,
+    PlainAnswer,
+    Turn,
+)
+from app.domain.callers import Caller
+from app.domain.documents import StoredDocument, Vectors
+from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
+from app.domain.logs import request_id
+
+log = logging.getLogger(__name__)
+
+BUSY_S = 5
+"""Seconds after which a caller may try again when the desk was busy."""
+UNEXPECTED = "something went wrong on our side"
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "requests",
+    500: "server_error",
+    503: "server_error",
+}
+"""OpenAI's name for the kind of an error, by status; for all others it is invalid_request_error."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How a DeskError is told. message: in place of its own, which names settings or commands. code: OpenAI's name, if
+    it has one.
+    """
+
+    status: int
+    message: str | None = None
+    code: str | None = None
+
+
+KNOWN = {
+    "question-empty": _Known(400, "the last message is empty: write a question"),
+    "question-too-long": _Known(400, code="context_length_exceeded"),
+    "context-full": _Known(400, "the question is too long for the model: shorten it", "context_length_exceeded"),
+    "prompt-too-long": _Known(400, code="context_length_exceeded"),
+    "bad-messages": _Known(400),
+    "bad-feedback": _Known(400),
+    "bad-name": _Known(400),
+    "unreadable": _Known(400),
+    "upload-too-large": _Known(413),
+    "conversation-unknown": _Known(404, "there is no such conversation"),
+    "no-such-conversation": _Known(404, "there is no such conversation"),
+    "no-such-message": _Known(404, "there is no such answer"),
+    "too-many": _Known(409, "there are too many conversations: delete some first"),
+    "with-person": _Known(409, "a person answers this conversation: send to /v1/handoffs/ID/messages"),
+    "handoff-off": _Known(409, "no person steps in at this desk"),
+    "outside-hours": _Known(409, "nobody answers now: send an e-mail address"),
+    "bad-email": _Known(400),
+    "document-unknown": _Known(404, "there is no such document"),
+    "ingestion-running": _Known(503, "documents are being taken in already: try again when that is done"),
+    "engine-full": _Known(429, "the desk is busy: try again soon", "rate_limit_exceeded"),
+    "engine": _Known(503, "the desk cannot answer now: try again soon"),
+    "no-answer": _Known(503, "the answer was stopped before it began"),
+}
+"""What callers may learn of, by the code of the DeskError."""
+_NO_DATABASE = _Known(503, "the desk is busy: try again soon")
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """A request that is answered with an error. param: the field at fault. headers: sent as well."""
+
+    status: int
+    message: str
+    code: str | None = None
+    param: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON that is sent."""
+        kind = TYPES.get(self.status, "invalid_request_error")
+        told = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": {**told, **({"request_id": id_} if (id_ := request_id()) else {})}}
+
+    @property
+    def response(self) -> JSONResponse:
+        """The answer to the request."""
+        return JSONResponse(self.document, self.status, headers={"cache-control": "no-store", **self.headers})
+
+
+def told(error: Exception) -> ApiError:
+    """An error in words for a caller."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    if isinstance(error, HTTPException):  # of the framework: a body that is no text, a form that is none
+        return ApiError(error.status_code, str(error.detail), "invalid_request")
+    if not isinstance(error, DeskError) or (known := _known(error)) is None:
+        log.error("a request of the API failed", exc_info=error)
+        return ApiError(500, UNEXPECTED)
+    headers = {"retry-after": str(BUSY_S)} if known.status in (429, 503) else {}
+    return ApiError(known.status, known.message or str(error), known.code or error.code, headers=headers)
+
+
+def _known(error: DeskError) -> _Known | None:
+    if error.is_of_database:
+        if not error.is_away:
+            log.warning("%s", error)
+        return _NO_DATABASE
+    return KNOWN.get(error.code)
+
+
+def _invalid(error: RequestValidationError) -> ApiError:
+    """The first of the mistakes in a body or its address. Pydantic's words, without its own prefix."""
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    if first["type"] == "json_invalid":
+        return ApiError(400, "the body is not JSON", "invalid_json")
+    message = first["msg"].removeprefix("Value error, ")
+    where = ".".join(place)
+    return ApiError(400, f"{where}: {message}" if where else message, "invalid_value", where or None)
+
+
+class ApiRoute(APIRoute):
+    """A route whose errors are told as above."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of FastAPI, within what tells errors."""
+        handle = super().get_route_handler()
+
+        async def telling(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Exception as error:  # outermost: whatever fails becomes an answer
+                return told(error).response
+
+        return telling
+
 
 MOST_MESSAGES, MOST_PARTS = 1000, 1000
 MOST_INPUTS = 256
@@ -83,9 +245,9 @@ class ChatRequest(BaseModel):
     @model_validator(mode="after")
     def _supported(self) -> "ChatRequest":
         given: dict[str, Any] = self.model_extra or {}
-        for field, why in UNSUPPORTED.items():
-            if given.get(field):
-                raise ValueError(f"{field}: {why}")
+        for name, why in UNSUPPORTED.items():
+            if given.get(name):
+                raise ValueError(f"{name}: {why}")
         kind = given.get("response_format")
         if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
             raise ValueError("response_format: only text is supported")
@@ -160,3 +322,170 @@ class HandoffMessage(BaseModel):
 
     message: Annotated[str, Field(min_length=1, max_length=10_000)]
     user: Annotated[str | None, Field(max_length=512)] = None
+
+
+DESK = "warmdesk"
+"""The name under which the whole desk is a model, and of the field for what only a desk has."""
+SYSTEM_LEFT_OUT = "The desk has instructions of its own: the system messages were left out."
+
+
+def file_name(path: str) -> str:
+    """The last part of a document's path."""
+    return PurePath(path.replace("\\", "/")).name
+
+
+def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
+    """Where the tokens came from. cached_tokens = session + prefix + module; null where a model's server elsewhere does
+    not say.
+    """
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens if usage.is_reuse_known else None,
+            "session": usage.session,
+            "prefix": usage.prefix,
+            "module": usage.module,
+        },
+    }
+
+
+def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:
+    """Milliseconds of each stage. How long search and memory take says what others have used lately: only keys of the
+    scope admin see them exactly.
+    """
+    shown = asdict(timings)
+    if "admin" not in caller.scopes:
+        shown |= {stage: round(shown[stage], -1) for stage in ("retrieve", "load")}
+    return shown
+
+
+def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> dict[str, Any]:
+    """What only an answer of the desk has. notice: one more."""
+    notices = [one for one in (answer.notice, notice) if one]
+    return {
+        "conversation_id": answer.conversation_id,
+        "message_id": answer.message_id,
+        "outcome": answer.outcome,
+        "sources": [{**asdict(one), "document": file_name(one.document)} for one in answer.citations],
+        "modules": [{**asdict(one), "document": file_name(one.document)} for one in answer.modules],
+        "timings_ms": times(answer.timings, caller),
+        "policy": answer.policy,
+        "exact": answer.exact,
+        "grounding": answer.grounding,
+        "notice": " ".join(notices) or None,
+    }
+
+
+def plain_fields(answer: PlainAnswer, caller: Caller) -> dict[str, Any]:
+    """What is known of an answer of the language model alone."""
+    return {"timings_ms": times(answer.timings, caller)}
+
+
+class ChatReply:
+    """The documents of one chat completion. id: of the reply; created: seconds since 1970."""
+
+    def __init__(self, id: str, created: int, model: str) -> None:
+        self._common = {"id": id, "created": created, "model": model}
+
+    def whole(self, text: str, finish_reason: str, usage: AnswerUsage, extra: dict[str, Any]) -> dict[str, Any]:
+        """The reply in one piece."""
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+        return {
+            **self._common,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": usage_reply(usage),
+            DESK: extra,
+        }
+
+    def piece(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> str:
+        """An event with a piece of the text; more: further fields."""
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        return event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
+
+    def usage(self, usage: AnswerUsage) -> str:
+        """The last event, without a choice."""
+        chunk = {**self._common, "object": "chat.completion.chunk", "choices": []}
+        return event({**chunk, "usage": usage_reply(usage)})
+
+
+def event(document: dict[str, Any]) -> str:
+    """A server-sent event."""
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
+
+
+def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
+    """What there is to name as `model`. started: seconds since 1970."""
+    kinds = ((DESK, "desk"), (names.language, "language"), (names.embedder, "embedding"))
+    return [{"id": name, "object": "model", "created": started, "owned_by": DESK, "kind": kind} for name, kind in kinds]
+
+
+def embeddings_reply(embedded: Embedded, model: str, *, in_base64: bool) -> dict[str, Any]:
+    """Vectors in the order of their texts. in_base64: as little-endian float32."""
+    data = [
+        {"object": "embedding", "index": number, "embedding": _vector(row, in_base64)}
+        for number, row in enumerate(embedded.vectors)
+    ]
+    usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
+    return {"object": "list", "data": data, "model": model, "usage": usage}
+
+
+def _vector(row: Vectors, in_base64: bool) -> str | list[float]:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else [float(x) for x in row]
+
+
+def document_reply(document: StoredDocument) -> dict[str, Any]:
+    """A document as it is listed."""
+    return {
+        "id": str(document.id),
+        "object": "document",
+        "name": file_name(document.path),
+        "title": document.title,
+        "collection": document.collection,
+        "passages": document.num_passages,
+        "loaded_at": document.loaded_at.isoformat(),
+        "content_hash": document.content_hash,
+    }
+
+
+def summary_reply(summary: ConversationSummary) -> dict[str, Any]:
+    """A conversation as it is listed."""
+    return {
+        "id": summary.id,
+        "object": "conversation",
+        "title": summary.title,
+        "updated": summary.updated.isoformat(),
+        "messages": summary.turns,
+    }
+
+
+def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
+    """A message of a stored conversation; an answer with what only a desk has."""
+    message: dict[str, Any] = {
+        "id": turn.message_id,
+        "role": turn.role,
+        "content": turn.text,
+        "created": turn.created.isoformat(),
+    }
+    if turn.answer is not None:
+        message |= {"feedback": turn.feedback, "usage": usage_reply(turn.answer.usage)}
+        message[DESK] = desk_fields(turn.answer, caller)
+    return message
+
+
+def listed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A list as OpenAI sends one."""
+    return {"object": "list", "data": list(rows)}
+
+
+def seconds(moment: datetime) -> int:
+    """Seconds since 1970."""
+    return int(moment.timestamp())
+
+
+def not_found(what: str) -> ApiError:
+    """There is no such thing, or it is somebody else's."""
+    return ApiError(404, f"there is no such {what}", f"{what}-unknown")

@@ -17,8 +17,8 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, both
-from app.domain.samples import sample_of
-from cache.remote.without_modules import ELSEWHERE
+from app.domain.setting_values import sample_of
+from cache.remote.remote_engine import ELSEWHERE
 
 
 def run_demo(service: Service, documents: Path) -> None:

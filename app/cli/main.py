@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import typer
 
-from app.cli import access, answers, backup, bench, documents, keys, measure, operate, plan, pml, sync, train, visitors
+from app.cli import answers, bench, documents, measure, operate, people, plan, pml
 from app.cli.errors import INTERRUPTED, explain, fail, known_error
 from app.domain.errors import DeskError
 from cache.engine.log_lines import write_log
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A customer-service desk whose language model has already read your documents.",
 )
-for subject in (documents, sync, answers, operate, backup, access, keys, visitors, bench, measure, plan, train, pml):
+for subject in (documents, answers, operate, people, bench, measure, plan, pml):
     app.add_typer(subject.commands)
 
 

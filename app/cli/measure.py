@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 from app.cli.options import Common, open_service, progress_line, takes
+from app.domain.setting_values import SHIPPED_DATA
 from app.domain.settings import load_settings
-from app.domain.shipped import SHIPPED_DATA
 
 commands = typer.Typer()
 evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
@@ -201,7 +201,7 @@ def calibrate_search(
     write: Annotated[Path | None, typer.Option(help="File to write; default: search.json in the data folder.")] = None,
 ) -> None:
     """Fit what search judges by: when to answer, when to refuse, and which statement answers."""
-    from app.desk.search_calibration import SEARCH_FILE, write_classifier
+    from app.desk.calibration import SEARCH_FILE, write_classifier
     from evals.search_calibration import calibrate
 
     found = calibrate(common.settings, data, documents or [], report=progress_line)

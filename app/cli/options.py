@@ -19,7 +19,7 @@ from app.domain.settings import Settings, load_settings
 from cache.engine.log_lines import write_log
 
 if TYPE_CHECKING:
-    from app.access.administration import Administration
+    from app.access.identity import Administration
     from app.cli.running_desk import RunningDesk
     from app.desk.changes import Changes
 
@@ -95,7 +95,7 @@ def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -
     """A service that may write: the data folder is locked while it is open. is_served: its engine may have a process of
     its own.
     """
-    from app.desk.disk_room import make_room
+    from app.desk.repeating import make_room
     from app.desk.service import Service
     from app.storage.lock import lock_data_folder
 
@@ -124,7 +124,7 @@ def open_reader(settings: Settings) -> Iterator[Any]:
 def recorded(service: Any) -> "Changes":
     """Changes of a service that are written to its audit log."""
     from app.desk.changes import Changes
-    from app.storage.audit import Audit
+    from app.storage.people import Audit
 
     return Changes(service, Audit(service.database).record, COMMAND_LINE)
 
@@ -134,12 +134,10 @@ def open_administration(settings: Settings) -> "Iterator[Administration]":
     """Accounts and keys of a desk, also of a running one, which looks them up in the database each time. Raises
     DeskError.
     """
-    from app.access.administration import Administration
-    from app.access.keys import Keys
-    from app.storage.accounts import Accounts
-    from app.storage.audit import Audit
+    from app.access.identity import Administration, Keys
     from app.storage.database import open_database
     from app.storage.lock import is_locked, lock_data_folder
+    from app.storage.people import Accounts, Audit
 
     is_served = is_locked(settings.data_dir)
     with (

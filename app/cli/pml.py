@@ -1,11 +1,65 @@
-"""The commands `warmdesk pml ...`: check and run schemas and prompts, advise on them, export the documents as PML."""
+"""What `warmdesk pml ...` prints for people, of the JSON documents that `app.pml` makes.
 
+The commands `warmdesk pml ...`: check and run schemas and prompts, advise on them, export the documents as PML.
+"""
+
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from app.cli.options import Common, open_reader, open_service, takes
+
+
+def print_facts(found: dict[str, Any]) -> None:
+    """The layout as a table, then what a prompt takes from the cache and what it computes."""
+    table = Table("ids", "kind", "path", box=None, pad_edge=False)
+    for item in sorted(found["layout"], key=lambda item: (item["start"], item["path"].count("/"), -item["length"])):
+        ids = f"{item['start']}-{item['start'] + item['length'] - 1}" if item["length"] else "none"
+        table.add_row(ids, item["kind"], item["path"] or "(root)")
+    Console().print(table)
+    print(f"schema {found['schema']}: {found['length']} position ids")
+    if "fed" in found:
+        print(f"from the cache: {ranges(found['cached'])}")
+        print(f"computed:       {ranges(found['fed'])}")
+        print(f"the answer begins at {found['first_generated']}")
+
+
+def ranges(ids: list[int]) -> str:
+    """Ascending ids as `0-2, 6`, with their number."""
+    runs = [[at for _, at in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
+    shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"{shown} ({len(ids)} tokens)" if ids else "nothing"
+
+
+def print_completion(result: dict[str, Any]) -> None:
+    """The answer, then where the prompt came from."""
+    print(result["text"])
+    usage, timings = result["usage"], result["timings_ms"]
+    print(
+        f"\n{usage['prompt_tokens']} prompt tokens, {usage['computed_tokens']} computed; "
+        f"first token after {timings['ttft']:.0f} ms; {'exact' if result['exact'] else 'approximate'}"
+    )
+    for use in result["modules"]:
+        why = f" ({use['miss_reason']})" if use["miss_reason"] else ""
+        print(f"{use['tokens']:6d} tokens at {use['position']:6d}  {use['source']}{why}  {use['name']}")
+
+
+def print_advice(advice: dict[str, Any]) -> None:
+    """The findings, most expensive first as they come, then the sums."""
+    for finding in advice["findings"]:
+        place = f"line {finding['line']}: " if finding["line"] else ""
+        print(f"{place}{finding['what']}\n    {finding['tokens']} tokens; {finding['cure']}")
+    if not advice["findings"]:
+        print("nothing found that breaks reuse")
+    if advice["kind"] == "prompt" and advice["schema"] is None:
+        print(f"new text and arguments: {advice['tokens']} tokens, computed in every request")
+    else:
+        print(f"{advice['reusable']} of {advice['tokens']} tokens can be reused")
+
 
 commands = typer.Typer()
 pml = typer.Typer(no_args_is_help=True, help="Prompts written in PML: check, run, export, advise.")
@@ -34,8 +88,7 @@ def check(
     remove: Annotated[list[str] | None, typer.Option(help="Take a schema out again by name.")] = None,
 ) -> None:
     """Check a schema, and a prompt for it; show their position ids. Nothing is computed."""
-    from app.cli.pml_reports import print_facts
-    from app.pml.facts import facts, registry_for
+    from app.pml.commands import facts, registry_for
 
     registry = registry_for(common.settings, tokenizer=tokenizer, template=template, max_positions=max_positions)
     found = facts(registry, schema, prompt, baseline=baseline, add=add or (), remove=remove or ())
@@ -52,8 +105,7 @@ def run(
     reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
 ) -> None:
     """Run a prompt on the desk's model. Encoded modules are kept: the next run finds them."""
-    from app.cli.pml_reports import print_completion
-    from app.pml.run import run_prompt
+    from app.pml.commands import run_prompt
     from cache.decoding.sampling import Sampling
 
     settings = common.settings
@@ -75,7 +127,7 @@ def export(
     ] = None,
 ) -> None:
     """Write the documents as a PML schema: slots are unions over documents, documents unions over their passages."""
-    from app.pml.export import export_schema
+    from app.pml.commands import export_schema
 
     slots = slots or common.settings.passages
     with open_reader(common.settings) as service:
@@ -101,9 +153,7 @@ def advise(
     template: TemplateName = None,
 ) -> None:
     """Say what in a prompt keeps it from being reused, and how many tokens that costs."""
-    from app.cli.pml_reports import print_advice
-    from app.pml.advise import advice_for
-    from app.pml.facts import registry_for
+    from app.pml.commands import advice_for, registry_for
 
     advice = advice_for(file, registry_for(common.settings, tokenizer=tokenizer, template=template), schema)
     common.show(advice, lambda: print_advice(advice))

@@ -14,13 +14,12 @@ from app.desk.batch import BatchFailure, BatchResult
 from app.desk.doctor import Check
 from app.desk.json_output import batch_json
 from app.domain.answers import Answer, Overview
-from app.domain.documents import StoredDocument
-from app.domain.formatting import size
-from app.domain.model_server import ModelServer
+from app.domain.documents import StoredDocument, SyncedFolder
 from app.domain.reuse_words import reuse_line
-from app.domain.savings import Savings
-from app.domain.synced_folders import SyncedFolder
-from app.storage.api_keys import ApiKey
+from app.domain.setting_values import ModelServer
+from app.domain.statistics import Savings
+from app.domain.words import size
+from app.storage.people import ApiKey
 
 
 def print_ingest(report: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """A desk that is being served: commands that change documents are handed to it, so that nobody has to stop it.
 
-It listens on a Unix socket in its data folder, which only its user can open (`app.web.command_socket`).
+It listens on a Unix socket in its data folder, which only its user can open (`app.web.serve`).
 """
 
 import json

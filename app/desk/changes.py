@@ -2,7 +2,7 @@
 audit log.
 
 Routes and commands make them through this and not through the desk itself, so that none goes unrecorded. Not covered:
-accounts and keys (`app.access.administration`), and what the desk changes by itself, such as the document of the FAQ.
+accounts and keys (`app.access.identity`), and what the desk changes by itself, such as the document of the FAQ.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from app.domain.progress import Progress, no_progress
 from app.domain.quality import FaqDraft, FaqSaved
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
-from app.storage.archiving import Backup, BackupOptions
+from app.storage.archive import Backup, BackupOptions
 from app.storage.conversation_care import Erased
 
 NAMED = 3
@@ -25,7 +25,7 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """As the methods of `Desk` and `QualityDesk` of the same names. who: see `app.storage.audit`."""
+    """As the methods of `Desk` and `QualityDesk` of the same names. who: see `app.storage.people`."""
 
     desk: Desk
     record: Record

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.domain.errors import DeskError
-from app.domain.model_server import ModelServer
+from app.domain.setting_values import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
 from cache.memory.free_space import FreeSpace
 from cache.memory.free_space import free_space as look_at_disk
@@ -65,8 +65,7 @@ def language_model(settings: Settings) -> str:
     """Where the model is and, if so, why its modules cannot be placed; it is not loaded. A server is asked."""
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
-    from cache.model.files import bundled_gguf
-    from cache.model.loading import folder_placement_problem
+    from cache.model.loading import bundled_gguf, folder_placement_problem
 
     if settings.model is None:
         path = bundled_gguf()
@@ -130,7 +129,7 @@ def calibration(settings: Settings) -> str:
 
 def statement_ranker(settings: Settings) -> str:
     """The folder of what ranks statements; it is not loaded."""
-    from app.desk.search_calibration import SHIPPED_RANKER, find_ranker
+    from app.desk.calibration import SHIPPED_RANKER, find_ranker
     from retrieval.ranking.encoder import CARD
 
     folder = find_ranker(settings)
@@ -141,7 +140,7 @@ def statement_ranker(settings: Settings) -> str:
 
 def search_classifier(settings: Settings) -> str:
     """The file that search judges by: when to refuse, and which statement answers."""
-    from app.desk.search_calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker, read_classifier
+    from app.desk.calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker, read_classifier
 
     own = settings.data_dir / SEARCH_FILE
     if own.is_file():
@@ -201,7 +200,7 @@ def documents(settings: Settings) -> str:
 
 def encoded_passages(settings: Settings) -> str:
     """How much of it the model has read, and behind how many neighbours."""
-    from app.knowledge.neighbours import chosen_for
+    from app.knowledge.ingest import chosen_for
 
     with _opened(settings) as (service, why_not):
         if service is None:

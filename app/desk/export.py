@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.desk.interface import Desk
-from app.domain.answers import ConversationSummary, Turn
-from app.domain.handoffs import Handoff
-from app.domain.translation import gettext
+from app.domain.answers import ConversationSummary, Handoff, Turn
+from app.domain.words import gettext
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """How a cell begins that a spreadsheet may compute (OWASP, "CSV injection")."""
@@ -34,7 +33,7 @@ class ExportedFile:
 
 def export_conversation(desk: Desk, conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
     """A conversation as a file. kind: json, csv or md. None for another kind, and where there is no such
-    conversation. Markdown is in the language that is spoken (`app.domain.translation`). Raises DeskError.
+    conversation. Markdown is in the language that is spoken (`app.domain.words`). Raises DeskError.
     """
     summary = desk.conversation(conversation_id, owner)
     if summary is None or kind not in _KINDS:

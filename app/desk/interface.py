@@ -8,21 +8,26 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal, Protocol, Unpack
 
-from app.domain.answers import Answer, ConversationSummary, Overview, Turn
-from app.domain.documents import CollectionSize, PassageState, StoredDocument
-from app.domain.handoffs import Handoff, HandoffReason
-from app.domain.memory_plan import MemoryPlan
-from app.domain.plain import Embedded, ModelNames, PlainAnswer, PlainOptions, Said
+from app.domain.answers import (
+    Answer,
+    ConversationSummary,
+    Embedded,
+    Handoff,
+    HandoffReason,
+    ModelNames,
+    Overview,
+    PlainAnswer,
+    PlainOptions,
+    Said,
+    Turn,
+)
+from app.domain.documents import CollectionSize, PassageState, StoredDocument, SyncedFolder, SyncResult
 from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
 from app.domain.quality import Cause, FaqDraft, FaqPair, FaqSaved, QualityReport, SearchExplanation
-from app.domain.savings import Savings
-from app.domain.served import Load, Served
-from app.domain.synced_folders import SyncedFolder, SyncResult
-from app.domain.trends import UsageSpan
-from app.domain.verified import Verified
+from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan, Verified
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
-from app.storage.archiving import Backup, BackupOptions
+from app.storage.archive import Backup, BackupOptions
 from app.storage.conversation_care import Erased
 
 Feedback = Literal["up", "down"]
@@ -165,7 +170,7 @@ class Desk(Protocol):
         """Removes everything of an owner, at once and for good; counts over all customers stay."""
 
     def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
-        """Save the data folder in one archive; see `app.storage.archiving`. Raises DeskError."""
+        """Save the data folder in one archive; see `app.storage.archive`. Raises DeskError."""
 
     def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
         """The last hand-off of a conversation to a person; None if there never was one."""
@@ -176,7 +181,7 @@ class Desk(Protocol):
     def hand_off(
         self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
     ) -> Handoff:
-        """Asks for a person; see `app.support.handing_off`."""
+        """Asks for a person; see `app.support.handoff`."""
 
     def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
         """Stores a message for a person, if the conversation is with one or the message asks for one; None if it is for

@@ -7,14 +7,11 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from app.desk.batch import BatchFailure, BatchResult
-from app.desk.batch_files import BatchQuestion
+from app.desk.batch import BatchFailure, BatchQuestion, BatchResult
 from app.domain.answers import Answer, AnswerUsage, Overview
-from app.domain.documents import StoredDocument
-from app.domain.synced_folders import SyncedFolder
+from app.domain.documents import StoredDocument, SyncedFolder
 from app.knowledge.ingest import IngestReport
-from app.storage.archive import Manifest
-from app.storage.archiving import Backup
+from app.storage.archive import Backup, Manifest
 from app.storage.restoring import Restored
 from cache.engine.request import Usage
 

@@ -1,4 +1,11 @@
-"""The dashboard's numbers, put together.
+"""How much memory would be enough, from the passages that the latest answers used.
+
+What measured samples say together: means and shares with their 95 % intervals.
+
+Intervals: Student's t for the mean, the order statistics for the median, Wilson's for shares (all of SciPy, which is
+imported where it is needed: it takes a second, and most commands show no savings).
+
+The dashboard's numbers, put together.
 
 Token counts and times come from the stored answers, so they survive restarts; tiers and evictions come from the running
 engine's module store, or from the files where no engine runs.
@@ -7,19 +14,105 @@ engine's module store, or from the files where no engine runs.
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean, median
 
 from app.domain.answers import DiskSpace, ModuleRow, Overview, PrefixRow
 from app.domain.documents import ModuleLabel, PassageState, StoredPassage
 from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
-from app.knowledge.module_care import kept_modules
+from app.domain.statistics import Interval, MemoryBudget, MemoryPlan, Savings, SavingsSample
 from app.knowledge.prompts import SYSTEM
+from app.knowledge.warm import kept_modules
 from app.storage.library import Library
 from app.storage.statistics import ModuleHits, Statistics
-from cache.memory.contents import TierContents, contents_on_disk
+from cache.analysis.memory_plan import TracedModule, replay
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.store import TierContents, contents_on_disk
 from cache.serving.interface import EngineInterface
+
+ANSWERS = 1000
+"""The latest answers that are replayed, some seconds of computing."""
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
+"""Sizes that are tried, as shares of what all passages need that were used."""
+CLOSE = 0.02
+"""A size is enough from which on more memory finds less than this share of the uses more."""
+
+
+def plan_memory(prompts: Sequence[Sequence[TracedModule]], current: int, bytes_per_token: int) -> MemoryPlan:
+    """Replay prompts, the oldest first, with several sizes of memory. current: the size that is set, in bytes."""
+    if not prompts:
+        return MemoryPlan()
+    everything = sum({module.key: max(1, module.tokens) for modules in prompts for module in modules}.values())
+    slots = {max(1, int(share * everything)) for share in SHARES} | {max(1, current // bytes_per_token)}
+    budgets = []
+    for number in sorted(slots):
+        replayed = replay(prompts, number)
+        budgets.append(
+            MemoryBudget(
+                num_bytes=number * bytes_per_token,
+                found=replayed.found / replayed.uses,
+                tokens=replayed.missing_tokens / len(prompts),
+                is_current=number == max(1, current // bytes_per_token),
+            )
+        )
+    most = max(budget.found for budget in budgets)
+    enough = next(budget.num_bytes for budget in budgets if budget.found >= most - CLOSE)
+    return MemoryPlan(answers=len(prompts), budgets=budgets, enough=enough)
+
+
+ENOUGH = 8
+"""Samples from which on a mean and a median get an interval; below that it would be wider than anything it says."""
+
+
+def summarise_savings(samples: Sequence[SavingsSample]) -> Savings:
+    """All numbers of the samples."""
+    if not samples:
+        return Savings()
+    prompt = sum(one.prompt_tokens for one in samples)
+    likeness = [one.likeness for one in samples if one.likeness is not None]
+    others = [value for value in likeness if value < 1]
+    return Savings(
+        samples=len(samples),
+        first_token_ms=fmean(one.first_token_ms for one in samples),
+        without_reuse_ms=fmean(one.without_reuse_ms for one in samples),
+        saved_ms=_mean([one.saved_ms for one in samples]),
+        times_sooner=_median([one.without_reuse_ms / max(one.first_token_ms, 0.01) for one in samples]),
+        tokens_reused=1 - sum(one.computed_tokens for one in samples) / prompt if prompt else 0.0,
+        compared=len(likeness),
+        same=_share(len(likeness) - len(others), len(likeness)),
+        likeness=fmean(others) if others else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> Interval | None:
+    if len(values) < ENOUGH:
+        return None
+    from scipy import stats
+
+    spread = stats.sem(values) or 1e-9  # of equal values it is 0, which is no scale
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=spread)
+    return Interval(value=fmean(values), low=float(low), high=float(high))
+
+
+def _median(values: Sequence[float]) -> Interval | None:
+    if len(values) < ENOUGH:
+        return None
+    middle = median(values)
+    from scipy import stats
+
+    bounds = stats.quantile_test(values, q=middle, p=0.5).confidence_interval(0.95)
+    return Interval(value=middle, low=float(bounds.low), high=float(bounds.high))
+
+
+def _share(number: int, of: int) -> Interval | None:
+    if not of:
+        return None
+    from scipy import stats
+
+    bounds = stats.binomtest(number, of).proportion_ci(0.95, method="wilson")
+    return Interval(value=number / of, low=float(bounds.low), high=float(bounds.high))
+
 
 SHOWN_PREFIXES = 10
 PREFIX_TOKENS = 24

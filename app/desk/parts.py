@@ -16,45 +16,39 @@ from msgspec.structs import replace
 from app.answering.answering import Answering
 from app.answering.curated import CuratedAnswers
 from app.answering.savings_meter import SavingsMeter
-from app.desk.calibration import Calibration, find_calibration
-from app.desk.search_calibration import find_classifier, find_ranker
+from app.desk.calibration import Calibration, find_calibration, find_classifier, find_ranker
 from app.domain.errors import DeskError
-from app.domain.model_server import ModelServer, key_for
 from app.domain.policies import AnswerMode, Policy
+from app.domain.setting_values import ModelServer, key_for
 from app.domain.settings import Settings
-from app.knowledge.finder import Finder
-from app.knowledge.in_flight import InFlight
+from app.knowledge.finder import Finder, StatementStore
 from app.knowledge.ingest import Ingestion
-from app.knowledge.module_care import ModuleCare, kept_modules
 from app.knowledge.prompts import PromptBuilder
 from app.knowledge.search import Search
-from app.knowledge.statements import StatementStore
 from app.knowledge.uploads import Uploads
-from app.knowledge.warm import Warming
+from app.knowledge.warm import InFlight, ModuleCare, Warming, kept_modules
 from app.storage.begun import BegunWork
 from app.storage.database import open_database
 from app.storage.faq import FaqStore
+from app.storage.files import SettingsFile
 from app.storage.history import History
 from app.storage.library import Library
-from app.storage.savings import SavingsSamples
-from app.storage.settings_file import SettingsFile
-from cache.engine.limits import Limits
+from app.storage.statistics import SavingsSamples
+from cache.engine.request import Limits
 from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model, load_tokenizer
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ChatTokenizer
-from cache.remote.remote_engine import RemoteEngine
+from cache.remote.remote_engine import ELSEWHERE, RemoteEngine
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import TextTokenizer
-from cache.remote.without_modules import ELSEWHERE
 from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import start_engine
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 from retrieval.ranking.encoder import StatementEncoder, StatementRanker
-from retrieval.search.embedding import Embedder
-from retrieval.search.one_question import OneQuestionEmbedder
+from retrieval.search.embedding import Embedder, OneQuestionEmbedder
 from retrieval.search.reranker import CrossEncoderReranker
 from retrieval.search.sentence_embedder import SentenceEmbedder
 
@@ -134,8 +128,7 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
     and CacheError.
     """
     try:
-        from cache.cluster.connecting import LOCAL
-        from cache.cluster.deployment import ClusterOptions, start_cluster_engine
+        from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
         how = "run pip install '.[cluster]' in Warmdesk's source folder"
         raise DeskError(f"a cluster of engines needs Ray: {how}", code="no-ray") from error

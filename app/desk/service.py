@@ -12,61 +12,53 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Unpack, cast, get_args
 
-from app.answering.examples import ExampleQuestions
-from app.answering.explain import Explainer
+from app.answering.answering import AnswerInProgress
+from app.answering.explain import ExampleQuestions, Explainer
 from app.answering.plain import PlainStream, complete
 from app.answering.prefetching import Prefetching
 from app.answering.prepare import valid_question
 from app.answering.savings_meter import SavingsMeter
-from app.answering.stream import AnswerInProgress
-from app.desk.batch import BatchResult, run_batch
-from app.desk.batch_files import BatchQuestion
-from app.desk.following import Following
-from app.desk.housekeeping import Housekeeping
-from app.desk.memory_plan import ANSWERS, plan_memory
-from app.desk.overview import passage_states, prefix_rows, summarise, tiers_on_disk
+from app.desk.batch import BatchQuestion, BatchResult, run_batch
+from app.desk.overview import (
+    ANSWERS,
+    passage_states,
+    plan_memory,
+    prefix_rows,
+    summarise,
+    summarise_savings,
+    tiers_on_disk,
+)
 from app.desk.parts import Loading, Parts, part
-from app.desk.readiness import Readiness
-from app.desk.savings import summarise_savings
-from app.domain.answers import Answer, Overview, PrefixRow, Turn
+from app.desk.repeating import Following, Housekeeping, Readiness
+from app.domain.answers import Answer, Embedded, ModelNames, Overview, PlainOptions, PrefixRow, Said, Turn
 from app.domain.callers import OPERATOR
 from app.domain.documents import PassageState
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT, check_length
-from app.domain.memory_plan import MemoryPlan
-from app.domain.plain import Embedded, ModelNames, PlainOptions, Said
 from app.domain.policies import policy_named
 from app.domain.progress import Bars, PassagesRead, Progress, ReadingCost, no_bars, no_progress
 from app.domain.quality import FAQ
-from app.domain.savings import Savings
-from app.domain.served import Load, Served
 from app.domain.settings import Settings
-from app.domain.trends import UsageSpan
-from app.domain.verified import Verified
+from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan, Verified
 from app.knowledge.forget import CollectionForgotten, Forgetting, Forgotten, find_document
 from app.knowledge.ingest import IngestOptions, IngestReport
-from app.knowledge.module_care import kept_modules
-from app.knowledge.reading_ahead import ReadingAhead
-from app.knowledge.synchronising import Synchronising
+from app.knowledge.uploads import Synchronising
+from app.knowledge.warm import ReadingAhead, kept_modules
 from app.privacy.redaction import redact
-from app.replies.contacts import contact_links
-from app.storage.archiving import Backup, BackupOptions, back_up_folder
-from app.storage.audit import Audit
+from app.replies.replies import contact_links
+from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.begun import Kind
-from app.storage.conversation_care import ConversationCare, Erased
+from app.storage.conversation_care import ConversationCare, Erased, Transcripts
 from app.storage.desks import Desks
-from app.storage.savings import SavingsSamples
-from app.storage.statistics import Statistics
-from app.storage.synced_folders import SyncedFolderTable
-from app.storage.transcripts import Transcripts
-from app.support.faq import FaqEditor, Publisher, write_document
-from app.support.groups import Grouping
-from app.support.handing_off import HandingOff
-from app.support.quality import Quality
+from app.storage.faq import SyncedFolderTable
+from app.storage.people import Audit
+from app.storage.statistics import SavingsSamples, Statistics
+from app.support.faq import FaqEditor, Grouping, Publisher, Quality, write_document
+from app.support.handoff import HandingOff
 from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
 from cache.errors import CacheError
-from cache.memory.contents import TierContents
+from cache.memory.store import TierContents
 from retrieval.errors import RetrievalError
 
 ENDING_S = 1.0
@@ -260,7 +252,7 @@ class Service(Parts):
             self.following.wait_for_others()
 
     def _follow(self) -> None:
-        """Take in what another desk of the database changed; see `app.desk.following`."""
+        """Take in what another desk of the database changed; see `app.desk.repeating`."""
         forgotten = self.history.forgotten()
         new = forgotten.items() - self._followed.items()
         is_removed = self.search.follow()

@@ -1,11 +1,61 @@
-"""What the service gives back: answers, conversations and the overview, as plain values for CLI, pages and HTTP."""
+"""A conversation that goes to a person: its states, and why it went there.
+
+A conversation is with the machine until somebody asks for a person. It is then *waiting*, *taken* by an agent, and in
+the end *closed*, which gives it back to the machine. Outside of office hours a customer leaves an address instead: that
+hand-off is *left*, and the machine goes on answering until an agent takes it.
+
+What the service gives back: answers, conversations and the overview, as plain values for CLI, pages and HTTP.
+
+What the models alone are asked and give, without documents: plain values for HTTP.
+"""
 
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from app.domain.notices import CUT, LATE, REPEATED
+from app.domain.callers import CUT, LATE, REPEATED
+from app.domain.documents import Vectors
 from app.domain.progress import PassagesRead
+from app.domain.words import translatable
+
+HandoffState = Literal["waiting", "taken", "left", "closed"]
+HandoffReason = Literal["button", "keyword", "refused", "thumbs", "support", "api"]
+"""button, keyword, api: the customer asked for it. refused, thumbs, support: by rule (`app.support.handoff`)."""
+REASONS: dict[HandoffReason, str] = {
+    "button": translatable("Asked for a person"),
+    "keyword": translatable("Wrote that they want a person"),
+    "refused": translatable("Two questions without an answer"),
+    "thumbs": translatable("Two answers judged bad"),
+    "support": translatable("Two answers that the documents hardly support"),
+    "api": translatable("Sent by a program"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handoff:
+    """A hand-off. agent: the account that took it, or how customers are told of it; "" before that. email: where the
+    customer wants to be answered, "" if not said. place: in the queue, from 1; 0 if it is not waiting. messages: how
+    many the conversation has. fresh: nothing was asked since it was closed.
+    """
+
+    id: int
+    conversation_id: str
+    state: HandoffState
+    reason: HandoffReason
+    requested: datetime
+    taken: datetime | None = None
+    closed: datetime | None = None
+    agent: str = ""
+    email: str = ""
+    place: int = 0
+    messages: int = 0
+    fresh: bool = False
+
+    @property
+    def is_with_person(self) -> bool:
+        """Whether the machine keeps silent."""
+        return self.state in ("waiting", "taken")
+
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
 """How a question ended. answered: sure enough. unsure: what may help, or a question back. nothing: the documents do not
@@ -322,3 +372,54 @@ class Overview(AnswerTotals):
     device: str = ""
     is_elsewhere: bool = False
     reading: PassagesRead | None = None
+
+
+SpokenRole = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message as a caller sends it."""
+
+    role: SpokenRole
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainOptions:
+    """How the model answers. max_tokens: None for the desk's default. temperature: 0 is greedy, None the desk's
+    setting. seed: makes a sampled answer repeatable. stop: strings that end the answer.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainAnswer:
+    """What the model said. finish_reason: stop, or length where it was cut."""
+
+    text: str
+    finish_reason: Literal["stop", "length"]
+    usage: AnswerUsage
+    timings: AnswerTimings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Embedded:
+    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: of all texts, as the embedder reads them."""
+
+    vectors: Vectors
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNames:
+    """The models of a desk by the names that callers know. dimension: numbers in a vector of the embedder."""
+
+    language: str
+    embedder: str
+    dimension: int

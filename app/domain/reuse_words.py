@@ -1,8 +1,7 @@
 """What was reused for an answer, in plain words: the same for pages, dashboard and terminal. No HTML."""
 
 from app.domain.answers import Answer
-from app.domain.formatting import count, counted, milliseconds
-from app.domain.translation import gettext, translatable
+from app.domain.words import count, counted, gettext, milliseconds, translatable
 
 SYSTEM_TEXT = translatable("Instructions to the model")
 SOURCES = {

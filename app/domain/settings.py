@@ -23,13 +23,18 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_TEXT
-from app.domain.model_server import NO_SETTINGS, ModelServer, model_server
-from app.domain.office_hours import office_hours
 from app.domain.policies import AnswerMode, Policy
-from app.domain.setting_text import lines_of, table_of
-from app.domain.shipped import SHIPPED_DATA
+from app.domain.setting_values import (
+    NO_SETTINGS,
+    SHIPPED_DATA,
+    ModelServer,
+    lines_of,
+    model_server,
+    office_hours,
+    table_of,
+)
 from cache.engine.log_lines import LogFormat, LogLevel
-from cache.prompt.arrangement import Placement
+from cache.prompt.plan import Placement
 
 PREFIX = "WARMDESK_"
 SHIPPED_ADAPTER = SHIPPED_DATA / "adapters" / "smollm2-135m-instruct"

@@ -2,7 +2,7 @@
 
 import re
 
-from app.grounding.words import stem
+from app.grounding.facts import stem
 
 _PAIRS = """
     above below, active inactive, add remove, after before, approve reject, atleast atmost, automatic manual,

@@ -1,25 +1,179 @@
-"""What the desk's documents say about a question: passages, the chance that they answer it, and their statements.
+"""Whether two questions ask the same: how alike they are, and whether they have the same telling words.
+
+An embedder says how alike two questions sound. It does not tell those apart that matter most: "Is the store open on
+Sunday?" and "... on Saturday?" have a cosine of .93, "Are returns free?" and "... not free?" one of .97. So questions
+count as the same only if no telling word (a stem that is none of the commonest words) stands in one of them alone. (The
+1,690 questions about the sample shop, compared with each other: eight pairs have the same telling words. All ask the
+same, and their cosines are .89 or more. By the cosine alone, some pairs of .88 to .89 are wrong.)
+
+Of a language that the embedder does not know, the cosine says little and counts as little as in search.
+
+The statements of stored passages, with the vectors by which they are ranked.
+
+A passage is cut and read by the statement encoder once, when it is ingested, and both are kept in the database.
+Passages that have none yet, because another version of the program stored them, are read when they are first found.
+
+What the desk's documents say about a question: passages, the chance that they answer it, and their statements.
 
 Search and database are read in the same state, also while documents are added and removed.
 """
 
+import json
+import logging
 import re
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
 
-from app.domain.documents import StoredPassage
+import numpy as np
+
+from app.domain.documents import StoredPassage, Vectors
 from app.knowledge.search import Search
-from app.knowledge.statements import StatementStore
 from app.storage.library import Library
-from retrieval.answerability.classifier import AnswerabilityClassifier
+from retrieval.answerability.classifier import AnswerabilityClassifier, JudgedStatements, judge
 from retrieval.answerability.features import FoundPassageText
-from retrieval.answerability.judge import JudgedStatements, judge
 from retrieval.documents.document import with_headings
-from retrieval.search.one_question import one_question
+from retrieval.errors import RetrievalError, first_line
+from retrieval.ranking.encoder import PassageToRead, StatementRanker
+from retrieval.ranking.scoring import StatementVectors
+from retrieval.search.embedding import Embedder, one_question
 from retrieval.search.reranker import Reranker, rerank
 from retrieval.search.retriever import PassageHit, Query, Retriever
-from retrieval.statements.statement import Kind
-from retrieval.text.terms import COMMON, asked_words, stem
+from retrieval.statements.cut import VERSION, statements_of
+from retrieval.statements.grouping import Kind, Statement
+from retrieval.text.terms import COMMON, asked_words, folded, stem, telling_words
+
+_DENYING = re.compile(r"\b(?:not|no|never|without|cannot|\w+n['’]t)\b")
+_SAY_LITTLE = frozenset(
+    stem(word)
+    for word in (
+        *("possible", "item", "thing", "something", "anything", "tell", "know", "want", "like"),
+        *("help", "question", "still"),
+    )
+)
+Telling = tuple[frozenset[str], bool]
+"""The telling words of a question, and whether it denies something."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedQuestion:
+    """A question with its vector. trust: how much its cosines count, 0 to 1."""
+
+    text: str
+    vector: Vectors
+    trust: float
+    telling: Telling
+
+
+def telling(question: str) -> Telling:
+    """What a question is about; of one without a telling word, all of its words."""
+    stems = frozenset(map(stem, telling_words(question))) - COMMON - _SAY_LITTLE
+    return stems or frozenset(asked_words(question)), bool(_DENYING.search(folded(question)))
+
+
+def embedded(embedder: Embedder, texts: Sequence[str]) -> list[EmbeddedQuestion]:
+    """Questions, ready to be compared."""
+    vectors = embedder.embed_queries(texts)
+    return [
+        EmbeddedQuestion(text, vector, embedder.knowledge(text) ** 2, telling(text))
+        for text, vector in zip(texts, vectors, strict=True)
+    ]
+
+
+def likeness(one: EmbeddedQuestion, other: EmbeddedQuestion) -> float:
+    """How alike two questions are, 0 to 1: the cosine, and the telling words as far as it cannot be trusted."""
+    trust = min(one.trust, other.trust)
+    (words, _), (others, _) = one.telling, other.telling
+    shared = 2 * len(words & others) / (len(words) + len(others)) if words or others else 0.0
+    return min(1.0, max(0.0, trust * float(one.vector @ other.vector) + (1 - trust) * shared))
+
+
+log = logging.getLogger(__name__)
+_FORMAT = 2  # of `PassageStatements.packed`
+_SIZE = 4  # bytes of the length of the first part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassageStatements:
+    """The statements of a passage and their vectors, in the same order."""
+
+    statements: tuple[Statement, ...]
+    vectors: StatementVectors
+
+    def packed(self) -> bytes:
+        """Both in one byte string, to be stored."""
+        cut = json.dumps([astuple(one) for one in self.statements], ensure_ascii=False).encode("utf-8", "surrogatepass")
+        return len(cut).to_bytes(_SIZE, "little") + cut + self.vectors.packed()
+
+    @classmethod
+    def unpacked(cls, stored: bytes) -> "PassageStatements":
+        """What `packed` gave. Raises ValueError for other bytes."""
+        behind = _SIZE + int.from_bytes(stored[:_SIZE], "little")
+        cut = json.loads(stored[_SIZE:behind].decode("utf-8", "surrogatepass"))
+        return cls(statements=tuple(Statement(*one) for one in cut), vectors=StatementVectors.unpacked(stored[behind:]))
+
+
+class StatementStore:
+    """Reads passages, and remembers what it read. Safe to use from any thread.
+
+    name: of what is kept; statements that are cut or read otherwise have another.
+    """
+
+    def __init__(self, library: Library, encoder: StatementRanker) -> None:
+        self._library, self.encoder = library, encoder
+        self._unreadable = set[int]()
+        self.name = f"{encoder.name} {VERSION}.{_FORMAT}"
+
+    def of(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
+        """The statements of passages, in the passages' order; none of a passage that the encoder cannot read."""
+        stored = self._library.statement_vectors(self.name, [passage.id for passage in passages])
+        found = {id_: PassageStatements.unpacked(kept) for id_, kept in stored.items()}
+        if missing := [
+            passage for passage in passages if passage.id not in found and passage.id not in self._unreadable
+        ]:
+            new = self._readable(missing)
+            self._library.keep_statement_vectors(self.name, {id_: one.packed() for id_, one in new.items()})
+            found |= new
+        if unread := [passage.id for passage in passages if passage.id not in found]:
+            found |= dict.fromkeys(unread, self._nothing)
+        return [found[passage.id] for passage in passages]
+
+    def _readable(self, passages: Sequence[StoredPassage]) -> dict[int, PassageStatements]:
+        """The statements of those passages that can be read, by number. The others are read again at the next start."""
+        try:
+            return dict(zip((passage.id for passage in passages), self._read(passages), strict=True))
+        except Exception as error:  # of any library below
+            if len(passages) > 1:
+                return {id_: one for passage in passages for id_, one in self._readable([passage]).items()}
+            [bad] = passages
+            log.warning("%s: the statements of %r cannot be read: %s", bad.document, bad.label, first_line(error))
+            self._unreadable.add(bad.id)
+            return {}
+
+    @cached_property
+    def _nothing(self) -> PassageStatements:
+        [vectors] = self.encoder.read([PassageToRead(headings=(), text="", spans=[])])
+        return PassageStatements(statements=(), vectors=vectors)
+
+    def _read(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
+        cut = [statements_of(passage.text, passage.heading_path) for passage in passages]
+        read = self.encoder.read(
+            [
+                PassageToRead(
+                    headings=passage.heading_path or (passage.title,),
+                    text=passage.text,
+                    spans=[(one.start, one.end) for one in statements],
+                )
+                for passage, statements in zip(passages, cut, strict=True)
+            ]
+        )
+        if not all(np.isfinite(vectors.whole).all() for vectors in read):
+            raise RetrievalError(f"the ranker {self.encoder.name} gave a vector with undefined numbers")
+        return [
+            PassageStatements(statements=statements, vectors=vectors)
+            for statements, vectors in zip(cut, read, strict=True)
+        ]
+
 
 BEST = 8
 """The passages of so many of the likeliest statements come first."""

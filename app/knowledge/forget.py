@@ -15,15 +15,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
-from app.domain.tenants import PML_TENANT
-from app.knowledge.in_flight import InFlight
 from app.knowledge.ingest import Ingestion
+from app.knowledge.warm import InFlight
 from app.storage.begun import BegunWork
 from app.storage.history import History
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
-from retrieval.search.windows import passage_id
+from retrieval.search.vector_index import passage_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.documents import StoredPassage
-from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import Text, TextModule
+from cache.prompt.tokenizer import ChatTemplate
 
 SYSTEM = "system"
 PAGE_MARK, QUESTION_MARK = "Help page:", "Question:"

@@ -19,12 +19,9 @@ from app.domain.errors import DeskError
 from app.storage.library import Library
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Embedder
-from retrieval.search.keyword_files import load_keywords, save_keywords
-from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.keyword_index import KeywordIndex, load_keywords, save_keywords
 from retrieval.search.retriever import Retriever
-from retrieval.search.vector_index import VectorIndex
-from retrieval.search.vector_segment import Selection
-from retrieval.search.windows import passage_id, window_texts
+from retrieval.search.vector_index import Selection, VectorIndex, passage_id, window_texts
 
 log = logging.getLogger(__name__)
 

@@ -3,22 +3,37 @@
 A file is kept under its own name, in a folder of its collection; one without a collection in the folder of uploads
 itself. Keeping and ingesting are one step: a file is kept only if it is a document of the desk afterwards. One that was
 begun and not finished is noted (`app.storage.begun`).
+
+Synchronised folders: kept in step with the desk's documents by reading them again and again, as `warmdesk ingest
+--sync` does once. New and changed files are taken in, documents whose files are gone are removed.
+
+A folder that is gone, or in which nothing can be read any more, loses no document: its reading failed, and the next one
+comes when it is due. A reading that was interrupted is due at once. Not covered: when folders are looked at
+(`app.desk.repeating`); how a folder is ingested (`ingest`).
 """
 
+import logging
+import os
+from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
 
+from app.domain.callers import SCHEDULE, Record
+from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.knowledge.ingest import Ingestion, IngestReport
 from app.storage.begun import BegunWork
+from app.storage.faq import SyncedFolderTable
 from app.storage.files import PARTIAL, replace_file
-from retrieval.errors import UnreadableDocument
+from cache.errors import CacheError
+from retrieval.errors import RetrievalError, UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
 from retrieval.reading.reader import FileReader
-from retrieval.text.characters import readable
-from retrieval.text.printing import printable
+from retrieval.text.terms import printable, readable
 
 LONGEST_NAME = 150
 
@@ -125,3 +140,173 @@ def _put_back(file: Path, former: bytes | None) -> None:
         file.unlink(missing_ok=True)
     else:
         replace_file(file, former)
+
+
+log = logging.getLogger(__name__)
+
+SOONEST, LATEST = 5, 31 * 24 * 60
+"""Fewest and most minutes between two readings."""
+LONGEST_COLLECTION = 80
+SYSTEM = tuple(map(Path, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")))
+"""Places without documents for customers: an admin of the pages has no business there."""
+KEPT_FILES = 20
+"""Files that were not taken in, of which a result says why."""
+FAILED = "something went wrong on our side; the log of the desk says more"
+
+IngestFolder: TypeAlias = Callable[[Path, str, Progress], IngestReport]
+"""Ingests a folder into a collection, with sync."""
+
+
+class SyncStopped(Exception):
+    """Raised by a progress report to end a reading at once. Nothing is recorded: it is due at the next start."""
+
+
+class Synchronising:
+    """The synchronised folders of one desk. Safe to use from any thread; every method may raise DeskError."""
+
+    def __init__(self, folders: SyncedFolderTable, record: Record, ingest: IngestFolder, data_dir: Path) -> None:
+        """record: into the audit log."""
+        self._folders, self._record, self._ingest, self._data_dir = folders, record, ingest, data_dir
+
+    def all(self) -> list[SyncedFolder]:
+        """Every folder, by path."""
+        return self._folders.all()
+
+    def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
+        """Add a folder, or change how it is read; it is then due. folder: an absolute path. who: for the audit log.
+        Raises DeskError for a folder that cannot be read, is hidden, the system's or the desk's own, or shares
+        documents with another one.
+        """
+        collection = collection.strip()
+        if len(collection) > LONGEST_COLLECTION:
+            message = f"the name of a collection has at most {LONGEST_COLLECTION} characters: shorten it"
+            raise DeskError(message, code="sync-collection")
+        if not SOONEST <= every_minutes <= LATEST:
+            message = f"every {every_minutes} minutes: choose {SOONEST} minutes to {LATEST // 1440} days"
+            raise DeskError(message, code="sync-interval")
+        place = self._checked(folder)
+        now = datetime.now(UTC)
+        saved = SyncedFolder(folder=str(place), collection=collection, every_minutes=every_minutes, next_run=now)
+        self._folders.save(saved)
+        self._record(who, "sync-save", f"{place} ({every_minutes} min{f', {collection}' if collection else ''})")
+        return self._find(saved.folder)
+
+    def remove(self, folder: str, *, who: str) -> None:
+        """Read a folder no more; its documents stay."""
+        if not self._folders.remove(folder):
+            raise _unknown(folder)
+        self._record(who, "sync-remove", folder)
+
+    def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
+        """Read a folder now, and record what that did; a failure is a result, too. Raises DeskError if there is no such
+        folder, or while other documents are taken in: then it is tried again when it is due.
+        """
+        stored = self._find(folder)
+        try:
+            readable_folder(Path(folder))
+            result = result_of(self._ingest(Path(folder), stored.collection, progress))
+        except SyncStopped:
+            raise
+        except DeskError as error:
+            if error.code == "ingestion-running":
+                raise
+            result = SyncResult(code=error.code, problem=str(error))
+        except (CacheError, RetrievalError, OSError) as error:
+            result = SyncResult(code="system", problem=" ".join(str(error).split()))
+        except Exception:
+            log.exception("the folder %s could not be synchronised", folder)
+            result = SyncResult(code="internal", problem=FAILED)
+        self._folders.record(folder, result, datetime.now(UTC))
+        if result.num_changes:
+            numbers = f"+{result.added} ~{result.changed} -{result.removed}"
+            self._record(who, "sync", f"{folder} {numbers}")
+        return result
+
+    def run_due(self, progress: Progress = no_progress) -> None:
+        """Read the folders that are due, one after another, and none while other documents are taken in, or another
+        desk does this. Raises what `progress` raises.
+        """
+        with self._folders.alone() as is_alone:
+            if is_alone:
+                self._run_due(progress)
+
+    def _run_due(self, progress: Progress) -> None:
+        for folder in self._folders.due(datetime.now(UTC)):
+            try:
+                result = self.run(folder.folder, progress, who=SCHEDULE)
+            except DeskError as error:
+                if error.code not in ("ingestion-running", "sync-unknown"):  # it waits, or was removed meanwhile
+                    raise
+            else:
+                if not result.is_ok:
+                    log.warning("the folder %s could not be synchronised: %s", folder.folder, result.problem)
+
+    def folders_of(self, collection: str) -> list[str]:
+        """The folders that are read into a collection."""
+        return [one.folder for one in self.all() if one.collection == collection]
+
+    def _find(self, folder: str) -> SyncedFolder:
+        for one in self.all():
+            if one.folder == folder:
+                return one
+        raise _unknown(folder)
+
+    def _checked(self, folder: str) -> Path:
+        """The folder as it is known from now on: without links."""
+        if not os.path.isabs(folder):
+            raise DeskError(f"{folder!r} is not the whole path of a folder: begin with /", code="sync-relative")
+        place = readable_folder(Path(folder)).resolve()
+        if any(place.is_relative_to(one) for one in SYSTEM) or any(part.startswith(".") for part in place.parts):
+            raise DeskError(f"{str(place)!r} is hidden or of the system: choose another folder", code="sync-system")
+        own = self._data_dir.resolve()
+        if share_files(place, own):
+            message = f"{str(place)!r} holds the desk's own files: choose a folder that has documents only"
+            raise DeskError(message, code="sync-own-folder")
+        for one in self.all():
+            if place != Path(one.folder) and share_files(place, Path(one.folder)):
+                message = (
+                    f"{str(place)!r} shares documents with {one.folder!r}, which is synchronised already: remove that"
+                )
+                raise DeskError(f"{message} one first", code="sync-overlap")
+        return place
+
+
+def readable_folder(folder: Path) -> Path:
+    """The folder, if it is one and its files can be listed. Raises DeskError."""
+    try:
+        os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        message = f"there is no folder {str(folder)!r}: is its disk mounted?"
+        raise DeskError(message, code="sync-gone") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DeskError(f"the folder {str(folder)!r} cannot be read: {reason}", code="sync-unreadable") from None
+    return folder
+
+
+def share_files(one: Path, other: Path) -> bool:
+    """Whether one of two folders is in the other."""
+    return one.is_relative_to(other) or other.is_relative_to(one)
+
+
+def result_of(report: IngestReport) -> SyncResult:
+    """What a run did. If it found no document but reasons, it failed."""
+    files = tuple(UnreadFile(path=one.path, reason=one.reason) for one in (*report.failed, *report.warnings))
+    result = SyncResult(
+        added=report.documents - report.unchanged - report.replaced,
+        changed=report.replaced,
+        removed=report.removed,
+        unchanged=report.unchanged,
+        files=files[:KEPT_FILES],
+        num_files=len(files),
+    )
+    if report.failed and not report.documents:
+        last = report.failed[-1]  # what is said of the whole folder comes last
+        return replace(result, code="sync-nothing", problem=f"{last.path}: {last.reason}")
+    return result
+
+
+def _unknown(folder: str) -> DeskError:
+    return DeskError(
+        f"{printable(folder)} is not synchronised: `warmdesk sync list` shows what is", code="sync-unknown"
+    )

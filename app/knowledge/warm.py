@@ -1,30 +1,78 @@
-"""Encoding passages ahead of questions: every passage without a module gets one, as long as the tiers have room.
+"""Questions, and batches to be encoded, between reading conversation and documents and reaching the engine: a passage
+they found, or on which an earlier answer rests, may be removed meanwhile.
+
+Whoever removes a document waits for the questions that began before, and then for the engine (`Engine.forget`).
+Questions that begin later do not find the document and are not waited for.
+
+Encoding passages ahead of questions: every passage without a module gets one, as long as the tiers have room.
 
 The engine serves questions first, then this. Not covered: which passages there are (`ingest`), their neighbours
 (`neighbours`).
+
+What an admin can do with one encoded passage: have it ready in memory, take it out, have it kept, verify it.
+
+Not covered: which passages are encoded by themselves (`reading_ahead`), eviction (`cache.memory.store`).
+
+While the desk serves, the model reads in the background what it has not read: passages of a run that was stopped, of
+files that were just added, and of modules that are gone.
+
+Not covered: which passages these are and how they are encoded (`warm`). The engine answers questions first.
 """
 
+import json
 import logging
+import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from app.domain.progress import Progress
-from app.knowledge.in_flight import InFlight
+from app.domain.errors import DeskError
+from app.domain.progress import Bars, PassagesRead, Progress
+from app.domain.statistics import Verified
 from app.knowledge.prompts import PassageText, PromptBuilder
 from app.storage.library import Library
 from cache.engine.encoder import Encoded
+from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT
+from cache.prompt.plan import Segment
 from cache.serving.interface import EngineInterface
+
+
+class InFlight:
+    """Counts these questions. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open: set[object] = set()
+
+    @contextmanager
+    def track(self) -> Iterator[None]:
+        """For the time from before a question reads its conversation and the documents until the engine has it."""
+        mark = object()
+        with self._changed:
+            self._open.add(mark)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._open.remove(mark)
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Return when all questions that are in flight now have ended."""
+        with self._changed:
+            earlier = set(self._open)
+            self._changed.wait_for(lambda: self._open.isdisjoint(earlier))
+
 
 JOBS_IN_FLIGHT = 2
 """Batches in the engine's queue at once: enough to fill its passes. Whoever removes a document waits for them."""
 AT_ONCE = 4
 """Passages in a batch."""
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +180,143 @@ class Warming:
         collect(0)
         self.engine.flush()
         return report
+
+
+KEPT = "kept modules"
+"""Fact: the keys of modules that are to be kept, as a JSON list."""
+
+
+def kept_modules(library: Library) -> frozenset[str]:
+    """The modules that are to be kept."""
+    return frozenset(json.loads(library.fact(KEPT) or "[]"))
+
+
+class ModuleCare:
+    """Acts on the modules of one desk, by key. Safe to use from any thread; every method raises DeskError for a module
+    that encodes no passage of the desk, and where memory is short.
+    """
+
+    def __init__(self, warming: Warming, in_flight: InFlight) -> None:
+        self._library, self._engine, self._prompts = warming.library, warming.engine, warming.prompts
+        self._in_flight = in_flight
+
+    def warm(self, key: str) -> None:
+        """Have a module in memory: from disk, or encoded now."""
+        with self._in_flight.track(), _as_desk_errors():
+            self._engine.bring_to_device(self._segment(key))
+
+    def evict(self, key: str) -> None:
+        """Take a module out of memory; a copy on disk stays. Raises DeskError while an answer uses it."""
+        self._segment(key)
+        if not self._engine.evict(key):
+            raise DeskError("this passage is in use by an answer: try again in a moment", code="module-in-use")
+
+    def keep(self, key: str, *, is_kept: bool) -> None:
+        """Let a module be evicted only when nothing else may be; or not any more."""
+        self._segment(key)
+        kept = kept_modules(self._library) & self._library.module_keys()
+        kept = kept | {key} if is_kept else kept - {key}
+        self._library.set_fact(KEPT, json.dumps(sorted(kept)))
+        self._engine.keep(kept)
+
+    def verify(self, key: str) -> Verified:
+        """Compute a module anew and compare it with what is stored, number by number; of a file the checksum, too. A
+        file that cannot be read is removed.
+        """
+        with self._in_flight.track(), _as_desk_errors():
+            check = self._engine.verify(self._segment(key))
+        return Verified(largest_difference=check.largest_difference, problem=check.problem)
+
+    def _segment(self, key: str) -> Segment:
+        """The segment that a module encodes now."""
+        passage = self._library.passage_of_module(key)
+        if passage is not None:
+            segment = self._engine.segment(self._prompts.module(PassageText.of(passage)))
+            if self._engine.key(segment) == key:
+                return segment
+        raise DeskError("this passage is not there any more, or its text has changed", code="module-unknown")
+
+
+@contextmanager
+def _as_desk_errors() -> Iterator[None]:
+    try:
+        yield
+    except CacheError as error:
+        raise DeskError(str(error), code="engine") from error
+
+
+AGAIN_S = 10.0
+"""After which reading goes on that a failure of engine or database ended."""
+log = logging.getLogger(__name__)
+
+_STOPPED_S = 2.0
+
+
+class ReadingAhead:
+    """A thread that encodes passages. Safe to use from any thread."""
+
+    def __init__(self, warming: Warming, bars: Bars, when_read: Callable[[], None]) -> None:
+        """bars: show how far it is. when_read: called once, when everything has been read for the first time."""
+        self._warming, self._bars, self._when_read = warming, bars, when_read
+        self._look = threading.Event()
+        self._look.set()
+        self._is_closed = self._was_read = False
+        self.state = PassagesRead(read=0, total=0, is_reading=True)
+        self._thread = threading.Thread(target=self._run, name="reading-ahead", daemon=True)
+
+    def start(self) -> "ReadingAhead":
+        """Begin; returns itself."""
+        self._thread.start()
+        return self
+
+    def look_again(self) -> None:
+        """The documents have changed."""
+        self._look.set()
+
+    def stop(self) -> None:
+        """Begin nothing more. What is being encoded ends with the engine."""
+        self._is_closed = True
+        self._look.set()
+
+    def join(self) -> None:
+        """Wait for the thread, after the engine was closed."""
+        self._thread.join(_STOPPED_S)
+
+    def _run(self) -> None:
+        while self._look.wait() and not self._is_closed:
+            self._look.clear()
+            try:
+                self._read()
+                if not self._look.is_set() and not self._was_read:
+                    self._was_read = True
+                    self._when_read()
+            except Exception as error:  # questions are answered all the same
+                if not self._is_closed and not (isinstance(error, DeskError) and error.is_away):
+                    is_known = isinstance(error, DeskError | CacheError)
+                    log.warning("passages could not be encoded: %s", error, exc_info=not is_known)
+                if _may_go_on(error):
+                    self._look.wait(AGAIN_S)
+                    self._look.set()
+
+    def _read(self) -> None:
+        unread, due = self._warming.survey()
+        total = self._warming.library.counts().passages
+        self.state = PassagesRead(read=total - unread, total=total, is_reading=bool(due))
+        if not due:
+            return
+        with self._bars() as progress:
+
+            def report(stage: str, done: int, _: int) -> None:
+                read = total - unread + done
+                self.state = PassagesRead(read=read, total=total, is_reading=done < len(due))
+                progress(stage, read, total - unread + len(due))
+
+            done = self._warming.encode(due, report, until=self._look.is_set)
+        if done.failed:
+            self.state = PassagesRead(read=total - unread + done.encoded + done.kept, total=total, is_reading=False)
+
+
+def _may_go_on(error: Exception) -> bool:
+    """Whether what failed may be there again soon: the engine, which has begun anew, or the database."""
+    is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
+    return is_engine or (isinstance(error, DeskError) and error.is_of_database)

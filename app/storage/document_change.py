@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 
 from app.domain.documents import NewDocument, NewPassage, Replaced
 from app.storage.database import Database
-from app.storage.generation import count_change
 from app.storage.passage_rows import (
     ROWS_AT_ONCE,
+    count_change,
     delete_passages,
     drop_neighbours,
     having_neighbours,

@@ -1,4 +1,10 @@
-"""Conversations in the database: what was asked and answered, with everything that is shown beside an answer.
+"""Answers to rows and back: what is written for one answer, and what is read again for a page.
+
+Fields and columns of the same name are copied by name: a new field of a citation needs a column and nothing here.
+
+Not covered: transactions and the order of messages (`history`).
+
+Conversations in the database: what was asked and answered, with everything that is shown beside an answer.
 
 An answer read back equals the answer that was recorded. Citations keep the quoted text and never change, except that
 `forget_document` removes the text of a forgotten document (see `forgotten`). All rows of an answer are written in one
@@ -13,7 +19,7 @@ Not covered: renaming and removing (`conversation_care`), numbers for the dashbo
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import cast
@@ -22,14 +28,125 @@ from uuid import uuid4
 from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
 from sqlalchemy.orm import Session, aliased, selectinload
 
-from app.domain.answers import Answer, ConversationSummary, Outcome, Turn, Unanswered, from_documents
+from app.domain.answers import (
+    Answer,
+    AnswerTimings,
+    AnswerUsage,
+    Citation,
+    ConversationSummary,
+    Mark,
+    Outcome,
+    Turn,
+    Unanswered,
+    UsedModule,
+    from_documents,
+)
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
-from app.storage.answer_rows import AnswerDetails, message_row, turn
 from app.storage.database import Database
 from app.storage.forgotten import NEVER, documents_of, forgotten_at, mark_forgotten, resting_on_forgotten
-from app.storage.tables import CitationRow, ConversationRow, FaqRow, FeedbackRow, ForgottenRow, MessageRow
-from app.storage.tallies import tally
+from app.storage.statistics import tally
+from app.storage.tables import (
+    CitationRow,
+    ConversationRow,
+    FaqRow,
+    FeedbackRow,
+    ForgottenRow,
+    MessageRow,
+    ModuleUseRow,
+    TimingsRow,
+    UsageRow,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleDetails:
+    """What is stored of a used module beyond `UsedModule`. passage: heading path and number, for people."""
+
+    name: str
+    passage: str
+    passage_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerDetails:
+    """What is stored of an answer beyond `Answer`.
+
+    question_id: the message it answers. tokens: the exact ids generated, if known. model: fingerprint of the model
+    that generated them. queue_ms: wait for the engine. passage_ids and modules: one for each citation and each used
+    module of the answer, in its order. faq_id: the pair of the FAQ that answered by itself, whose hits are counted.
+    replaces: a question that goes, with what was answered to it, when this is stored; "": none.
+    """
+
+    question_id: str
+    finish_reason: str
+    tokens: tuple[int, ...] | None = None
+    model: str | None = None
+    queue_ms: float = 0.0
+    passage_ids: tuple[int | None, ...] = ()
+    modules: tuple[ModuleDetails, ...] = ()
+    faq_id: int | None = None
+    replaces: str = ""
+
+
+def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:
+    """An answer with all its rows, not yet added to its conversation. Raises ValueError if the details do not fit."""
+    citations = zip(answer.citations, details.passage_ids, strict=True)
+    modules = zip(answer.modules, details.modules, strict=True)
+    return MessageRow(
+        id=answer.message_id,
+        role="assistant",
+        question_id=details.question_id,
+        text=answer.answer,
+        tokens=None if details.tokens is None else list(details.tokens),
+        model=details.model,
+        created=now,
+        finish_reason=details.finish_reason,
+        **{name: getattr(answer, name) for name in ("outcome", "policy", "exact", "grounding", "quoted", "notice")},
+        citations=[
+            CitationRow(rank=rank, passage_id=passage_id, **asdict(citation))
+            for rank, (citation, passage_id) in enumerate(citations)
+        ],
+        modules=[
+            ModuleUseRow(rank=rank, created=now, **asdict(module), **asdict(more))
+            for rank, (module, more) in enumerate(modules)
+        ],
+        timings=TimingsRow(queue=details.queue_ms, **asdict(answer.timings)),
+        usage=UsageRow(**asdict(answer.usage)),
+    )
+
+
+def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
+    """A message read with everything that belongs to it."""
+    return row.to(
+        Turn,
+        message_id=row.id,
+        author=row.author or "",
+        answer=_answer(row) if row.role == "assistant" else None,
+        feedback=None if row.feedback is None else row.feedback.value,
+        unanswered=unanswered,
+        reason="" if row.feedback is None else row.feedback.reason,
+    )
+
+
+def _marks(row: CitationRow) -> tuple[Mark, ...]:
+    return tuple(Mark(*numbers) for numbers in row.marks)
+
+
+def _answer(row: MessageRow) -> Answer:
+    assert row.usage is not None, "written in one transaction"
+    assert row.timings is not None
+    return row.to(
+        Answer,
+        message_id=row.id,
+        answer=row.text,
+        citations=tuple(citation.to(Citation, marks=_marks(citation)) for citation in row.citations),
+        usage=row.usage.to(AnswerUsage),
+        modules=tuple(module.to(UsedModule) for module in row.modules),
+        timings=row.timings.to(AnswerTimings),
+        quoted=bool(row.quoted),
+    )
+
 
 REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80

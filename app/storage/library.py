@@ -36,12 +36,12 @@ from app.domain.documents import (
 from app.domain.errors import DeskError
 from app.storage.database import Database
 from app.storage.document_change import document_row, remove_document, replace_document
-from app.storage.generation import generation_of
 from app.storage.passage_rows import (
     ROWS_AT_ONCE,
     STORED_AS,
     AnyRow,
     AnySelect,
+    generation_of,
     in_pieces,
     neighbours_of,
     packed,
@@ -57,7 +57,7 @@ from app.storage.tables import (
     PassageStatementsRow,
     StagedEmbeddingRow,
 )
-from retrieval.search.windows import window_texts
+from retrieval.search.vector_index import window_texts
 
 log = logging.getLogger(__name__)
 

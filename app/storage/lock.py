@@ -22,7 +22,7 @@ from app.storage.swap import undo_swap
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
 SOCKET_FILE = "warmdesk.sock"
-"""Where a served desk takes commands: see `app.web.command_socket`."""
+"""Where a served desk takes commands: see `app.web.serve`."""
 log = logging.getLogger(__name__)
 
 

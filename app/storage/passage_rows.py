@@ -1,4 +1,9 @@
-"""Changes to the rows of passages and their neighbours, within a transaction of `library`.
+"""The generation of the documents: a number that grows with every change of them, in the transaction of the change. A
+desk sees by it that another one of the same database has changed something.
+
+Not covered: what a desk does then (`app.desk.repeating`).
+
+Changes to the rows of passages and their neighbours, within a transaction of `library`.
 
 A passage has a module key only if that module was encoded with the neighbours recorded for the passage. Therefore a
 change of its neighbours deletes its module key in the same transaction.
@@ -14,8 +19,21 @@ from sqlalchemy import Row, Select, delete, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import NewPassage, Vectors
-from app.storage.generation import count_change
-from app.storage.tables import PassageNeighbourRow, PassageRow
+from app.storage.tables import FactRow, PassageNeighbourRow, PassageRow
+
+_GENERATION = "generation"
+
+
+def count_change(session: Session) -> None:
+    """Passages, their neighbours or the FAQ change with this transaction."""
+    session.merge(FactRow(key=_GENERATION, value=str(generation_of(session) + 1)))
+    session.flush()
+
+
+def generation_of(session: Session) -> int:
+    """How often something was changed."""
+    return int(session.scalar(select(FactRow.value).where(FactRow.key == _GENERATION)) or 0)
+
 
 T = TypeVar("T")
 AnySelect = Select[*tuple[Any, ...]]

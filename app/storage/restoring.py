@@ -18,13 +18,11 @@ from pathlib import Path
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
-from app.storage.archive import FORMAT, Manifest, read_archive
-from app.storage.archiving import check_database, explained, is_left_out
+from app.storage.archive import FORMAT, Manifest, check_database, explained, is_left_out, read_archive
 from app.storage.database import sqlite_file
-from app.storage.files import REPLACED, STAGED, sync_folder
+from app.storage.files import REPLACED, STAGED, SettingsFile, sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrations import MIGRATIONS
-from app.storage.settings_file import SettingsFile
 from app.storage.swap import swap
 
 _PATHS = (

@@ -1,32 +1,176 @@
-"""Numbers for the dashboard. Counts come from the tallies, which are kept while answers are recorded; the latest
+"""Percentiles of times without the times: how many fell into each of a row of bins.
+
+A bin reaches 10 % further than the one before it, and a percentile is given as the middle of its bin (the geometric
+mean of its ends). It is therefore off by 5 % at most, and histograms of several spans can be added.
+
+What is counted when an answer is recorded, so that the dashboard need not read all answers again.
+
+Every answer is counted in its minute, its hour, its quarter of a day, its day, and over all time. Minutes are kept for
+eight days. What was counted stays when a conversation is deleted or a document forgotten: it happened, and a count
+holds nobody's words.
+
+Not covered: reading the counts (`statistics`), counting what was recorded before there were any (`first_tallies`).
+
+Numbers for the dashboard. Counts come from the tallies, which are kept while answers are recorded; the latest
 answers are found by an index. No query reads all answers.
 
 Not covered: what the engine knows of tiers and bytes (`app.desk.overview`), and counting (`tallies`).
+
+Measured savings: a row for each answer that was computed a second time without reuse. No row holds words.
+
+A row stays when its conversation is deleted: it is a number. Not covered: measuring (`app.answering.savings_meter`),
+what the numbers say together (`app.desk.overview`).
 """
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import accumulate, groupby
+from math import ceil, floor, log
 from operator import itemgetter
+from typing import Any, Final, Literal
 
-from sqlalchemy import BigInteger, ColumnElement, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, cast, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
-from app.domain.trends import FirstTokenTimes, UsageSpan
+from app.domain.statistics import FirstTokenTimes, SavingsSample, UsageSpan
 from app.storage.database import Database
-from app.storage.histogram import percentile
-from app.storage.tables import ConversationRow, MessageRow, ModuleTallyRow, ModuleUseRow, TallyRow, TimingsRow, UsageRow
-from app.storage.tallies import (
-    ALL_TIME,
-    READINGS,
-    SOURCES,
-    WIDTHS_S,
-    Reading,
-    span_of,
-    ttft_subject,
+from app.storage.tables import (
+    Base,
+    ConversationRow,
+    MessageRow,
+    ModuleTallyRow,
+    ModuleUseRow,
+    SavingsRow,
+    TallyRow,
+    TimingsRow,
+    UsageRow,
 )
+
+GROWTH = 1.1
+SHORTEST_MS = 0.01
+
+
+def bin_of(milliseconds: float) -> int:
+    """The bin of a time; what is shorter than `SHORTEST_MS` counts as that."""
+    return floor(log(max(milliseconds, SHORTEST_MS)) / log(GROWTH))
+
+
+def percentile(bins: Mapping[int, int], share: float) -> float:
+    """The time in milliseconds that this share of the times do not exceed. bins: how many times are in each, one at
+    least.
+    """
+    wanted = ceil(share * sum(bins.values()))
+    ordered = sorted(bins)
+    up_to = zip(ordered, accumulate(bins[number] for number in ordered), strict=True)
+    return float(GROWTH ** (next(number for number, times in up_to if times >= wanted) + 0.5))
+
+
+ALL_TIME: Final = 0
+"""The width of the span that holds everything; it starts at 0."""
+MINUTE_S, DAY_S = 60, 86_400
+WIDTHS_S = (MINUTE_S, 3600, 6 * 3600, DAY_S, ALL_TIME)
+MINUTES_KEPT = timedelta(days=8)
+SOURCES = ("computed", "session", "prefix", "module")
+"""Of prompt tokens: columns of `UsageRow`, and labels."""
+
+Reading = Literal["warm", "cold", "server", "none"]
+"""What the model had to read for an answer. warm: all modules were found encoded. cold: some were not. server: a model
+elsewhere read or found them. none: there were no modules, mostly because the model was not asked."""
+READINGS: tuple[Reading, ...] = ("warm", "cold", "server", "none")
+
+
+def tally(session: Session, row: MessageRow) -> None:
+    """Count an answer, within the transaction that records it."""
+    times: Counter[tuple[str, str]] = Counter()
+    amounts: Counter[tuple[str, str]] = Counter()
+    for subject, label, amount in _happened(row):
+        times[subject, label] += 1
+        amounts[subject, label] += amount  # type: ignore[assignment]
+    moment = int(row.created.timestamp())
+    _add(
+        session,
+        TallyRow,
+        ("times", "amount"),
+        [
+            {
+                **{"width_s": width, "start": span_of(moment, width), "subject": subject, "label": label},
+                **{"times": number, "amount": float(amounts[subject, label])},
+            }
+            for width in WIDTHS_S
+            for (subject, label), number in times.items()
+        ],
+    )
+    oldest = moment - int(MINUTES_KEPT.total_seconds())
+    session.execute(delete(TallyRow).where(TallyRow.width_s == MINUTE_S, TallyRow.start < oldest))
+    _tally_modules(session, row)
+
+
+def span_of(moment: int, width: int) -> int:
+    """When the span of a moment begins, in seconds since 1970."""
+    return moment // width * width if width else 0
+
+
+def ttft_subject(reading: Reading) -> str:
+    """Under which name times to the first token are counted; their labels are bins (`histogram`)."""
+    return f"ttft {reading}"
+
+
+def _happened(row: MessageRow) -> Iterator[tuple[str, str, float]]:
+    """Subject, label and amount of everything that is counted of an answer."""
+    assert row.usage is not None, "answers are recorded with all their rows"
+    assert row.timings is not None
+    yield "answers", row.outcome or "", 0.0
+    if row.quoted:
+        yield "quoted", "", 0.0
+    if row.grounding is not None:
+        yield "grounding", "", row.grounding
+    for source in SOURCES:
+        if tokens := getattr(row.usage, source):
+            yield "tokens", source, tokens
+    for use in row.modules:
+        yield "modules", use.source, use.tokens
+        if use.miss_reason is not None:
+            yield "misses", use.miss_reason, use.tokens
+    found = [use for use in row.modules if use.source != "elsewhere"]
+    missed = any(use.miss_reason is not None for use in found)
+    was_asked = len(found) < len(row.modules) and row.timings.prefill > 0
+    reading: Reading = "cold" if missed else "warm" if found else "server" if was_asked else "none"
+    yield ttft_subject(reading), str(bin_of(row.timings.ttft)), row.timings.ttft
+
+
+def _tally_modules(session: Session, row: MessageRow) -> None:
+    uses = [use for use in row.modules if use.id]  # without a key: computed for this prompt alone
+    misses = Counter(use.id for use in uses if use.miss_reason is not None)
+    _add(
+        session,
+        ModuleTallyRow,
+        ("hits", "misses"),
+        [
+            {"key": key, "hits": number - misses[key], "misses": misses[key], "last_used": int(row.created.timestamp())}
+            for key, number in Counter(use.id for use in uses).items()
+        ],
+    )
+
+
+def _add(session: Session, table: type[Base], summed: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    """Insert rows; where there is one of the same primary key, these columns are added to it and others replaced."""
+    if not rows:
+        return
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    statement, columns = insert(table), table.__table__.columns
+    new = statement.excluded
+    changed = {
+        column.name: column + new[column.name] if column.name in summed else new[column.name]
+        for column in columns
+        if not column.primary_key
+    }
+    keys = [column for column in columns if column.primary_key]
+    session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+
 
 _QUESTION = aliased(MessageRow)
 _HIDDEN = select(ConversationRow.id).where(ConversationRow.deleted.is_not(None))
@@ -227,3 +371,28 @@ def _counted(session: Session, *where: ColumnElement[bool], step: int | None = N
             counts.by_subject[subject].append((label, times, amount))
         spans.append(counts)
     return spans
+
+
+MOST = 1000
+
+
+class SavingsSamples:
+    """Adds and reads samples. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, sample: SavingsSample) -> None:
+        """Add a sample; without its question if that was deleted meanwhile."""
+        with self._database.write() as session:
+            row = SavingsRow(**asdict(sample))
+            if sample.question_id is not None and session.get(MessageRow, sample.question_id) is None:
+                row.question_id = None
+            session.add(row)
+
+    def between(self, since: datetime, until: datetime) -> list[SavingsSample]:
+        """The samples of a time, the latest first, and no more than `MOST`: they say enough."""
+        columns = (getattr(SavingsRow, one.name) for one in fields(SavingsSample))
+        query = select(*columns).where(SavingsRow.created >= since, SavingsRow.created < until)
+        rows = self._database.rows(query.order_by(SavingsRow.created.desc()).limit(MOST))
+        return [SavingsSample(**row._mapping) for row in rows]

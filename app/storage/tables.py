@@ -451,7 +451,7 @@ class AuditRow(Base):
 
 
 class SavingsRow(Base):
-    """An answer that was computed a second time without reuse: see `app.domain.savings.SavingsSample`."""
+    """An answer that was computed a second time without reuse: see `app.domain.statistics.SavingsSample`."""
 
     __tablename__ = "savings"
 

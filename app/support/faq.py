@@ -1,26 +1,89 @@
-"""The FAQ that agents write: a pair is stored, written into the FAQ's document, taken in like any other document
+"""Groups questions that ask about the same: each joins the group whose first question is most like it, or begins one.
+
+One pass and no model: leader clustering (Hartigan 1975). The number of groups need not be known. Vectors
+are kept for the questions of the last report.
+
+The FAQ that agents write: a pair is stored, written into the FAQ's document, taken in like any other document
 (indexed, encoded), and its question is asked again.
 
 The document is one JSON Lines file in the data folder, a line for each pair, in the collection "faq". The table is what
 counts; the file is written from it. If the document cannot be taken in, the table is as it was before. Until both are
 in step again that is noted (`app.storage.begun`). Not covered: answering from it (`app.answering.curated`).
+
+What agents do for the quality of answers, as one object (`app.desk.interface.QualityDesk`).
 """
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.progress import Progress, no_progress
-from app.domain.quality import FaqDraft, FaqPair, FaqSaved
+from app.domain.quality import (
+    BadAnswer,
+    Cause,
+    FaqDraft,
+    FaqPair,
+    FaqSaved,
+    QualityReport,
+    QuestionGroup,
+    SearchExplanation,
+    counts_of,
+)
+from app.knowledge.finder import EmbeddedQuestion, embedded, likeness
 from app.knowledge.ingest import IngestReport
 from app.storage.begun import BegunWork
+from app.storage.conversation_care import Transcripts
 from app.storage.faq import FaqStore, FaqVectors
 from app.storage.files import remove_abandoned, replace_file
+from retrieval.search.embedding import Embedder
+
+ALIKE = 0.65
+"""Questions at least this alike are in one group. (Sample shop: "how long does a refund take" and "how long till refund
+after you checked my return" are .82 alike; "How do I open an account?" and "How do I close my account?" .65.)"""
+AT_ONCE = 64
+"""Questions that are embedded together: customers' questions wait no longer than that takes."""
+
+
+class Grouping:
+    """Groups answers by their questions. Safe to use from any thread."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._known: Mapping[str, EmbeddedQuestion] = {}
+        self._lock = threading.Lock()
+
+    def groups(self, answers: Sequence[BadAnswer]) -> tuple[QuestionGroup, ...]:
+        """The largest group first, then the latest. answers: the latest first."""
+        questions = self._questions(list(dict.fromkeys(one.question for one in answers)))
+        groups: list[tuple[EmbeddedQuestion, list[BadAnswer]]] = []
+        for answer in answers:
+            asked = questions[answer.question]
+            scored = [(likeness(asked, leader), members) for leader, members in groups]
+            score, nearest = max(scored, key=lambda one: one[0], default=(0.0, []))
+            if score >= ALIKE:
+                nearest.append(answer)
+            else:
+                groups.append((asked, [answer]))
+        return tuple(
+            QuestionGroup(answers=tuple(members)) for _, members in sorted(groups, key=lambda one: -len(one[1]))
+        )
+
+    def _questions(self, texts: list[str]) -> Mapping[str, EmbeddedQuestion]:
+        with self._lock:
+            known = {text: self._known[text] for text in texts if text in self._known}
+            missing = [text for text in texts if text not in known]
+            for first in range(0, len(missing), AT_ONCE):
+                some = missing[first : first + AT_ONCE]
+                known |= zip(some, embedded(self._embedder, some), strict=True)
+            self._known = known
+            return known
+
 
 _NOTED = {"document": ""}
 LONGEST_QUESTION, LONGEST_ANSWER, MOST_WORDINGS = 500, 10_000, 50
@@ -150,3 +213,45 @@ def one_line(text: str) -> str:
 def folded_line(text: str) -> str:
     """A question as it is compared with others: without case and punctuation at its end."""
     return one_line(text).casefold().rstrip("?？!！.。 ")
+
+
+MOST = 500
+"""The latest bad answers that are looked at."""
+
+
+class Quality:
+    """Safe to use from any thread; methods may raise DeskError."""
+
+    def __init__(
+        self,
+        transcripts: Transcripts,
+        store: FaqStore,
+        editor: FaqEditor,
+        grouping: Grouping,
+        explain: Callable[[str], SearchExplanation],
+    ) -> None:
+        self._transcripts, self._store, self._editor, self._grouping = transcripts, store, editor, grouping
+        self.explain = explain
+
+    def report(self, days: int, cause: Cause | None = None) -> QualityReport:
+        """The bad answers of the last days, grouped; of one cause, or of all."""
+        since = datetime.now(UTC) - timedelta(days=days)
+        found = self._transcripts.bad_answers(since, MOST + 1)
+        shown = tuple(one for one in found[:MOST] if cause is None or cause in one.causes)
+        return QualityReport(
+            groups=self._grouping.groups(shown), counts=counts_of(tuple(found[:MOST])), is_cut=len(found) > MOST
+        )
+
+    def faq(self) -> list[FaqPair]:
+        """Every pair of the FAQ, the latest first."""
+        return sorted(self._store.pairs(), key=lambda pair: pair.updated, reverse=True)
+
+    def save_faq(
+        self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress
+    ) -> FaqSaved:
+        """Store a pair, index and encode it, and ask its question again."""
+        return self._editor.save(draft, author, id_, progress)
+
+    def delete_faq(self, id_: int, progress: Progress = no_progress) -> None:
+        """Delete a pair; an unknown number is no error."""
+        self._editor.delete(id_, progress)

@@ -1,6 +1,6 @@
 """Tells another program of hand-offs: signed, tried again with growing pauses, and never in a customer's way.
 
-What is to be sent waits in the database (`app.storage.deliveries`), and a thread of its own sends it. A delivery holds
+What is to be sent waits in the database (`app.storage.handoffs`), and a thread of its own sends it. A delivery holds
 no text of the conversation. docs/handoff.md says what receivers get, and how they check the signature.
 """
 
@@ -18,7 +18,7 @@ from app.domain.errors import DeskError
 from app.domain.logs import Recurring
 from app.domain.settings import Settings
 from app.storage.database import Database
-from app.storage.deliveries import Deliveries, Delivery
+from app.storage.handoffs import Deliveries, Delivery
 
 SIGNATURE = "Warmdesk-Signature"
 PAUSES_S = (10, 60, 300, 1800, 2 * 3600, 6 * 3600, 24 * 3600)

@@ -12,15 +12,19 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
-from app.training.passages import LONGEST_PASSAGE, TrainingPassage, TrainingTokenizer
-from app.training.rows import read_rows
-from app.training.training_data import LABELLED, OWN, TrainingData
+from app.training.training_data import (
+    LABELLED,
+    LONGEST_PASSAGE,
+    OWN,
+    TrainingData,
+    TrainingPassage,
+    TrainingTokenizer,
+    read_rows,
+)
 from cache.memory.keys import digest
-from cache.model.adapters import keep_base, merge_adapter
-from cache.model.loading import find_device, load_stock
-from cache.prompt.model_tokenizer import ModelTokenizer
-from cache.training.schedule import Schedule
-from cache.training.trainer import AdapterTraining, TrainingProgress
+from cache.model.loading import find_device, keep_base, load_stock, merge_adapter
+from cache.prompt.tokenizer import ModelTokenizer
+from cache.training.trainer import AdapterTraining, Schedule, TrainingProgress
 
 HELD_OUT_EXAMPLES = 8
 RECORD = "training.json"

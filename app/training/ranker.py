@@ -5,11 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.desk.search_calibration import find_ranker
+from app.desk.calibration import find_ranker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from retrieval.ranking.examples import read_examples
-from retrieval.ranking.training import RankerCard, train_ranker
+from retrieval.ranking.training import RankerCard, read_examples, train_ranker
 
 REPORTED = 20
 """Steps between two lines of progress."""

@@ -1,18 +1,212 @@
-"""Training examples by number: which passages an example holds, which questions are asked, and what answers them.
+"""Files of documents with questions and answers, a JSON object per line, also compressed:
+
+{"title": text, "context": text, "qas": [{"question": text, "answers": [text, ...]}, ...]}
+
+Passages to train on, as token ids with their questions: from rows of labelled questions, or from the desk's library.
+
+All texts are worded and tokenised as in the desk's prompts (`app.knowledge.prompts`). The answer to train on is a
+sentence of the passage, so that the model learns to stay close to the passage's words. Not covered: which passages and
+questions make an example (`training_data`).
+
+Passages by topic: which topics are held out of training, and how often each of the others is drawn.
+
+Training examples by number: which passages an example holds, which questions are asked, and what answers them.
 
 Questions about passages that the example does not hold, and questions marked as unanswerable, are answered by the
 desk's refusal. An example depends only on the seed and its number, so training can go on after an interruption.
 """
 
+import gzip
+import hashlib
+import json
 import random
-from collections.abc import Sequence
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from app.training.passages import QuestionAnswer, TrainingPassage, TrainingTokenizer
-from app.training.topics import Topic, split_topics, topic_weights
+from app.domain.errors import DeskError
+from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, question_text
+from app.storage.library import Library
 from cache.memory.keys import digest
+from cache.prompt.parts import Text
+from cache.prompt.tokenizer import ModelTokenizer, run_tokens
 from cache.training.examples import TokenIds, TrainingExample, TrainingQuery
+from retrieval.text.sentences import sentences
+
+
+def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The objects of all files. Raises DeskError that names the file and the line."""
+    for file in files:
+        try:
+            with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if not line.strip():
+                        continue
+                    row = json.loads(line)
+                    if wrong := row_error(row):
+                        raise DeskError(f"{file}, line {number}: {wrong}", code="bad-row")
+                    yield row
+        except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
+            raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
+
+
+def row_error(row: Any) -> str:
+    """Why an object is no document with questions; empty if it is one."""
+    if not isinstance(row, dict) or not {"title", "context", "qas"} <= row.keys():
+        return "title, context and qas are needed"
+    if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
+        return "qas is a list of objects with a question"
+    if not all(isinstance(qa.get("answers"), list) for qa in row["qas"]):
+        return "answers of a question are a list of texts, empty where the document has none"
+    return ""
+
+
+WORD = re.compile(r"\w+")
+LONGEST_PASSAGE = 300
+LONGEST_ANSWER = 80
+MAX_SENTENCES = 10
+"""Of a passage without labels: sentences that become an answer."""
+LONGEST_BEGINNING = 24
+"""Tokens of such a sentence that are the answer."""
+
+QuestionAnswer = tuple[TokenIds, TokenIds | None]
+"""Tokens of a question, and of its answer without the end token; None if the passage does not answer it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingPassage:
+    """source: its data set. topic: passages of one topic are hard to tell apart. tokens: as a module of a prompt."""
+
+    source: str
+    topic: str
+    tokens: TokenIds
+    questions: tuple[QuestionAnswer, ...]
+
+
+class TrainingTokenizer:
+    """Tokenises passages, questions and answers for one model and one system text.
+
+    prefix: tokens of the system text. refusal: of the refusal, without the end token. end: the end token.
+    """
+
+    def __init__(self, prompts: PromptBuilder, tokenizer: ModelTokenizer, refusal: str) -> None:
+        self._to_answer = Text(text=prompts.template.to_answer, structural=True)
+        self._tokenizer = tokenizer
+        system = prompts.prompt([])[0]
+        assert not isinstance(system, Text)
+        self.prefix = run_tokens(system.pieces, tokenizer)
+        self.refusal = self._tokens(refusal)
+        self.end = run_tokens([Text(text=prompts.template.to_next, structural=True)], tokenizer)[:1]
+
+    def labelled_passage(self, row: dict[str, Any]) -> TrainingPassage | None:
+        """A row's document with its questions; None if it is too long or has no question to train on."""
+        title, context, source = str(row["title"]), str(row["context"]).strip(), str(row.get("src", ""))
+        path = tuple(str(heading) for heading in row.get("heading_path", ()))
+        tokens = self._tokens(passage_text(PassageText(name="", title=title, heading_path=path, text=context)))
+        questions = tuple(found for qa in row["qas"] if (found := self._labelled_question(context, qa)) is not None)
+        if len(tokens) > LONGEST_PASSAGE or not questions:
+            return None
+        return TrainingPassage(source=source, topic=f"{source}/{title}", tokens=tokens, questions=questions)
+
+    def own_passages(self, library: Library) -> Iterator[TrainingPassage]:
+        """The desk's passages. A question is a few words of a sentence, as people type them into a search; its answer
+        is the beginning of that sentence. These are no labels, only texts along which two ways of reading are compared.
+        """
+        for document in library.documents():
+            for stored in library.passages_of(document.path):
+                passage = PassageText.of(stored)
+                answers = [s for s in sentences(passage.text) if len(WORD.findall(s)) >= 4][:MAX_SENTENCES]
+                questions = tuple((self._question(key_words(s)), self._tokens(s)[:LONGEST_BEGINNING]) for s in answers)
+                tokens = self._tokens(passage_text(passage))
+                if questions and len(tokens) <= 2 * LONGEST_PASSAGE:
+                    yield TrainingPassage(source="", topic=document.path, tokens=tokens, questions=questions)
+
+    def _labelled_question(self, context: str, qa: dict[str, Any]) -> QuestionAnswer | None:
+        question = self._question(str(qa["question"]))
+        if not qa["answers"]:
+            return question, None
+        answer = self._tokens(answer_sentence(context, str(qa["question"]), str(qa["answers"][0]).strip()) or "")
+        return (question, answer) if 0 < len(answer) <= LONGEST_ANSWER else None
+
+    def _question(self, question: str) -> TokenIds:
+        return run_tokens([Text(text=question_text(question)), self._to_answer], self._tokenizer)
+
+    def _tokens(self, text: str) -> TokenIds:
+        return run_tokens([Text(text=text)], self._tokenizer)
+
+
+def key_words(sentence: str) -> str:
+    """The three longest words of a sentence, in their order."""
+    words = list(dict.fromkeys(WORD.findall(sentence)))
+    longest = sorted(words, key=len)[-3:]
+    return " ".join(word for word in words if word in longest)
+
+
+def answer_sentence(context: str, question: str, answer: str) -> str | None:
+    """The answer to train on: of the sentences of a document that hold the answer, the one with most words of the
+    question.
+
+    If no sentence holds it, the answer itself, at most three sentences of it, if most of its words are in the document.
+    """
+    asked = set(WORD.findall(question.lower()))
+    holding = [s for s in sentences(context) if answer.lower() in s.lower()]
+    if holding:
+        return max(holding, key=lambda s: len(asked & set(WORD.findall(s.lower()))))
+    words = WORD.findall(answer.lower())
+    known = set(WORD.findall(context.lower()))
+    if len(words) < 4 or sum(word in known for word in words) < 0.7 * len(words):
+        return None
+    return " ".join(sentences(answer)[:3])
+
+
+Topic = list[TrainingPassage]
+HELD_OUT_SHARE = 0.03
+HELD_OUT_PASSAGES = 8
+"""At least, if that is no more than a third of all."""
+
+
+def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list[Topic]]:
+    """Topics to train on, and topics to test on.
+
+    Topics whose hash is below HELD_OUT_SHARE are tested on, and more in the order of their hash until there are
+    HELD_OUT_PASSAGES, but no more than a third of all passages. If that leaves fewer than two, there are none.
+    """
+    topics: defaultdict[str, Topic] = defaultdict(list)
+    for passage in passages:
+        topics[passage.topic].append(passage)
+    most = sum(map(len, topics.values())) / 3
+    count = 0
+    tested: set[str] = set()
+    for topic in sorted(topics, key=topic_hash):
+        if topic_hash(topic) >= HELD_OUT_SHARE and count >= HELD_OUT_PASSAGES:
+            break
+        if count + len(topics[topic]) <= most:
+            tested.add(topic)
+            count += len(topics[topic])
+    if count < 2:  # an example needs several passages
+        tested.clear()
+    return [topics[t] for t in topics if t not in tested], [topics[t] for t in topics if t in tested]
+
+
+def topic_hash(topic: str) -> float:
+    """From 0 to below 1, the same in every run, whatever other topics there are."""
+    return int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+def topic_weights(topics: Sequence[Topic]) -> list[float]:
+    """How often each topic is drawn: a source in proportion to the root of its number of questions, so that small
+    sources are not lost, and a topic within its source in proportion to its questions.
+    """
+    counts = [(topic[0].source, sum(len(passage.questions) for passage in topic)) for topic in topics]
+    of_source: Counter[str] = Counter()
+    for source, count in counts:
+        of_source[source] += count
+    return [count / of_source[source] ** 0.5 for source, count in counts]
+
 
 T = TypeVar("T")
 GAP_SHARE, LONGEST_GAP = 0.2, 64

@@ -1,10 +1,13 @@
-"""What the chat page does, without the page: each method takes plain values and gives the parts of the page to redraw.
+"""What a customer may ask next: headings of the pages that were found for the last question. No model is asked.
+
+What the chat page does, without the page: each method takes plain values and gives the parts of the page to redraw.
 
 The conversation's id lives in the browser and comes with every call, so two readers never share anything here. The
 only thing kept is which answer runs for which browser session, so that Stop and switching can end it.
 """
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -16,15 +19,34 @@ from functools import partial
 
 from app.access.limits import QuestionLimits
 from app.desk.interface import AnswerStream, Desk, Feedback
-from app.domain.answers import Turn
+from app.domain.answers import Answer, Turn
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, check_length
 from app.domain.logs import in_request
 from app.domain.settings import Settings
-from app.web.error_words import error_words
-from app.web.languages import ENGLISH
-from app.web.rendering import render
-from app.web.suggestions import suggestions
+from app.web.rendering import ENGLISH, error_words, render
+
+MOST = 3
+_NUMBER = re.compile(r"\s*\(\d+\)$")
+_WORD = re.compile(r"\w+")
+
+
+def suggestions(question: str, answer: Answer) -> list[str]:
+    """Up to MOST topics, those of pages first that the answer says nothing of; none that the question names already."""
+    topics: list[str] = []
+    for citation in sorted(answer.citations, key=lambda one: not one.see_also):
+        heading = _NUMBER.sub("", citation.passage).rpartition(" > ")[2].strip()
+        for topic in (heading, citation.title):
+            if topic and not any(_names(known, topic) for known in (question, *topics)):
+                topics.append(topic)
+                break
+    return topics[:MOST]
+
+
+def _names(text: str, topic: str) -> bool:
+    """Whether a text holds every word of a topic."""
+    return {word.lower() for word in _WORD.findall(topic)} <= {word.lower() for word in _WORD.findall(text)}
+
 
 YIELD_S = 0.04
 SHOWN_TURNS = 40
@@ -50,7 +72,7 @@ class ChatView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """Who looks at the page. owner: whose conversations are shown (`app.domain.callers`). session: one browser tab.
-    address: where the browser is. language: of the page's own words (`app.web.languages`).
+    address: where the browser is. language: of the page's own words (`app.web.rendering`).
     """
 
     owner: str

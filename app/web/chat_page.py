@@ -1,12 +1,21 @@
-"""The chat page: Gradio components and their wiring. What happens is in chat_flow, how it looks in templates/chat and
+"""Errors of events that have no place on the page: one line, shown for a while in the reader's language. Without this,
+Gradio logs a traceback, and the reader learns nothing.
+
+The line above the box as a part of the chat page: its components and their wiring. It looks for news every two
+seconds, but only while a person answers.
+
+The chat page: Gradio components and their wiring. What happens is in chat_flow, how it looks in templates/chat and
 style.css.
 
 The list shows the visitor's own conversations. Which one is open is kept in the address bar and in a hidden field of
 the page, never on the server.
 """
 
+import logging
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +26,95 @@ from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.interface import Desk
 from app.domain.callers import KNOWN
+from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_ID
 from app.domain.logs import enter_request, steps_of_request
 from app.domain.settings import Settings
-from app.domain.translation import gettext, speaking
+from app.domain.words import gettext, speaking
 from app.web.chat_flow import ChatFlow, ChatView, Reader
-from app.web.handoff_part import HandoffPart
-from app.web.handoff_view import HandoffView
-from app.web.languages import page_language, translations
-from app.web.rendering import render
-from app.web.toasts import shown_as_toast
+from app.web.chat_routes import HandoffLine, HandoffView
+from app.web.rendering import error_words, page_language, render, translations
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def shown_as_toast(language: str) -> Iterator[None]:
+    """Turns an error of the desk into what Gradio shows."""
+    try:
+        yield
+    except DeskError as error:
+        if not error.is_away:
+            log.warning("the chat page shows an error (%s): %s", error.code, error)
+        with speaking(translations(language)):
+            raise gr.Error(gettext(error_words(error)), title="", print_exception=False) from None
+
+
+PERIOD_S = 2.0
+
+
+class HandoffPart:
+    """Made where the line stands on the page; `connect` wires it once the other parts are there."""
+
+    def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
+        self._flow, self._view = flow, view
+        script = (Path(__file__).parent / "static" / "handoff.js").read_text(encoding="utf-8")
+        self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
+        self._timer = gr.Timer(PERIOD_S, active=False)
+        # A field of the page: with `gr.State` each page would keep a connection open, and the server what it shows.
+        self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
+
+    def connect(
+        self,
+        open_id: Any,
+        transcript: Any,
+        shown: list[Any],
+        verdict: Any,
+        updates: Callable[[ChatView], tuple[Any, ...]],
+        reader_of: Callable[[gr.Request], Reader],
+    ) -> None:
+        """shown: the page's parts, which `updates` draws. verdict: what happens when an answer is judged."""
+        parts = [self._html, self._timer, self._mark]
+
+        def drawn(line: HandoffLine) -> tuple[Any, ...]:
+            return line.html, gr.Timer(active=line.live), line.mark
+
+        def news(conversation_id: str, mark: str, reader: Reader) -> HandoffLine | None:
+            """The line, if it is another one. Without the database there are no news; the next look may bring some."""
+            with suppress(DeskError):
+                line = self._view.line(conversation_id, reader)
+                return line if line.mark != mark else None
+            return None
+
+        def refreshed(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            line = news(conversation_id, mark, reader_of(request))
+            return (gr.skip(),) * len(parts) if line is None else drawn(line)
+
+        def judged(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            with suppress(DeskError):  # the verdict itself, a moment before, says what is wrong
+                self._view.judged(conversation_id, reader_of(request))
+            return refreshed(conversation_id, mark, request)
+
+        def acted(conversation_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+            reader = reader_of(request)
+            with shown_as_toast(reader.language):
+                line = self._view.act(str(event.act), conversation_id, str(event.email), reader)
+            return (*updates(self._flow.open(line.conversation_id, reader)), *drawn(line))
+
+        def ticked(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            reader = reader_of(request)
+            line = news(conversation_id, mark, reader)
+            if line is None:
+                return (gr.skip(),) * (len(shown) + len(parts))
+            view = replace(self._flow.open(conversation_id, reader), answering=None)  # the box stays as it is
+            return (*updates(view), *drawn(line))
+
+        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+        self._html.person(acted, [open_id], [*shown, *parts], **quiet)
+        self._timer.tick(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
+        verdict.then(judged, [open_id, self._mark], parts, **quiet)
+        transcript.change(refreshed, [open_id, self._mark], parts, **quiet)
+
 
 FRAME = ("side", "header", "foot", "data")
 """Templates in templates/chat that stay as they are; their words come when the page is opened, in its language."""

@@ -1,32 +1,149 @@
-"""The admin's page of documents and what it can change; the guard shows it to admins only.
+"""Long work answered as a stream of events, one JSON object a line: {stage, done, total} while it runs, then {result}
+or {error}.
+
+The files behind an answer's sources, for the visitor whose answer it is.
+
+The admin's page of one document: its passages as search and model have them, and its file.
+
+The admin's page of documents and what it can change; the guard shows it to admins only.
 
 Uploaded files are kept in the data folder under their own name; a second one of the same name and collection replaces
 it. Not covered: synchronised folders (`sync_routes`), one document's passages (`passage_routes`).
+
+What the documents' page can do with synchronised folders; the guard lets admins through only.
 """
 
-from collections.abc import Callable, Sequence
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+from urllib.parse import quote
 
 from fastapi import Body, FastAPI, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 
 from app.access.identity import caller_of
 from app.desk.changes import Changes
 from app.desk.interface import Desk
 from app.desk.json_output import ingest_json
 from app.domain.callers import Record
-from app.domain.documents import StoredDocument
-from app.domain.lengths import Line
+from app.domain.documents import StoredDocument, SyncResult
+from app.domain.errors import DeskError
+from app.domain.lengths import Id, Line
+from app.domain.logs import in_request
 from app.domain.progress import Progress
 from app.domain.quality import FAQ
-from app.domain.translation import speaking
-from app.web.admin_frame import admin_page
-from app.web.error_words import problem_words
-from app.web.event_stream import events
-from app.web.languages import page_language, translations
+from app.domain.words import speaking
+from app.storage.files import open_without_links
+from app.web.admin_pages import admin_page
+from app.web.rendering import page_language, problem_words, translations
 from retrieval.loaders.load import FORMATS, MAX_BYTES, SUPPORTED
+
+log = logging.getLogger(__name__)
+
+FAILED = "something went wrong on our side; the log of the desk says more"
+
+
+def events(
+    work: Callable[[Progress], dict[str, Any]], words: Callable[[str, str], str] = lambda code, message: message
+) -> StreamingResponse:
+    """Run work in a thread of its own; it goes on if nobody listens any more. words: what is said of an error, given
+    its code and the desk's own line.
+    """
+    waiting: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def run() -> None:
+        try:
+            result = work(lambda stage, done, total: waiting.put({"stage": stage, "done": done, "total": total}))
+            waiting.put({"result": result})
+        except DeskError as error:
+            waiting.put({"error": {"code": error.code, "message": words(error.code, str(error))}})
+        except OSError as error:
+            message = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+            waiting.put({"error": {"code": "system", "message": message}})
+        except Exception:
+            log.exception("a change of the documents failed")
+            waiting.put({"error": {"code": "internal", "message": words("internal", FAILED)}})
+
+    def lines() -> Iterator[str]:
+        while True:
+            event = waiting.get()
+            yield json.dumps(event) + "\n"
+            if "stage" not in event:
+                return
+
+    threading.Thread(target=in_request(run), name="documents", daemon=True).start()
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+_PIECE = 1 << 16
+
+
+def add_source_routes(app: FastAPI, desk: Desk) -> None:
+    """The route that the chat's links "Open the file" call."""
+
+    @app.get("/sources/{message_id}/{rank}")
+    def source(request: Request, message_id: Id, rank: int) -> Response:
+        file = desk.source_file(message_id, rank, caller_of(request).owner)
+        if file is None:
+            return PlainTextResponse("This page is no longer here.\n", 404)
+        return saved_file(file)
+
+
+def saved_file(file: Path) -> Response:
+    """A document's file, to be saved and never opened within the desk: an HTML page of somebody's must not run as one
+    of ours. 404 if it is gone, or a link has taken its place.
+    """
+    opened = open_without_links(file)
+    if opened is None:
+        return PlainTextResponse("This file is no longer here.\n", 404)
+    headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(file.name)}"}
+    return StreamingResponse(_pieces(opened), media_type="application/octet-stream", headers=headers)
+
+
+def _pieces(opened: BinaryIO) -> Iterator[bytes]:
+    with opened:
+        yield from iter(partial(opened.read, _PIECE), b"")
+
+
+PASSAGES_SHOWN = 25
+"""Passages on a page."""
+
+
+def add_passage_routes(app: FastAPI, desk: Desk) -> None:
+    """The page, and the file that it links to. A document is known by its number."""
+
+    def stored(number: int) -> StoredDocument | None:
+        return next((one for one in desk.documents() if one.id == number), None)
+
+    @app.get("/admin/documents/{number}")
+    def passages(request: Request, number: int, page: int = 1) -> HTMLResponse:
+        document = stored(number)
+        if document is None:
+            return admin_page(request, "passages.html", status=404, document=None)
+        last = max(1, -(-document.num_passages // PASSAGES_SHOWN))
+        page = min(max(page, 1), last)
+        shown: dict[str, Any] = {
+            "document": document,
+            "has_file": Path(document.path).is_file(),
+            "passages": desk.passages(document.path, (page - 1) * PASSAGES_SHOWN, PASSAGES_SHOWN),
+            **{"page": page, "last": last, "now": datetime.now(UTC)},
+        }
+        return admin_page(request, "passages.html", **shown)
+
+    @app.get("/admin/documents/{number}/file")
+    def file(number: int) -> Response:
+        document = stored(number)
+        if document is None:
+            return PlainTextResponse("This file is no longer here.\n", 404)
+        return saved_file(Path(document.path))
+
 
 SHOWN = 100
 """Documents on a page of the list."""
@@ -96,3 +213,43 @@ def words_for(request: Request) -> Callable[[str, str], str]:
             return problem_words(code, message)
 
     return words
+
+
+FOLDERS = "/admin/documents/folders"
+
+
+def add_sync_routes(app: FastAPI, desk: Desk) -> None:
+    """The routes that the page's script calls."""
+
+    def said(request: Request, result: SyncResult) -> dict[str, Any]:
+        problem = words_for(request)(result.code, result.problem)
+        return {**asdict(result), "problem": problem}
+
+    @app.post(FOLDERS)
+    def save(
+        request: Request,
+        folder: Annotated[Line, Body()],
+        every_minutes: Annotated[int, Body()],
+        collection: Annotated[Line, Body()] = "",
+    ) -> Response:
+        def work(progress: Progress) -> dict[str, Any]:
+            who = caller_of(request).who
+            saved = desk.synced.save(folder.strip(), collection, every_minutes, who=who)
+            return said(request, desk.synced.run(saved.folder, progress, who=who))
+
+        return events(work, words_for(request))
+
+    @app.post(FOLDERS + "/run")
+    def run(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
+        def work(progress: Progress) -> dict[str, Any]:
+            return said(request, desk.synced.run(folder, progress, who=caller_of(request).who))
+
+        return events(work, words_for(request))
+
+    @app.post(FOLDERS + "/remove")
+    def remove(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
+        def work(progress: Progress) -> dict[str, Any]:
+            desk.synced.remove(folder, who=caller_of(request).who)
+            return {"folder": folder}
+
+        return events(work, words_for(request))

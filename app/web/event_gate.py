@@ -21,12 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.addresses import address_of
 from app.access.identity import caller_of
-from app.access.limits import VISITORS_AT_AN_ADDRESS
-from app.access.rate import Rate
-from app.domain.translation import translatable
-from app.web.connections import held
+from app.access.limits import VISITORS_AT_AN_ADDRESS, Rate
+from app.domain.words import translatable
 from app.web.guard import refused, too_often
-from app.web.pacing import REFUSED_S
+from app.web.pacing import REFUSED_S, held
 
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 """Ends of paths: an event is sent to the first; what it makes is read from the second."""

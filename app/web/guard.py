@@ -1,4 +1,18 @@
-"""What every request passes first: which hosts, origins and paths are served at all, who may call them, visitors'
+"""Where the desk is reached: the names it answers to, the origins it takes requests from, whether browsers use TLS.
+
+With the setting `public_url` these follow it, because a proxy in front may hide what the browser asked for. Without it,
+a desk on loopback answers to loopback names only, and one that is open to the network to any.
+
+What pages of other sites may have of the desk: the widget, if they are in the setting `widget_origins`.
+
+Everything else stays as closed as the guard leaves it.
+
+The cookies of the desk: one of visitors, one of people who are signed in to the admin area.
+
+Where browsers use TLS, the names begin with what makes them take it over TLS alone, and that of visitors from this very
+host: a page of a neighbouring domain can plant none.
+
+What every request passes first: which hosts, origins and paths are served at all, who may call them, visitors'
 cookies, security headers.
 
 Who may call what is in `access_rules`; a caller that was let through is in `request.state.caller`
@@ -11,7 +25,10 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
+from typing import Literal
+from urllib.parse import urlsplit
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
@@ -19,21 +36,128 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access import visitors
-from app.access.identity import Identity, caller_of
-from app.api.errors import BUSY_S, ApiError
+from app.access import identity as visitors
+from app.access.identity import COOKIE, Identity, caller_of
+from app.api.wire import BUSY_S, ApiError
 from app.domain.callers import KNOWN, NOBODY, Caller
 from app.domain.errors import DeskError
-from app.domain.translation import gettext, speaking, translatable
+from app.domain.words import gettext, speaking, translatable
 from app.web.access_rules import find_rule
-from app.web.admin_frame import home_of
-from app.web.cookies import ADMIN, VISITOR
-from app.web.error_words import UNAVAILABLE
-from app.web.languages import LANGUAGES, page_language, translations
-from app.web.opening import ALIVE, READY
+from app.web.admin_pages import home_of
+from app.web.middleware import ALIVE, READY
 from app.web.pacing import Pacing
-from app.web.site import Site
-from app.web.widget_frame import WidgetFrame
+from app.web.rendering import LANGUAGES, UNAVAILABLE, page_language, translations
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def host_name(host: str) -> str:
+    """Host header without port and brackets, in lower case."""
+    match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+))(?::\d+)?", host.strip())
+    return (match[1] or match[2]).lower().rstrip(".") if match else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is this machine's own."""
+    return host in LOOPBACK or host_name(host) in LOOPBACK
+
+
+class Site:
+    """The desk's own addresses. bound_to: what the server listens on. public_url: as customers write it, or None."""
+
+    def __init__(self, bound_to: str, public_url: str | None) -> None:
+        url = urlsplit(public_url or "")
+        self._origin = f"{url.scheme}://{url.netloc}".lower() if public_url else None
+        self._hosts = LOOPBACK | {host_name(url.netloc)} if public_url else LOOPBACK if is_loopback(bound_to) else None
+        self._is_tls = url.scheme == "https"
+
+    def answers_to(self, request: Request) -> bool:
+        """Whether the Host header names this desk."""
+        return self._hosts is None or host_name(request.headers.get("host", "")) in self._hosts
+
+    def takes_from(self, request: Request) -> bool:
+        """Whether a request that changes something comes from a page of this desk, or from no page."""
+        origin = request.headers.get("origin")
+        if origin is None or origin.lower() == self._origin:
+            return True
+        return origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
+
+    def keeps_to_tls(self, request: Request) -> bool:
+        """Whether browsers are told to use TLS only. On loopback that would bind other programs of the machine."""
+        return self.is_secure(request) and host_name(request.headers.get("host", "")) not in LOOPBACK
+
+    def is_called(self, host: str) -> bool:
+        """Whether a name is that of the public address, as a proxy says which one the browser asked for."""
+        return self._origin is not None and host.strip().lower() == self._origin.partition("://")[2]
+
+    def is_secure(self, request: Request) -> bool:
+        """Whether the browser reaches the desk over TLS, so that cookies may ask for it."""
+        return self._is_tls or request.url.scheme == "https"
+
+
+SCRIPT, PAGE = "/widget.js", "/widget"
+
+
+class WidgetFrame:
+    """The paths of the widget and their headers. origins: of the sites that may show it; none: there is no widget."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._origins = tuple(origins)
+
+    def is_missing(self, path: str) -> bool:
+        """Whether a path is of the widget, and the widget is off."""
+        return not self._origins and (path in (SCRIPT, PAGE) or path.startswith(f"{PAGE}/"))
+
+    def loosened(self, path: str, headers: Mapping[str, str]) -> dict[str, str]:
+        """The guard's headers, as they are for this path."""
+        changed = dict(headers)
+        if self._origins and path == SCRIPT:
+            changed["cross-origin-resource-policy"] = "cross-origin"
+        if self._origins and path == PAGE:
+            del changed["x-frame-options"]  # it knows no list of origins, and would forbid what the policy allows
+            changed["content-security-policy"] = (
+                "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; "
+                f"connect-src 'self'; form-action 'none'; base-uri 'self'; frame-ancestors {' '.join(self._origins)}"
+            )
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCookie:
+    """name: without TLS. prefix: what the name begins with over TLS. path: below which it is sent."""
+
+    name: str
+    prefix: str
+    path: str
+    samesite: Literal["lax", "strict"]
+
+    def read(self, request: Request, site: Site) -> str:
+        """Its value; "" if it was not sent."""
+        return request.cookies.get(self._named(request, site), "")
+
+    def give(self, response: Response, value: str, lifetime_s: int, request: Request, site: Site) -> None:
+        """Let the browser keep it."""
+        response.set_cookie(
+            self._named(request, site),
+            value,
+            max_age=lifetime_s,
+            path=self.path,
+            httponly=True,
+            samesite=self.samesite,
+            secure=site.is_secure(request),
+        )
+
+    def drop(self, response: Response, request: Request, site: Site) -> None:
+        """Let the browser forget it."""
+        self.give(response, "", 0, request, site)
+
+    def _named(self, request: Request, site: Site) -> str:
+        return self.prefix + self.name if site.is_secure(request) else self.name
+
+
+VISITOR = SiteCookie(COOKIE, "__Host-", "/", "lax")
+ADMIN = SiteCookie("warmdesk_admin", "__Secure-", "/admin", "strict")
+"""Sent to /admin only, which a name that begins with `__Host-` does not allow."""
 
 log = logging.getLogger(__name__)
 

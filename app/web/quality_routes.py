@@ -2,30 +2,40 @@
 test of search.
 
 Their behaviour is in quality.js. Agents may open the FAQ and the test of search, which show nothing of customers.
+
+The agents' pages: who waits for a person, and one conversation that an agent answers. The guard shows them to agents
+and admins only.
+
+The pages ask for what changed every two seconds; parts come as HTML, drawn by the same templates as the first time.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from app.access.identity import caller_of
 from app.desk.changes import Changes
 from app.desk.interface import Desk
+from app.domain.answers import REASONS
 from app.domain.callers import Record
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, Cause, FaqDraft, FaqPair
-from app.domain.translation import translatable
+from app.domain.words import gettext, speaking, translatable
+from app.storage.conversation_care import Transcripts
+from app.storage.people import Audit
 from app.storage.tables import LARGEST_NUMBER
-from app.storage.transcripts import Transcripts
 from app.support.faq import folded_line
-from app.web.admin_frame import admin_page
-from app.web.event_stream import events
+from app.support.handoff import AgentQueue, OpenCase
+from app.web.admin_pages import admin_page, links_for
+from app.web.document_routes import events
 from app.web.guard import refused
+from app.web.rendering import UNEXPECTED, page_language, render, translations
 
 PERIODS = (7, 30, 90, 365)
 """Days that the quality page offers."""
@@ -126,3 +136,90 @@ def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progres
         return {"id": saved.id, "problem": saved.problem}
     said = saved.answer.answer
     return {"id": saved.id, "answer": said, "is_verbatim": said.strip() == draft.answer.strip()}
+
+
+_WORDS = {
+    "handoff-taken": translatable("Somebody else answers this customer already."),
+    "handoff-closed": translatable("This conversation is with the assistant again."),
+    "not-taken": translatable("Take this conversation before you answer."),
+    "bad-message": translatable("An answer has 1 to 10,000 characters."),
+    "no-such-handoff": translatable("This conversation is no longer there."),
+    "no-such-conversation": translatable("This conversation is no longer there."),
+}
+
+
+def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
+    """The pages, and the routes their script calls."""
+
+    def drawn(request: Request, template: str, **values: object) -> str:
+        caller = caller_of(request)
+        values |= {"reasons": REASONS, "caller": caller, "links": links_for(caller), "now": datetime.now(UTC)}
+        return render(f"queue/{template}.html", language=page_language(request.headers), **values)
+
+    def reader(request: Request) -> str:
+        """Who looks, for `AgentQueue.case`."""
+        caller = caller_of(request)
+        return "" if caller.role == "admin" else caller.name
+
+    def case(request: Request, found: OpenCase) -> dict[str, Any]:
+        values: dict[str, Any] = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
+        return {name: drawn(request, name, **values) for name in ("turns", "controls")}
+
+    def answered(request: Request, work: Callable[[], dict[str, Any]]) -> Response:
+        try:
+            return JSONResponse(work(), headers={"cache-control": "no-store"})
+        except DeskError as error:
+            if error.is_of_database:
+                raise
+            with speaking(translations(page_language(request.headers))):
+                words = gettext(_WORDS.get(error.code, UNEXPECTED))
+            return JSONResponse({"error": words}, 404 if error.code == "no-such-handoff" else 409)
+
+    def done(request: Request, number: int, action: str, work: Callable[[str], None]) -> Response:
+        def then_case() -> dict[str, Any]:
+            queue.case(number, reader(request))  # raises for what this agent may not see
+            work(caller_of(request).name)
+            audit.record(caller_of(request).name, f"handoff-{action}", str(number))
+            return case(request, queue.case(number))
+
+        return answered(request, then_case)
+
+    @app.get("/admin/queue")
+    def page(request: Request) -> HTMLResponse:
+        return HTMLResponse(drawn(request, "queue", rows=queue.rows()), headers={"cache-control": "no-store"})
+
+    @app.get("/admin/queue/rows")
+    def rows(request: Request) -> Response:
+        def work() -> dict[str, Any]:
+            found = queue.rows()
+            waiting = sum(row.handoff.state == "waiting" for row in found)
+            return {"rows": drawn(request, "rows", rows=found), "waiting": waiting}
+
+        return answered(request, work)
+
+    @app.get("/admin/queue/{number}")
+    def case_page(request: Request, number: int) -> Response:
+        try:
+            found = queue.case(number, reader(request))
+        except DeskError as error:
+            if error.is_of_database:
+                raise
+            return HTMLResponse(drawn(request, "queue", rows=queue.rows()), 404)
+        values = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
+        return HTMLResponse(drawn(request, "case", **values), headers={"cache-control": "no-store"})
+
+    @app.get("/admin/queue/{number}/now")
+    def case_now(request: Request, number: int) -> Response:
+        return answered(request, lambda: case(request, queue.case(number, reader(request))))
+
+    @app.post("/admin/queue/{number}/take")
+    def take(request: Request, number: int) -> Response:
+        return done(request, number, "take", lambda agent: queue.take(number, agent))
+
+    @app.post("/admin/queue/{number}/answer")
+    def answer(request: Request, number: int, text: Annotated[LongText, Body(embed=True)]) -> Response:
+        return done(request, number, "answer", lambda agent: queue.answer(number, agent, text))
+
+    @app.post("/admin/queue/{number}/close")
+    def close(request: Request, number: int) -> Response:
+        return done(request, number, "close", lambda agent: queue.close(number))

@@ -1,27 +1,322 @@
-"""The pages' HTML, from the templates beside this file, in the reader's language. Whatever a template is given is
+"""A model's answer as HTML that can do nothing harmful: a little Markdown, everything else is text.
+
+Honoured: paragraphs, line breaks, lists, **bold**, *italic*, `code`; headings become bold lines. Never honoured: raw
+HTML, images, links (a Markdown link becomes "label (address)" as plain text), tables, LaTeX. Only the contacts of the
+settings become links, and only where the desk speaks itself (`linked`).
+
+The languages of the pages: which one a browser asks for, and its texts, from the catalogues in `locale`.
+
+A catalogue is compiled when it is first used, so nothing that is made from it lies in the repository. For another
+language, add its folder beside `zh` and a line to LANGUAGES; a test says which texts are missing.
+
+What a customer is told of an error, by its code. The desk's own messages are for who runs it: they name settings,
+commands and files, and go to the log.
+
+The sources of an answer as the chat shows them: numbered, each paragraph with the numbers of what it rests on, each
+passage with the words that the answer says marked.
+
+Not covered: which passages are cited (`app.answering.checking`).
+
+The pages' HTML, from the templates beside this file, in the reader's language. Whatever a template is given is
 escaped.
 
 Every template can use the macros of `macros.html`, and the same words for numbers, sizes and times as on the command
 line. Its own words stand in _("..."), where a % is written %%; a text in a variable is `translated(text)`.
 """
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from pathlib import Path
+from gettext import GNUTranslations, NullTranslations
+from io import BytesIO
+from pathlib import Path, PurePath
 
+from babel.core import negotiate_locale
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import read_po
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
+from markupsafe import Markup, escape
 
-from app.domain import formatting, notices, reuse_words, translation
-from app.domain.translation import gettext, speaking
-from app.web.error_words import problem_words
-from app.web.languages import LANGUAGES, translations
-from app.web.markup import answer_html, caret_html, linked, without_controls
-from app.web.sources import sources_of, statements_html
+from app.domain import callers, reuse_words, words
+from app.domain.answers import BETWEEN, Answer, Citation, Mark
+from app.domain.errors import DeskError
+from app.domain.settings import FAQ_FILE
+from app.domain.words import gettext, speaking, translatable
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+_BULLET = re.compile(r"^([ \t]{0,8})•(?=[ \t])", re.MULTILINE)
+_HEADING = re.compile(r"^#{1,6}[ \t]+([^\s#].*)$", re.MULTILINE)
+_LINK = re.compile(r"!?\[([^\[\]\n]{0,200})\]\(([^()\s]{0,500})[^()\n]{0,100}\)")
+_END = re.compile(r"((?:</(?:p|li|ul|ol)>)+)$")
+_EMPHASIS = (
+    ("em", re.compile(r"\*(\*\*[^\s*][^*\n]{0,300}\*\*)\*")),
+    ("strong", re.compile(r"\*\*(?=\S)([^*\n]{1,500}?)(?<=\S)\*\*")),
+    ("em", re.compile(r"(?<![\w*])\*(?=[^\s*])([^*\n]{1,300}?)(?<=[^\s*])\*(?![\w*])")),
+)
+
+
+def without_controls(text: str) -> str:
+    """The text without control characters. Bidirectional ones go, too: with them a passage could reorder what stands
+    beside it.
+    """
+    return _CONTROL.sub("", text)
+
+
+def answer_html(text: str) -> Markup:
+    """A model's answer. Right for half an answer, too: an unfinished ** or list is shown as it stands."""
+    text = _LINK.sub(lambda link: f"{link[1]} ({link[2]})" if link[1] else link[2], without_controls(text))
+    text = _HEADING.sub(lambda heading: f"**{heading[1].rstrip('# ').replace('**', '')}**", _BULLET.sub(r"\1-", text))
+    return Markup(_renderer().render(text).replace("\n", ""))
+
+
+def linked(html: Markup, links: Mapping[str, str]) -> Markup:
+    """HTML with an anchor for every text of `links` that stands in it; links: addresses by text, of the settings."""
+    by_html = {escapeHtml(text): escapeHtml(address) for text, address in links.items()}
+    if not by_html:
+        return html
+    longest_first = "|".join(map(re.escape, sorted(by_html, key=len, reverse=True)))
+
+    def anchor(found: re.Match[str]) -> str:
+        return f'<a href="{by_html[found[0]]}" rel="noopener noreferrer">{found[0]}</a>'
+
+    return Markup(re.sub(longest_first, anchor, str(html)))
+
+
+def caret_html(text: str) -> Markup:
+    """The answer so far, with a caret behind its last word."""
+    return at_its_end(answer_html(text), Markup('<span class="wd-caret"></span>'))
+
+
+def at_its_end(html: Markup, more: Markup) -> Markup:
+    """The HTML of an answer with something more within its last block."""
+    return Markup(_END.sub(lambda end: f"{more}{end[1]}", str(html)))
+
+
+@cache
+def _renderer() -> MarkdownIt:
+    markdown = MarkdownIt("zero", {"breaks": True, "maxNesting": 100}).enable(["list", "backticks", "newline"])
+    markdown.inline.ruler.push("emphasis_by_stars", _emphasis)
+    markdown.core.ruler.push("blocks", _set_up_blocks)
+    return markdown
+
+
+def _emphasis(state: StateInline, silent: bool) -> bool:
+    """CommonMark's own rule takes 2*3*4 for emphasis, and does not end bold text between Chinese punctuation and a
+    letter. silent, which asks only whether the rule matches, is never set: no rule that is switched on looks ahead.
+    """
+    for tag, pattern in _EMPHASIS:
+        if match := pattern.match(state.src, state.pos, state.posMax):
+            end = state.posMax
+            state.push(f"{tag}_open", tag, 1)
+            state.pos, state.posMax = match.span(1)
+            state.md.inline.tokenize(state)
+            state.push(f"{tag}_close", tag, -1)
+            state.pos, state.posMax = match.end(), end
+            return True
+    return False
+
+
+def _set_up_blocks(state: StateCore) -> None:
+    """Each block has its own direction of writing; lists look the same with and without empty lines."""
+    hide = False
+    for before, token in zip([None, *state.tokens], state.tokens, strict=False):
+        if token.type in ("paragraph_open", "list_item_open"):
+            token.attrSet("dir", "auto")
+        if token.type == "paragraph_open":
+            hide = before is not None and before.type == "list_item_open"
+        if token.type in ("paragraph_open", "paragraph_close"):
+            token.hidden = hide
+
+
+ENGLISH = "en"
+LANGUAGES = {ENGLISH: "en", "zh": "zh-CN"}
+"""The languages of the pages, and what HTML calls them."""
+CATALOGUES = Path(__file__).parent / "locale"
+
+
+def page_language(headers: Mapping[str, str]) -> str:
+    """The language of a page, from a request's header Accept-Language; English if it names none that we have."""
+    wanted = _by_preference(headers.get("accept-language", "").lower())
+    return negotiate_locale(wanted, list(LANGUAGES), sep="-") or ENGLISH
+
+
+def _by_preference(accepted: str) -> Sequence[str]:
+    """ "de,zh-CN;q=0.8,en;q=0.9" as de, en, zh-CN. What cannot be read counts as not wanted."""
+    weights: dict[str, float] = {}
+    for choice in accepted.split(","):
+        tag, _, parameter = choice.partition(";")
+        quality = parameter.strip().removeprefix("q=")
+        try:
+            weights[tag.strip()] = float(quality) if parameter else 1.0
+        except ValueError:
+            continue
+    return sorted((tag for tag, weight in weights.items() if weight > 0), key=lambda tag: -weights[tag])
+
+
+@cache
+def translations(language: str) -> NullTranslations:
+    """The texts of one of LANGUAGES."""
+    if language == ENGLISH:
+        return NullTranslations()
+    with (CATALOGUES / language / "LC_MESSAGES" / "warmdesk.po").open("rb") as file:
+        catalogue = read_po(file, locale=language)
+    compiled = BytesIO()
+    write_mo(compiled, catalogue)
+    compiled.seek(0)
+    return GNUTranslations(compiled)
+
+
+UNEXPECTED = translatable("Something went wrong on our side. Please try again.")
+UNAVAILABLE = translatable("The desk cannot answer at this moment. Please try again soon.")
+_GONE = translatable("This conversation is no longer there. Please start a new one.")
+_ERROR_WORDS = {
+    "question-too-long": translatable("Your question is too long. Please shorten it and send it again."),
+    "context-full": translatable("Your question is too long to be answered. Please shorten it and send it again."),
+    "conversation-unknown": _GONE,
+    "no-such-conversation": _GONE,
+    "rate-limit": translatable("Too many questions in a short time. Please wait a moment and send it again."),
+    "engine-full": translatable("Many people ask at this moment. Please wait a little and send your question again."),
+    "too-many": translatable("You have very many conversations. Please delete some, then start a new one."),
+    "with-person": translatable("A person answers this conversation now. Please send your message again."),
+    "bad-email": translatable("This is not an e-mail address. Please check it."),
+    "outside-hours": translatable("Nobody is here any more. Please leave your e-mail address."),
+    "no-answer": translatable("The answer was stopped before it began."),
+}
+
+_FOR_ADMINS = {
+    "module-in-use": translatable("An answer uses this passage now. Try again in a moment."),
+    "module-unknown": translatable("This passage is not there any more, or its text has changed."),
+    "bad-name": translatable("A name has 1 to 80 letters, digits and . _ @ -"),
+    "bad-role": translatable("Choose a role: agent or admin."),
+    "account-exists": translatable("There is an account of this name already. Choose another name."),
+    "account-unknown": translatable("There is no account of this name any more."),
+    "last-admin": translatable("This is the last admin. Make another account an admin first."),
+    "own-account": translatable("This is your own account. Another admin can change it."),
+    "bad-key-name": translatable("The name of a key has 1 to 80 characters."),
+    "bad-scope": translatable("Choose at least one thing that the key may do."),
+    "bad-limit": translatable("A key may send 1 to 100,000 requests a minute."),
+    "key-exists": translatable("There is a key of this name already. Revoke it first, or choose another name."),
+    "key-unknown": translatable("There is no key of this name in use."),
+    "runs-elsewhere": translatable("The language model runs elsewhere: nothing of its memory can be changed here."),
+    "setting-closed": translatable("This setting is changed in the settings file or on the command line."),
+}
+
+_OF_DOCUMENTS = {
+    "ingestion-running": translatable("Documents are being taken in already. Try again when that is done."),
+    "upload-too-large": translatable("The file is larger than 20 MB. Split it, or save it smaller."),
+    "bad-name": translatable("This cannot be the name of a document or collection. Give it another one."),
+    "document-unknown": translatable("This document is not there any more."),
+    "forget-incomplete": translatable("Not all of it could be removed. Do it once more."),
+    "collection-unknown": translatable("There is no document in this collection any more."),
+    "collection-faq": translatable("Questions of the FAQ are removed one by one, on the page FAQ."),
+    "collection-synced": translatable("A folder is synchronised into this collection. Remove that folder first."),
+    "sync-gone": translatable("There is no such folder. Is its disk mounted?"),
+    "sync-unreadable": translatable("The desk may not read this folder. Give its user the right to."),
+    "sync-nothing": translatable(
+        "No document in this folder can be read now, so those of the desk stay. Is its disk mounted?"
+    ),
+    "sync-relative": translatable("Write the whole path of the folder, beginning with /."),
+    "sync-system": translatable("This folder is hidden or belongs to the system. Choose another one."),
+    "sync-own-folder": translatable("This folder holds the desk's own files. Choose one that has documents only."),
+    "sync-overlap": translatable("This folder shares documents with one that is here already. Remove that one first."),
+    "sync-interval": translatable("Choose 5 minutes to 31 days."),
+    "sync-collection": translatable("The name of a collection has at most 80 characters."),
+    "sync-unknown": translatable("This folder is not synchronised any more."),
+    "internal": translatable("Something went wrong on our side. The log of the desk says more."),
+}
+
+
+def error_words(error: Exception) -> str:
+    """One English line, which has a translation."""
+    if not isinstance(error, DeskError):
+        return UNEXPECTED
+    return UNAVAILABLE if error.is_of_database else _ERROR_WORDS.get(error.code, UNEXPECTED)
+
+
+def admin_words(error: DeskError) -> str:
+    """For those who look after the desk: the same, or the desk's own line where there is no translation."""
+    return _FOR_ADMINS.get(error.code, str(error))
+
+
+def problem_words(code: str, message: str) -> str:
+    """What an admin is told of a failure with documents, in the page's language: by its code, else the desk's line."""
+    return gettext(_OF_DOCUMENTS[code]) if code in _OF_DOCUMENTS else message
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A citation with its number, from 1."""
+
+    number: int
+    citation: Citation
+
+    @property
+    def has_file(self) -> bool:
+        """Whether customers may have its file: that of the desk's own FAQ has everything else in it, too."""
+        return PurePath(self.citation.document).name != FAQ_FILE
+
+    @property
+    def quote(self) -> Markup:
+        """The passage, with what the answer says in <mark>."""
+        text = without_controls(self.citation.quote)
+        if len(text) != len(self.citation.quote):
+            return escape(text)  # the places of the marks are not known any more
+        html, at = Markup(), 0
+        for start, end in _joined(self.citation.marks, len(text)):
+            html += escape(text[at:start]) + Markup("<mark>%s</mark>") % text[start:end]
+            at = end
+        return html + escape(text[at:])
+
+
+def _joined(marks: Sequence[Mark], length: int) -> list[tuple[int, int]]:
+    """Places in order; those that overlap or meet are one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted((mark.start, min(mark.end, length)) for mark in marks):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        elif start < end:
+            joined.append((start, end))
+    return joined
+
+
+def sources_of(answer: Answer) -> list[Source]:
+    """What the answer rests on, then what is only near, numbered from 1."""
+    ordered = sorted(answer.citations, key=lambda one: one.see_also)
+    return [Source(number, one) for number, one in enumerate(ordered, start=1)]
+
+
+def statements_html(answer: Answer, label: str) -> Markup:
+    """The answer's text; behind each paragraph from the documents buttons with its sources' numbers. label: what a
+    button is called, with %(number)s.
+    """
+    numbers: dict[int, list[int]] = {}
+    for source in sources_of(answer):
+        for said in sorted({mark.paragraph for mark in source.citation.marks}):
+            numbers.setdefault(said, []).append(source.number)
+    paragraphs = answer.answer.split(BETWEEN)
+    lead = len(paragraphs) - len(answer.statements) if answer.statements else len(paragraphs)
+    html = Markup()
+    for place, paragraph in enumerate(paragraphs):
+        buttons = Markup().join(
+            Markup(
+                '<button type="button" class="wd-ref" data-act="source" data-source="%s" aria-label="%s">%s</button>'
+            )
+            % (number, label % {"number": number}, number)
+            for number in numbers.get(place - lead, ())
+        )
+        html += at_its_end(answer_html(paragraph), buttons)
+    return html
+
 
 _FUNCTIONS = (
-    *(formatting.ago, formatting.count, formatting.counted, formatting.milliseconds, formatting.percent),
-    *(formatting.short_path, formatting.size, formatting.until, formatting.interval, notices.notice_words),
+    *(words.ago, words.count, words.counted, words.milliseconds, words.percent),
+    *(words.short_path, words.size, words.until, words.interval, callers.notice_words),
     *(reuse_words.reason_words, reuse_words.cure_words, reuse_words.reuse_line, reuse_words.source_words),
 )
 _WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE", "ELSEWHERE")
@@ -47,12 +342,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.install_gettext_callables(translation.gettext, translation.ngettext, newstyle=True)  # type: ignore[attr-defined]
+    environment.install_gettext_callables(words.gettext, words.ngettext, newstyle=True)  # type: ignore[attr-defined]
     environment.globals |= {
         function.__name__: function
         for function in (*_FUNCTIONS, answer_html, caret_html, linked, day, problem_words, sources_of, statements_html)
     }
-    environment.globals |= {"translated": translation.gettext, "_": _in_page_language}
+    environment.globals |= {"translated": words.gettext, "_": _in_page_language}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module
     environment.globals |= {name: getattr(macros, name) for name in ("icon", "scrolling_table", "admin_head")}
@@ -72,7 +367,7 @@ def _printable(value: object) -> object:
 
 def day(moment: datetime, now: datetime) -> str:
     """The heading under which a conversation is listed."""
-    days = (formatting.utc(now).date() - formatting.utc(moment).date()).days
+    days = (words.utc(now).date() - words.utc(moment).date()).days
     if days <= 1:
         return gettext("Today") if days <= 0 else gettext("Yesterday")
     return gettext("This week") if days < 7 else gettext("Earlier")

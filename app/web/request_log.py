@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.domain.logs import of_request
 from app.web.guard import come_again
-from app.web.opening import ALIVE, READY
+from app.web.middleware import ALIVE, READY
 
 log = logging.getLogger(__name__)
 

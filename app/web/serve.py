@@ -1,4 +1,11 @@
-"""`warmdesk serve`: the pages on a socket, until Ctrl-C or SIGTERM.
+"""A served desk's socket for commands beside it: `warmdesk ingest`, `warmdesk forget`, `warmdesk sync` and
+`warmdesk backup` hand their work over.
+
+It is a Unix socket in the data folder that only the desk's user can open; who can may as well change the data folder
+itself. So there is no secret that another program could be told. Not covered: systems without Unix sockets, and data
+folders whose path is too long for one; there a desk is stopped before commands change documents.
+
+`warmdesk serve`: the pages on a socket, until Ctrl-C or SIGTERM.
 
 The socket answers from the first second (`opening`); the models are loaded behind, and the model reads what it has not
 read while questions are answered.
@@ -9,31 +16,114 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
 
 import uvicorn
+from fastapi import Body, FastAPI
+from fastapi.responses import Response
+from pydantic import BaseModel
 
-from app.access.passwords import ensure_admin
+from app.access.identity import ensure_admin
 from app.desk.changes import Changes
-from app.desk.following import following
-from app.desk.housekeeping import every_minute
-from app.desk.readiness import in_own_thread
+from app.desk.json_output import backup_json, ingest_json
+from app.desk.repeating import every_minute, following, in_own_thread, syncing
 from app.desk.service import Service
-from app.desk.syncing import syncing
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.logs import say
 from app.domain.progress import Bars, Progress, no_bars
-from app.storage.accounts import Accounts
-from app.storage.audit import Audit
+from app.storage.lock import SOCKET_FILE
+from app.storage.people import Accounts, Audit
 from app.support.webhook import WebhookSender
-from app.web.command_socket import command_socket
-from app.web.connections import BoundedConnection
-from app.web.opening import Opening
+from app.web.document_routes import events
+from app.web.guard import is_loopback
+from app.web.middleware import Opening
+from app.web.pacing import BoundedConnection
 from app.web.request_log import RequestLog
 from app.web.server import create_app
-from app.web.site import is_loopback
+
+log = logging.getLogger(__name__)
+
+_STOPPED_S = 5.0
+
+
+class IngestOrder(BaseModel):
+    """What to ingest, as `Changes.ingest` takes it."""
+
+    paths: list[Path]
+    collection: str = ""
+    sync: bool = False
+    warm: bool = True
+
+
+class BackupOrder(BaseModel):
+    """What to save, as `Changes.back_up` takes it."""
+
+    file: Path
+    with_modules: bool = False
+    overwrite: bool = False
+
+
+def command_app(changes: Changes) -> FastAPI:
+    """The routes of commands."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.post("/ingest")
+    def ingest(order: IngestOrder) -> Response:
+        options = order.model_dump(exclude={"paths"})
+        return events(lambda progress: ingest_json(changes.ingest(order.paths, progress, **options)))
+
+    @app.post("/forget")
+    def forget(document: Annotated[str, Body(embed=True)]) -> Response:
+        return events(lambda progress: asdict(changes.forget(document)))
+
+    @app.post("/sync")
+    def sync(folder: Annotated[str, Body(embed=True)]) -> Response:
+        return events(lambda progress: asdict(changes.desk.synced.run(folder, progress, who=changes.who)))
+
+    @app.post("/erase")
+    def erase(owner: Annotated[str, Body(embed=True)]) -> Response:
+        return events(lambda progress: asdict(changes.erase(owner)))
+
+    @app.post("/backup")
+    def backup(order: BackupOrder) -> Response:
+        options = order.model_dump(exclude={"file"})
+        return events(lambda progress: backup_json(changes.back_up(order.file, progress, **options)))
+
+    return app
+
+
+@contextmanager
+def command_socket(changes: Changes, folder: Path) -> Iterator[None]:
+    """Serve commands for the block. folder: the data folder, which this process holds."""
+    file = folder / SOCKET_FILE
+    with socket.socket(socket.AF_UNIX) as listener:
+        file.unlink(missing_ok=True)  # of a process that was killed
+        try:
+            listener.bind(str(file))
+        except OSError as error:
+            log.warning("documents cannot be changed by commands while this desk runs: %s: %s", file, error)
+            yield
+            return
+        file.chmod(0o600)  # before anybody can connect
+        listener.listen()
+        config = uvicorn.Config(
+            command_app(changes), log_config=None, log_level="warning", access_log=False, lifespan="off"
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="commands", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(_STOPPED_S)
+            file.unlink(missing_ok=True)
+
 
 OPEN = (
     "this desk is open to the network without TLS: what customers write, and the admin password, can be read on the "

@@ -13,40 +13,26 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from app.access.administration import Administration
-from app.access.identity import Identity, caller_of
-from app.access.keys import Keys
+from app.access.identity import Administration, Identity, Keys, caller_of
 from app.access.limits import QuestionLimits
 from app.api.routes import add_api_routes
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.domain.translation import translatable
-from app.storage.accounts import Accounts
-from app.storage.audit import Audit
+from app.domain.words import translatable
+from app.storage.conversation_care import Transcripts
 from app.storage.database import Database
-from app.storage.sessions import Sessions
-from app.storage.transcripts import Transcripts
-from app.support.queue import AgentQueue
-from app.web.account_routes import add_account_routes, add_key_routes
-from app.web.api_page import add_api_page
-from app.web.audit_page import add_audit_page
-from app.web.body_limit import BodyLimit
-from app.web.document_routes import add_document_routes
+from app.storage.people import Accounts, Audit, Sessions
+from app.support.handoff import AgentQueue
+from app.web.accounts import add_account_routes, add_audit_page, add_key_routes, add_login_routes
+from app.web.admin_pages import add_api_page, add_module_routes
+from app.web.chat_routes import add_typing_routes, add_visitor_routes
+from app.web.document_routes import add_document_routes, add_passage_routes, add_source_routes, add_sync_routes
 from app.web.event_gate import EventGate, largest_event
-from app.web.guard import Guard, refused, unavailable
-from app.web.login_routes import add_login_routes
-from app.web.module_routes import add_module_routes
-from app.web.opening import ALIVE, READY, ReadyAnswer
-from app.web.passage_routes import add_passage_routes
-from app.web.quality_routes import add_quality_routes
-from app.web.queue_routes import add_queue_routes
+from app.web.guard import Guard, Site, refused, unavailable
+from app.web.middleware import ALIVE, READY, BodyLimit, ReadyAnswer
+from app.web.quality_routes import add_quality_routes, add_queue_routes
 from app.web.settings_routes import add_settings_routes
-from app.web.site import Site
-from app.web.source_routes import add_source_routes
-from app.web.sync_routes import add_sync_routes
-from app.web.typing_routes import add_typing_routes
-from app.web.visitor_routes import add_visitor_routes
 from app.web.widget_routes import add_widget_routes
 
 _STATIC = Path(__file__).parent / "static"
@@ -194,8 +180,8 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
     shutil.rmtree(settings.pages_folder, ignore_errors=True)
     import gradio as gr
 
-    from app.web.admin_page import build_admin
     from app.web.chat_page import build_chat
+    from app.web.dashboard import build_admin
 
     def admin_user(request: Request) -> str | None:
         return caller_of(request).name or None

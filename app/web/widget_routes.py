@@ -15,19 +15,17 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingRes
 from pydantic import BaseModel
 
 from app.access.addresses import address_of
-from app.access.identity import caller_of
+from app.access.identity import caller_of, new_token
 from app.access.limits import QuestionLimits
-from app.access.visitors import new_token
 from app.api.running import RunningAnswer
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.settings import Settings
-from app.domain.translation import gettext, speaking, translatable
+from app.domain.words import gettext, speaking, translatable
 from app.web.chat_flow import ChatFlow, ChatView, Reader
-from app.web.handoff_view import HandoffView
-from app.web.languages import LANGUAGES, page_language, translations
-from app.web.rendering import render
+from app.web.chat_routes import HandoffView
+from app.web.rendering import LANGUAGES, page_language, render, translations
 
 _STATIC = Path(__file__).parent / "static"
 _NO_STORE = {"cache-control": "no-store", "x-accel-buffering": "no"}

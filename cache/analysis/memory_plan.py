@@ -1,21 +1,103 @@
-"""How many modules a memory of some size would have held ready, by replaying which modules were used.
+"""What an engine would compute for a series of requests, counted by the engine itself without a model.
+
+Admission, store, eviction and prefix tree are the real ones. The arena has room for as many tokens, but with a row of
+one byte each, and the model returns zeros. One token is generated per request; timings mean nothing.
+
+The order in which many requests reuse most: those that share modules, and then a prefix, one after another.
+
+Requests of a group use the same modules while these are in the arena, and in the same forward passes. `dry_run` counts
+what that saves.
+
+How many modules a memory of some size would have held ready, by replaying which modules were used.
 
 Store, eviction and allocation are the real ones, over an arena with a row of one byte for each token. The replay begins
 with an empty memory. Not covered: the rows of conversations, which need memory besides; the disk behind the memory.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import torch
+from torch import Tensor
 
-from cache.analysis.dry_run import NO_KV
+from cache.attention.forward_pass import never
+from cache.attention.items import Chunk
+from cache.attention.scoring import ScoredChunk
+from cache.engine.engine import Engine
+from cache.engine.request import Request, Usage
 from cache.errors import CapacityError
-from cache.memory.arena import Arena
+from cache.memory.arena import Arena, KVShape
 from cache.memory.device import CacheEntry
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import Store
-from cache.prompt.plan import Segment
+from cache.model.language_model import ModelInfo
+from cache.prompt.plan import Plan, Segment
+from cache.prompt.tokenizer import ChatTokenizer
+
+NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
+
+
+class CountingModel:
+    """A model for the engine that computes nothing."""
+
+    def __init__(self, info: ModelInfo, tokenizer: ChatTokenizer) -> None:
+        self.info = replace(info, kv=NO_KV, stop_tokens=frozenset())
+        self.tokenizer = tokenizer
+        self.device = torch.device("cpu")
+
+    def prepare(self, arena: Arena) -> None:
+        """Nothing is computed."""
+
+    def release(self, arena: Arena) -> None:
+        """As `prepare`."""
+
+    def forward(
+        self,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+        give_up: Callable[[], bool] = never,
+        scored: Sequence[ScoredChunk] = (),
+    ) -> Tensor:
+        """Zeros `[len(outputs), 1]`: token 0 is the likeliest. Nothing is scored: the first rows are as good as any."""
+        return torch.zeros(len(outputs), 1)
+
+
+def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
+    """Usage of each request when they are answered one after another from a cold start.
+
+    info, tokenizer: of the model. memory: bytes of the arena it would have. Raises CacheError as the engine does.
+    """
+    slots = max(1, memory // info.kv.bytes_per_token)
+    engine = Engine(CountingModel(info, tokenizer), memory=slots * NO_KV.bytes_per_token).start()
+    try:
+        one_token = [replace(r, sampling=replace(r.sampling, max_tokens=1)) for r in requests]
+        return [engine.submit(request).completion.usage for request in one_token]
+    finally:
+        engine.close()
+
+
+Signature = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def group(plans: Sequence[Plan]) -> list[list[int]]:
+    """Indices of the plans, in groups. The plans of a group share their most popular module, apart from modules that
+    all plans share. Plans without other modules are one group, ordered by their tokens.
+    """
+    popularity = Counter(segment for plan in plans for segment in plan.segments())
+    ranked = sorted(popularity, key=lambda segment: (-popularity[segment], segment.name, segment.tokens))
+    rank = {segment: number for number, segment in enumerate(ranked)}
+    everywhere = {segment for segment, number in popularity.items() if number == len(plans)}
+
+    def signature(index: int) -> Signature:
+        plan = plans[index]
+        ranks = sorted(rank[segment] for segment in plan.segments() if segment not in everywhere)
+        return tuple(ranks), tuple(token for span in plan.spans for token in span.tokens)
+
+    ordered = sorted(range(len(plans)), key=signature)
+    return [list(members) for _, members in groupby(ordered, key=lambda index: signature(index)[0][:1])]
 
 
 @dataclass(frozen=True, slots=True)

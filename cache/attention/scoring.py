@@ -1,7 +1,7 @@
 """What a pass scores besides: how much some of its rows look at keys that they read (InfoFlow KV, ICML 2026).
 
 The score of a key is its attention weight, averaged over the heads, its norm over the rows, averaged over some layers.
-Rows may come in several passes; each adds its squares. Not covered: which rows and keys (`cache.engine.row_scoring`).
+Rows may come in several passes; each adds its squares. Not covered: which rows and keys (`cache.engine.waiting`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cache.attention.items import Chunk
-from cache.memory.allocator import Extent
+from cache.memory.arena import Extent
 
 Placed = tuple[Extent, int]
 """An extent that a chunk reads, and its offset there: an extent may be read at several places."""

@@ -21,7 +21,8 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from cache.cluster.combining import combine_contents, combine_states, combine_uses
-from cache.cluster.frames import (
+from cache.cluster.reasons import first_line
+from cache.cluster.replica import (
     Behind,
     FromReplica,
     Outcome,
@@ -30,18 +31,15 @@ from cache.cluster.frames import (
     routing_of_plan,
     routing_of_segments,
 )
-from cache.cluster.reasons import first_line
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.restarts import RESTARTED
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
-from cache.memory.contents import ModuleCheck, TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import PrefixUse
+from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.prompt.plan import Segment
-from cache.serving.engine_elsewhere import EngineElsewhere
-from cache.serving.exchange import RemoteGeneration, Told
+from cache.serving.exchange import EngineElsewhere, RemoteGeneration, Told
 from cache.serving.interface import CONTENTS_S
 from cache.serving.messages import (
     Begun,
@@ -49,16 +47,17 @@ from cache.serving.messages import (
     Encode,
     EncodingEnded,
     Ended,
+    EngineSpec,
     Failed,
     Foresee,
+    SegmentTable,
+    SentRequest,
     State,
     Submit,
     decoded,
     encoded,
     result_of,
 )
-from cache.serving.spec import EngineSpec
-from cache.serving.values import SegmentTable, SentRequest
 
 MOST_LOSSES = 5
 """So many replicas may be lost with one request."""

@@ -4,8 +4,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from cache.memory.contents import TierContents
-from cache.memory.store import PrefixUse
+from cache.memory.store import PrefixUse, TierContents
 from cache.serving.messages import State
 
 SHARED_TIER = "disk"

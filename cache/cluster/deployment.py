@@ -1,33 +1,229 @@
-"""Engines in a Ray cluster: deploying them there, waiting until they run, and ending them.
+"""Where Ray keeps sockets and logs of a cluster on this machine: a folder that is removed when the cluster ends.
+
+A desk that was killed leaves its folder behind, and for a minute two processes that want to tell the ended cluster so;
+one has a port that the next one would wait for. The next desk that begins a cluster ends them and removes the folder.
+Whoever uses a folder holds a lock on it, which the system lets go with the process. Not covered: what Ray writes there.
+
+Where a cluster has room for engines, in what Ray counts: CPU and GPU. Not covered: memory.
+
+Connecting to a Ray cluster, or beginning one on this machine.
+
+A cluster on this machine listens on 127.0.0.1, takes nothing without a token that is drawn here (Serve opens a port of
+each replica on all addresses), and ends with the thread that began it. Nothing is reported to anybody. Not covered:
+what runs in the cluster (`deployment`).
+
+Engines in a Ray cluster: deploying them there, waiting until they run, and ending them.
 
 Not covered: connecting to the cluster, or beginning one (`connecting`); what engines are asked (`cluster_engine`).
 """
 
+import ctypes
+import fcntl
 import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import grpc
+import psutil
 import ray
 from msgspec import Struct
 from msgspec.structs import replace as replace_in
 from ray import serve
+from ray._private import ray_constants
+from ray._private.state import actors, available_resources_per_node
 from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import ApplicationStatus
 
 from cache.cluster.cluster_engine import ClusterEngine
-from cache.cluster.connecting import LOCAL, begin_local, connect, end_local
 from cache.cluster.reasons import reason_in
 from cache.cluster.replica import EngineReplica
-from cache.cluster.room import Needs, check_room, what_is_awaited
-from cache.cluster.session_folder import session_folder
 from cache.errors import CacheError
 from cache.routing.affinity import Weights
-from cache.serving.messages import encoded
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec, encoded
+
+PREFIX = "warmdesk-ray-"
+ENDED_S = 5.0
+"""How long what was killed may take to be gone."""
+
+
+@contextmanager
+def session_folder() -> Iterator[Path]:
+    """A new folder, with a short name because sockets stand in it."""
+    remove_left_over()
+    folder, lock = locked_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def locked_folder() -> tuple[Path, int]:
+    """A new folder, and the file that holds its lock."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():  # nobody took it for left over before it was locked
+            return folder, lock
+        os.close(lock)
+
+
+def remove_left_over() -> None:
+    """Remove the folders that nobody uses any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # somebody else's, or in use
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                end_users(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def end_users(folder: Path) -> None:
+    """End the processes that have files of a folder open: Ray's do not name it in their command lines."""
+    ended = list[psutil.Process]()
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):  # somebody else's, or it has ended
+            if any(folder in Path(file.path).parents for file in one.open_files()):
+                one.kill()
+                ended.append(one)
+    psutil.wait_procs(ended, ENDED_S)
+
+
+Needs: TypeAlias = Mapping[str, int]
+"""What an engine asks for on one machine, by Ray's name: CPU, GPU."""
+
+
+def check_room(engines: int, needs: Needs) -> None:
+    """Whether the machines together are enough for so many engines. Raises CacheError."""
+    there = ray.cluster_resources()
+    for name, each in needs.items():
+        if each * engines > there.get(name, 0):
+            raise CacheError(
+                f"{engines} engines with {each} {name} each need {each * engines}, and this machine has "
+                f"{there.get(name, 0):.0f}: set cluster_engines or threads lower"
+            )
+
+
+def what_is_awaited(running: int, engines: int, needs: Needs, name: str) -> str:
+    """Why not all engines run yet, in one line. name: what the names of their actors contain."""
+    has_room = [
+        one["Pid"] or one["State"] != "PENDING_CREATION" for one in actors().values() if name in str(one["Name"])
+    ]
+    free = _nearest(needs)
+    begun = f"{running} of {engines} engines run"
+    if all(has_room) or all(free.get(kind, 0) >= each for kind, each in needs.items()):
+        return f"{begun}: the others begin"
+    wanted, there = _amounts(needs, needs), _amounts(needs, free)
+    return f"{begun}: an engine wants {wanted}, and the machine with most room has {there} free"
+
+
+def _nearest(needs: Needs) -> Mapping[str, float]:
+    """What is free on the machine that lacks least for one more engine."""
+    machines: list[Mapping[str, float]] = [*available_resources_per_node().values()]
+    return max(
+        machines,
+        key=lambda free: sum(min(1.0, free.get(kind, 0) / each) for kind, each in needs.items() if each),
+        default={},
+    )
+
+
+def _amounts(needs: Needs, of: Mapping[str, float]) -> str:
+    return " and ".join(f"{of.get(kind, 0):g} {kind}" for kind, each in needs.items() if each)
+
+
+LOCAL = "local"
+CONNECT_S, END_S = 5.0, 5.0
+OBJECT_STORE = 256 << 20
+"""Bytes of a cluster on this machine: requests and answers are small and do not go through it."""
+COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+def begin_local(cpus: int | None, folder: Path) -> None:
+    """Begin a cluster of this machine. cpus: None: all there are. folder: for its sockets and logs."""
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # without it nothing is taken; in no file
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # of all that is begun: it listens on 127.0.0.1
+    ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
+    with signals_kept():
+        ray.init(
+            address=LOCAL,
+            num_cpus=cpus,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE,
+            _temp_dir=str(folder),
+            **COMMON,
+        )
+
+
+def end_local(folder: Path) -> None:
+    """End the cluster of this machine with this folder, and wait until its processes have ended."""
+    begun = list[psutil.Process]()
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # it has ended
+            if any(str(folder) in part for part in child.cmdline()):
+                begun += [child, *child.children(recursive=True)]
+    ray.shutdown()
+    _, left = psutil.wait_procs(begun, END_S)
+    for one in left:
+        with suppress(psutil.Error):
+            one.kill()
+
+
+def connect(address: str) -> None:
+    """Connect to the cluster whose head is at HOST:PORT. Raises CacheError."""
+    check_head(address)
+    try:
+        with signals_kept():
+            ray.init(address=address, **COMMON)
+    except Exception as error:
+        raise CacheError(f"no Ray cluster can be used at {address}: {reason_in(str(error))}") from error
+
+
+def check_head(address: str) -> None:
+    """Whether what Ray speaks is spoken at HOST:PORT: it would try for minutes. Raises CacheError."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), CONNECT_S):
+            pass
+    except (OSError, ValueError, OverflowError) as error:
+        why = "give HOST:PORT" if isinstance(error, ValueError | OverflowError) else error.strerror or str(error)
+        raise CacheError(f"no Ray cluster can be reached at {address}: {why}") from error
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(CONNECT_S)
+        except grpc.FutureTimeoutError as error:
+            raise CacheError(f"no Ray cluster can be used at {address}: what answers there is not its head") from error
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """What SIGINT and SIGTERM do is as before: Ray replaces it beneath Python's handlers, and they end in an abort."""
+    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
+    put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    before = {one: get(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            put(one, handler)
+
 
 APPLICATION, DEPLOYMENT = "warmdesk", "engines"
 BEGIN_S, LOOK_S = 600.0, 0.2

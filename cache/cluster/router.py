@@ -55,7 +55,7 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed h
 
 
 def wanted_of(request: PendingRequest | None) -> Wanted:
-    """What a call says of its modules (`cache.cluster.frames.Routing`)."""
+    """What a call says of its modules (`cache.cluster.replica.Routing`)."""
     given = {} if request is None else request.kwargs
     return Wanted(modules=given.get("modules", {}), own_tokens=given.get("own_tokens", 0), session=given.get("session"))
 

@@ -1,4 +1,6 @@
-"""The engine as other threads use it: requests enter by a queue, pieces of text leave by a queue per request.
+"""What the engine was asked for and has not ended: if its core fails, all of it gets an end, wherever it was.
+
+The engine as other threads use it: requests enter by a queue, pieces of text leave by a queue per request.
 
 One thread of its own computes (`cache.engine.engine_core`) and alone touches KV memory; other threads ask it to run a
 function between two steps (`Engine.call`). An error that nobody foresaw may leave that memory in any state: then what
@@ -17,19 +19,13 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.arranging import Arranger
-from cache.engine.device_memory import ArenaSize, allocate_arena
-from cache.engine.encoder import Encoded, EncodeJob, problem_of
+from cache.engine.answer_text import TextThread
+from cache.engine.device_memory import ArenaSize, RowLimit, allocate_arena
+from cache.engine.encoder import Encoded, EncodeJob, Prefetch, problem_of
 from cache.engine.engine_core import EngineCore
 from cache.engine.forgetting import ForgetJob
-from cache.engine.idle_run import IdleRun
-from cache.engine.limits import Limits
-from cache.engine.open_work import OpenWork, Work
-from cache.engine.prefetching import Prefetch
-from cache.engine.request import Generation, Request
-from cache.engine.restarts import RESTARTED, RESTING, Rests
-from cache.engine.row_limit import RowLimit
-from cache.engine.text_delivery import TextThread
+from cache.engine.request import Generation, Limits, Request
+from cache.engine.restarts import RESTARTED, RESTING, Arranger, IdleRun, Rests
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
 from cache.memory.disk import DiskTier
@@ -37,10 +33,38 @@ from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.kv_format import KVStorage
 from cache.memory.store import Store
 from cache.model.language_model import Model, ModelInfo
-from cache.prompt.arrangement import Placement
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Segment
+from cache.prompt.plan import Placement, Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
+
+Work = Waiting | EncodeJob | ForgetJob
+
+
+class OpenWork:
+    """Owned by the engine thread."""
+
+    def __init__(self) -> None:
+        self._added: list[Work] = []  # some of it may have ended
+
+    def add(self, work: Work) -> None:
+        """From now on until it ends."""
+        self._added = [one for one in self._added if not _has_ended(one)] + [work]
+
+    def fail(self, error: CacheError) -> None:
+        """End all of it with an error."""
+        for work in self._added:
+            if _has_ended(work):
+                continue
+            if isinstance(work, Waiting):
+                work.generation.deliver(error)
+            else:
+                work.done.set_exception(error)
+        self._added = []
+
+
+def _has_ended(work: Work) -> bool:
+    return work.generation.is_over if isinstance(work, Waiting) else work.done.done()
+
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -176,7 +200,7 @@ class Engine:
 
     def compute_idle(self, request: Request, generation: Generation | None = None) -> Generation:
         """Compute a request without any reuse while there is nothing else to do, in KV memory of its own: see
-        `cache.engine.idle_run`. One at a time. The generation ends with EngineBusy where there is something else to do,
+        `cache.engine.restarts`. One at a time. The generation ends with EngineBusy where there is something else to do,
         also if it arrives later. Raises EngineStopped.
         """
         request, generation = replace(request, reuse="off"), generation or Generation()
@@ -205,7 +229,7 @@ class Engine:
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Prefetch:
         """Bring modules to device memory, from disk or by encoding, while no request runs: a guess of what one will
         need. It goes before `encode`, and is dropped where memory is short, something fails, or anything is forgotten
-        (see `cache.engine.prefetching`); modules that cannot be encoded are left out. segments: the most wanted first.
+        (see `cache.engine.encoder`); modules that cannot be encoded are left out. segments: the most wanted first.
         Nothing for a model that cannot place modules. Raises EngineStopped, and ValueError for a bad tenant.
         """
         check_tenant(tenant)

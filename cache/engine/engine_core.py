@@ -2,7 +2,7 @@
 
 What fails, fails what it was done for. When a pass fails, nobody can say for whom: then each of its sequences is
 computed in a pass of its own, and what fails alone ends with an error. Where device memory has run out, passes become
-smaller first (`cache.engine.row_limit`).
+smaller first (`cache.engine.device_memory`).
 """
 
 import logging
@@ -16,23 +16,18 @@ from itertools import islice
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.encoder import EncodeJob, Encoder, Encoding
+from cache.engine.answer_text import TextDelivery
+from cache.engine.device_memory import RowLimit, note_costs, timer_for
+from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue
 from cache.engine.failures import failure_of, problem_of_prompt
 from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
-from cache.engine.limits import Limits
-from cache.engine.next_tokens import next_tokens
-from cache.engine.packing import pack_pass
-from cache.engine.pass_times import note_costs, timer_for
-from cache.engine.prefetching import PrefetchQueue
+from cache.engine.next_tokens import next_tokens, pack_pass
 from cache.engine.recomputation import RowSelector
-from cache.engine.request import FinishReason
-from cache.engine.row_limit import RowLimit
-from cache.engine.row_scoring import RowScoring
+from cache.engine.request import FinishReason, Limits
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule, schedule_alone
 from cache.engine.sequence import Sequence
-from cache.engine.text_delivery import TextDelivery
-from cache.engine.waiting import Waiting
+from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
 from cache.model.language_model import Model

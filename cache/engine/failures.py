@@ -2,8 +2,8 @@
 
 import logging
 
+from cache.engine.device_memory import NO_MEMORY, is_shortage
 from cache.engine.request import Request
-from cache.engine.row_limit import NO_MEMORY, is_shortage
 from cache.errors import CacheError, CapacityError
 from cache.model.language_model import ModelInfo
 

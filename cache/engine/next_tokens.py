@@ -1,12 +1,58 @@
-"""The next token of every answer of a pass. Not covered: how it is chosen (`cache.decoding.choosing`)."""
+"""The scheduled rows of sequences as one packed pass. No tensors of its own, no state.
+
+The next token of every answer of a pass. Not covered: how it is chosen (`cache.decoding.choosing`).
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
+from cache.attention.items import Chunk
+from cache.attention.scoring import ScoredChunk
 from cache.decoding.choosing import ToHost, choose_tokens, rows_of
-from cache.engine.row_limit import is_shortage
+from cache.engine.device_memory import is_shortage
 from cache.engine.running import Running
+from cache.engine.sequence import Sequence
+from cache.engine.waiting import RowScoring
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedPass:
+    """What a model is given for a pass. outputs: packed rows whose logits are wanted. rows_of: which of these each
+    sequence wants, in order. scored: chunks whose attention is scored.
+    """
+
+    chunks: list[Chunk]
+    outputs: list[int]
+    rows_of: dict[Sequence, slice]
+    scored: list[ScoredChunk]
+    num_rows: int
+
+
+def pack_pass(
+    scheduled: Mapping[Sequence, int], num_outputs: Mapping[Sequence, int], scorings: Mapping[Sequence, RowScoring]
+) -> PackedPass:
+    """Pack rows by sequence. num_outputs: of how many of its last rows a sequence wants logits, none if it is not
+    there. scorings: of the sequences that are computed for their attention.
+    """
+    outputs: list[int] = []
+    rows_of: dict[Sequence, slice] = {}
+    num_rows = 0
+    for sequence, rows in scheduled.items():
+        num_rows += rows
+        rows_behind = sequence.pending - rows
+        wanted = min(rows, num_outputs.get(sequence, 0) - rows_behind)
+        if wanted > 0:
+            rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
+            outputs.extend(range(num_rows - wanted, num_rows))
+    return PackedPass(
+        chunks=[sequence.chunk(rows) for sequence, rows in scheduled.items()],
+        outputs=outputs,
+        rows_of=rows_of,
+        scored=[scorings[s].scored(i, rows) for i, (s, rows) in enumerate(scheduled.items()) if s in scorings],
+        num_rows=num_rows,
+    )
 
 
 def next_tokens(

@@ -4,7 +4,7 @@ A module was encoded without the modules that stand before it in a prompt. Rows 
 ids, see everything before them; the other rows stay as they were encoded. A policy only changes the plan. Anything
 short of all rows is approximate. Rows of the newest modules are chosen by the question (InfoFlow KV, ICML 2026): the
 question is computed once before, and the attention of some layers past the middle scores them. The control is random.
-Not covered: computing the scores (`cache.engine.row_scoring`).
+Not covered: computing the scores (`cache.engine.waiting`).
 """
 
 import random

@@ -1,4 +1,7 @@
-"""What goes into the engine and what comes out: requests, completions and where their tokens came from."""
+"""How much the engine takes on at once.
+
+What goes into the engine and what comes out: requests, completions and where their tokens came from.
+"""
 
 import queue
 from collections.abc import Iterator, Sequence
@@ -10,10 +13,24 @@ from torch import Tensor
 from cache.decoding.sampling import Sampling
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.errors import CacheError
+from cache.memory.disk import MissReason
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.module_header import MissReason
 from cache.memory.store import Source
 from cache.prompt.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """running: requests that are answered at the same time. waiting: that may wait for it; one more is refused.
+    seconds: after which a request ends with what it has, waiting included; None: it may take as long as it wants.
+    hang_s: an engine that has work and does not get on with it for so many seconds counts as one that hangs.
+    """
+
+    running: int = 64
+    waiting: int = 64
+    seconds: float | None = None
+    hang_s: float = 60.0
+
 
 Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""

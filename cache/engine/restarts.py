@@ -1,13 +1,33 @@
 """How long an engine that fails rests before it begins anew, because each time costs what is warm, and what made it
 fail may need time; and which prompts it is not asked again meanwhile, because they may be why.
+
+One request computed while the engine has nothing else to do, to see what it takes without any reuse.
+
+It has KV memory of its own, for as long as it runs, so that nothing is evicted for it and it finds nothing; and it ends
+where another request arrives, in the middle of a pass if need be. Not covered: which requests, and what is made of the
+result.
+
+Prompts for one model: texts and modules to plans. Needs the model's tokenizer and numbers, not its weights.
 """
 
+import logging
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from cache.attention.forward_pass import PassGivenUp
+from cache.engine.device_memory import RowLimit
+from cache.engine.engine_core import EngineCore
+from cache.engine.request import Generation, Request
+from cache.engine.waiting import Waiting
+from cache.errors import CacheError, EngineBusy
+from cache.memory.arena import Arena
 from cache.memory.keys import digest, token_bytes
-from cache.prompt.plan import Plan
+from cache.memory.store import Store
+from cache.model.language_model import Model, ModelInfo
+from cache.prompt.parts import Text, TextModule
+from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
+from cache.prompt.tokenizer import CachingTokenizer, Tokenizer
 
 RESTARTED = "the engine failed and begins anew, the log says why: ask again"
 RESTING = "the engine failed again and again and rests before it is tried again, the log says why: ask again in minutes"
@@ -59,3 +79,83 @@ class LostPrompts:
 def _digest_of(plan: Plan) -> str:
     """Of its tokens, however they are placed."""
     return digest(b"".join(token_bytes(span.tokens) for span in plan.spans))
+
+
+log = logging.getLogger(__name__)
+
+
+class IdleRun:
+    """A request with reuse "off" and what it is computed with. Owned by the engine thread."""
+
+    def __init__(
+        self,
+        model: Model,
+        request: Request,
+        generation: Generation,
+        give_up: Callable[[], bool],
+        row_limit: RowLimit,
+    ) -> None:
+        """give_up: whether something else is to be done; asked at every layer of a pass. row_limit: of the device."""
+        slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
+        store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
+        self._core = EngineCore(model, store, give_up, row_limit=row_limit)
+        self._core.inbox.append(Waiting(request, generation, time.perf_counter(), model.info.places_modules))
+        self.has_ended = False
+
+    def step(self) -> None:
+        """Compute one pass. What fails, such as memory that ends, fails the request alone."""
+        try:
+            self._core.step()
+        except PassGivenUp:
+            self.give_up()
+        except Exception as error:
+            log.warning("a request could not be computed again: %s", error)
+            self.fail(CacheError(f"the request could not be computed again: {error}"))
+        self.has_ended = self.has_ended or not self._core.has_work
+
+    def give_up(self) -> None:
+        """End it, because something else is to be done."""
+        self.fail(EngineBusy("another request arrived"))
+
+    def fail(self, error: CacheError) -> None:
+        """End it with an error."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._core.fail(error)
+
+
+REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
+"""Texts whose tokens are remembered, and how long one may be: some 20 KiB each for passages, at most some 300 KiB."""
+
+
+class Arranger:
+    """Arranges prompts as an engine does. Safe to use from any thread. placement, slot: unless `arrange` is told
+    otherwise.
+    """
+
+    def __init__(self, info: ModelInfo, tokenizer: Tokenizer, placement: Placement, slot: int) -> None:
+        self._info, self._placement, self._slot = info, placement, slot
+        self._tokenizer = CachingTokenizer(tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
+
+    def arrange(
+        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
+    ) -> Plan:
+        """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
+        info = self._info
+        return arrange(
+            parts,
+            self._tokenizer,
+            position_independent=info.is_position_independent,
+            max_positions=info.max_positions,
+            placement=(placement or self._placement) if info.places_modules else "contiguous",
+            slot=slot or self._slot,
+        )
+
+    def segment(self, module: TextModule) -> Segment:
+        """The segment `arrange` makes of a module; for position-independent models the same wherever it stands."""
+        info = self._info
+        return module_segment(module, self._tokenizer, room=info.max_positions if info.is_position_independent else 0)
+
+    def clear(self) -> None:
+        """Forget all texts."""
+        self._tokenizer.clear()

@@ -5,7 +5,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from cache.attention.items import Chunk, KVView, VisibleRange
-from cache.memory.allocator import Extent, join_extents, total_length
+from cache.memory.arena import Extent, join_extents, total_length
 from cache.memory.device import CacheEntry
 from cache.memory.prefix_tree import PathStep, PrefixNode, step_key
 from cache.prompt.plan import Segment, Span

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from cache.attention.items import Chunk, plan_items
-from cache.attention.runs import plan_arrays
+from cache.attention.items import Chunk, plan_arrays, plan_items
 
 Ints = npt.NDArray[np.int32]
 

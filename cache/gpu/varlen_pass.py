@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
-from cache.attention.items import Chunk, plan_items
-from cache.attention.runs import plan_arrays
+from cache.attention.items import Chunk, plan_arrays, plan_items
 from cache.memory.arena import Arena
 
 MOST_KEYS = 4096

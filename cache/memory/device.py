@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from cache.errors import CapacityError
-from cache.memory.allocator import Extent, ExtentAllocator, join_extents, total_length
-from cache.memory.eviction import EvictionQueue
-from cache.memory.half_life import HalfLife, Marks
-from cache.memory.module_header import ModuleHeader
+from cache.memory.arena import Extent, ExtentAllocator, join_extents, total_length
+from cache.memory.disk import ModuleHeader
+from cache.memory.eviction import EvictionQueue, HalfLife, Marks
 from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
 
 TRIED_RUNS = 8
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True, eq=False)
 class CacheEntry:
     """An encoded module in the arena. refs: how many requests and encodings use it (pins). marks: see
-    `cache.memory.half_life`. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
+    `cache.memory.eviction`. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
     """
 
     header: ModuleHeader

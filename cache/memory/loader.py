@@ -1,6 +1,6 @@
 """Modules on their way into the arena, on threads of their own: read, checked, and copied into extents that nobody
 reads before they are whole. For a GPU the threads copy them into locked memory, and what is collected is copied on from
-there beside the passes, layer by layer (`cache.memory.copies`).
+there beside the passes, layer by layer (`cache.memory.arena`).
 
 Owned by the engine thread, but for what the threads do. An extent stays reserved until its thread has ended, also if
 nobody wants the module any more. Not covered: whether a module is worth loading, and what becomes of it afterwards
@@ -16,10 +16,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena
-from cache.memory.disk import LoadFailed
-from cache.memory.module_header import ModuleHeader
+from cache.memory.arena import Arena, Extent
+from cache.memory.disk import LoadFailed, ModuleHeader
 
 READERS = 2
 """Threads: one waits for the disk while the other computes a checksum."""

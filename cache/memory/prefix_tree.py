@@ -10,8 +10,8 @@ extents back: at once, or when the last request in flight that reads them ends.
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from cache.memory.allocator import Extent, part_of, total_length
-from cache.memory.half_life import Marks
+from cache.memory.arena import Extent, part_of, total_length
+from cache.memory.eviction import Marks
 
 Edge = tuple[int, int | str]
 
@@ -54,7 +54,7 @@ def module_of(step_key: str) -> str:
 @dataclass(slots=True, eq=False)
 class PrefixNode:
     """A step of a prompt that was computed. owner: the session that computed it; of a root, its tenant. refs: requests
-    in flight whose path goes through the node. hits: requests that found it. marks: see `cache.memory.half_life`.
+    in flight whose path goes through the node. hits: requests that found it. marks: see `cache.memory.eviction`.
     is_detached: it is in no tree any more, requests in flight still read it.
     """
 

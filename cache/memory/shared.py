@@ -26,6 +26,7 @@ from cache.memory.disk import (
     DiskEntry,
     DiskTier,
     LoadFailed,
+    ModuleHeader,
     Unreachable,
     checked_rows,
     description,
@@ -37,7 +38,6 @@ from cache.memory.disk import (
 )
 from cache.memory.free_space import FreeSpace, free_space
 from cache.memory.kv_format import KVStorage, pack
-from cache.memory.module_header import ModuleHeader
 
 LIST_S = 5.0
 """Seconds between two listings."""

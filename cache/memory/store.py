@@ -1,30 +1,31 @@
 """The tiers that modules are kept in: device memory, with exact prefixes beside them, host memory and disk. Where a
 module is, and why one is missing. Owned by the engine thread; files are read and written by threads of their own.
+
+What the tiers of a store hold, as values that can be shown and sent. Not covered: changing it (`store`).
 """
 
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from cache.errors import CapacityError
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena
+from cache.memory.arena import Arena, Extent
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import DiskTier, LoadFailed, Unreachable
+from cache.memory.disk import DiskTier, LoadFailed, MissReason, ModuleHeader, Unreachable
 from cache.memory.disk_writer import DiskWriter
-from cache.memory.host import HostTier
+from cache.memory.free_space import FreeSpace
+from cache.memory.host import HostTier, PinnedTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
-from cache.memory.kv_format import KVStorage, rounded, unpack
+from cache.memory.kv_format import KVStorage, kept_bytes_per_token, rounded, unpack
 from cache.memory.loader import Loader, ModuleLoad
-from cache.memory.module_header import MissReason, ModuleHeader
-from cache.memory.pinned import PinnedTier
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
@@ -383,3 +384,77 @@ class Store:
 
     def _is_being_written(self, key: str) -> bool:
         return self._writer is not None and key in self._writer.pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierContents:
+    """What the tiers hold. modules: tier, header and bytes, the slowest tier first. num_bytes, capacity: by tier.
+    evictions: by tier, of the device by kind of what was evicted. space: of the disk tier's disk, if that is known.
+    failed_writes, skipped_writes: modules that the disk did not take, and had no time for.
+    """
+
+    modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
+    num_bytes: Mapping[str, int] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    evictions: Mapping[str, int] = field(default_factory=dict)
+    space: FreeSpace | None = None
+    failed_writes: int = 0
+    skipped_writes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCheck:
+    """What is stored of a module against what the model computes. largest_difference: of a number, as a share of the
+    largest one; None if what is stored could not be read, and why is in `problem`.
+    """
+
+    largest_difference: float | None
+    problem: str = ""
+
+
+def contents_of(store: Store, *, with_modules: bool) -> TierContents:
+    """The tiers of a store. with_modules: whether each module is in it. On the engine's thread."""
+    device, host, disk, shape = store.device, store.host, store.disk, store.arena.shape
+    per_token, per_kept = shape.bytes_per_token, kept_bytes_per_token(shape, store.kv_storage)
+    sizes = {"device": per_token, "host": per_kept, "disk": per_kept}
+    held = [("device", entry.header) for entry in device.entries.values()]
+    num_bytes = {"device": (device.allocator.capacity - device.allocator.free_slots) * per_token}
+    capacity, evictions = {"device": device.allocator.capacity * per_token}, dict(device.evictions)
+    if host.capacity:
+        held = [("host", entry.header) for entry in host.entries.values()] + held
+        num_bytes["host"], capacity["host"], evictions["host"] = host.num_bytes, host.capacity, host.evictions
+    if disk is not None:
+        held = [("disk", header) for header in disk.headers()] + held
+        num_bytes["disk"], capacity["disk"], evictions["disk"] = disk.num_bytes, disk.capacity, disk.evictions
+    return TierContents(
+        modules=tuple((tier, header, header.num_tokens * sizes[tier]) for tier, header in held if with_modules),
+        num_bytes=num_bytes,
+        capacity=capacity,
+        evictions=evictions,
+        space=None if disk is None else disk.space,
+        failed_writes=store.unwritten[0],
+        skipped_writes=store.unwritten[1],
+    )
+
+
+def contents_on_disk(disk: DiskTier) -> TierContents:
+    """The disk tier alone, where no engine runs."""
+    return TierContents(
+        modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
+        num_bytes={"disk": disk.num_bytes},
+        capacity={"disk": disk.capacity},
+        space=disk.look(),
+    )
+
+
+def module_room(store: Store) -> int:
+    """Tokens of modules that the largest tier holds."""
+    per_token = kept_bytes_per_token(store.arena.shape, store.kv_storage)
+    on_disk = 0 if store.disk is None else store.disk.capacity // per_token
+    return max(on_disk, store.device.allocator.capacity)
+
+
+def largest_difference(stored: Tensor, computed: Tensor) -> float:
+    """Of two numbers at the same place, as a share of the largest stored number."""
+    largest = stored.abs().max().item() or 1.0
+    return float((stored - computed).to(torch.float32).abs().max().item() / largest)

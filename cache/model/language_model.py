@@ -1,7 +1,15 @@
-"""Language models: what the engine must know of them, and one packed forward pass.
+"""BLOOM and MPT attending over an arena. transformers has no hook for their attention modules. So each of these is
+replaced by one that projects with the original's layers and attends with the running pass, and the models no longer
+build masks and biases: nothing would read them.
+
+Linear layers with weights prepacked for oneDNN: makes passes of few rows fast in bfloat16 on a CPU.
+
+Model families: how modules of each can be placed and why not, and how far position ids go.
+
+Language models: what the engine must know of them, and one packed forward pass.
 
 Models are transformers' own classes with our attention registered in place of theirs; where families have no such
-registry, their attention modules are replaced (`cache.model.alibi`).
+registry, their attention modules are replaced (`cache.model.language_model`).
 """
 
 from collections.abc import Callable, Sequence
@@ -9,37 +17,188 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from cache.attention.forward_pass import (
-    Pass,
-    Rotation,
-    RunningPass,
-    ScoringFinished,
-    attention_function,
-    never,
-)
+from cache.attention.forward_pass import Pass, Rotation, RunningPass, ScoringFinished, attention_function, never
 from cache.attention.items import Chunk, KVView
 from cache.attention.kernels import Kernel, default_kernel
 from cache.attention.scoring import ScoredChunk
 from cache.errors import ModelError
 from cache.gpu.choice import PassKinds, capture_for, kinds_for
 from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena, Extent, KVShape
 from cache.memory.keys import ENCODER_VERSION, digest
-from cache.model.alibi import AlibiAttention
-from cache.model.families import PositionScheme, find_position_scheme, usable_positions
-from cache.model.packed_linear import prepack
 from cache.native.decoder import PackedWeights, native_decoder_of
 from cache.prompt.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from cache.gpu.choice import PassKind
+
+
+class AlibiAttention:
+    """Takes over the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
+    slopes: float32 `[H]`, how much a head's score falls per position id.
+    """
+
+    def __init__(self, hf: Any) -> None:
+        self.running: RunningPass | None = None
+        model, heads = hf.transformer, hf.config.num_attention_heads
+        if hf.config.model_type == "bloom":
+            two = torch.ones(1, 2, dtype=torch.int64, device=hf.device)
+            bias = model.build_alibi_tensor(two, heads, torch.float32)
+            model.build_alibi_tensor = lambda mask, heads, dtype: mask
+            for block in model.h:
+                block.self_attention = BloomAttention(block.self_attention, self)
+        else:
+            bias = model.build_mpt_alibi_tensor(heads, 2, device=hf.device)
+            model.build_mpt_alibi_tensor = lambda heads, length, device: None
+            for block in model.blocks:
+                block.attn = MptAttention(block.attn, self)
+        self.slopes: Tensor = bias[:, 0, 1] - bias[:, 0, 0]
+        self._mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=hf.device)
+
+    def options(self, running: RunningPass) -> dict[str, Any]:
+        """Arguments for the model's forward: a mask of one element, which the model passes on and nothing reads."""
+        self.running = running
+        return {"attention_mask": self._mask}
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """As `Pass.attend`, with the heads joined: `[1, T, H*D]`."""
+        assert self.running is not None
+        return self.running.attend(layer, q, k, v, scale).flatten(2)
+
+
+class ReplacedAttention(nn.Module):
+    """In place of transformers' module of the same name; `own` is that module."""
+
+    def __init__(self, own: Any, alibi: AlibiAttention) -> None:
+        super().__init__()
+        self.own, self._alibi = own, alibi
+
+
+class BloomAttention(ReplacedAttention):
+    """Attention of a BLOOM layer."""
+
+    def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
+        """Both `[1, T, hidden]`; returns the residual plus what was attended to, `[1, T, hidden]`."""
+        own = self.own
+        fused = own.query_key_value(hidden_states).unflatten(-1, (own.num_heads, 3, -1))  # [1, T, H, 3, D]
+        q, k, v = fused.permute(3, 0, 2, 1, 4)
+        return residual + own.dense(self._alibi.attend(own.layer_idx, q, k, v, own.inv_norm_factor)), None
+
+
+class MptAttention(ReplacedAttention):
+    """Attention of an MPT layer."""
+
+    def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
+        """`[1, T, hidden]`; returns what was attended to, `[1, T, hidden]`."""
+        own = self.own
+        fused = own.Wqkv(hidden_states)
+        if own.clip_qkv:
+            fused = fused.clamp(min=-own.clip_qkv, max=own.clip_qkv)
+        q, k, v = fused.unflatten(-1, (3, own.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        return own.out_proj(self._alibi.attend(own.layer_idx, q, k, v, own.softmax_scale)), None
+
+
+class PackedLinear(nn.Module):
+    """A linear layer with a prepacked weight; same results."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 32)
+        self.bias = linear.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As nn.Linear."""
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def prepack(hf: nn.Module) -> None:
+    """Replace every linear layer by a packed one, where this build of PyTorch has the operators."""
+    mkldnn = torch.ops.mkldnn
+    if not (hasattr(mkldnn, "_reorder_linear_weight") and mkldnn._is_mkldnn_bf16_supported()):
+        return
+    for parent in list(hf.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(parent, name, PackedLinear(child))
+
+
+PositionScheme = Literal["rotary", "absolute", "alibi", "none"]
+"""rotary: anywhere, by rotating queries. alibi: anywhere, by the distance of position ids. absolute: positions are
+learned, so a module is encoded where it stands. none: not at all; such a model reuses exact prefixes only."""
+
+FAMILIES: dict[PositionScheme, str] = {
+    "rotary": "llama mistral qwen2 qwen3 phi3 gemma gemma2 gemma3_text gpt_neox",
+    "absolute": "gpt2 opt",
+    "alibi": "bloom mpt",
+}
+"""Transformers' model types by position scheme, unless the configuration forbids it (`why_not_placeable`). A family
+enters this table when the oracle tests cover it."""
+
+STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
+
+POSITION_LIMITS = ("max_position_embeddings", "max_seq_len", "seq_length")
+POSITIONS_OF_BLOOM = 2048
+"""What BLOOM models were trained with; most of their configurations do not say."""
+
+
+def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
+    """How modules of a model are placed, and why not (empty if they are). Raises ModelError if it cannot be served."""
+    scheme = next((scheme for scheme, types in FAMILIES.items() if config.model_type in types.split()), None)
+    if scheme is None:
+        known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
+        raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
+    if getattr(config, "use_bidirectional_attention", False):
+        raise ModelError(f"model {name!r} lets tokens see later ones; only causal models can be served")
+    reason = why_not_placeable(config)
+    return ("none", reason) if reason else (scheme, "")
+
+
+def why_not_placeable(config: Any) -> str:
+    """Why a module's keys and values depend on more than its own tokens and a shift; empty if they do not."""
+    window = sliding_window(config)
+    if window is not None:
+        return f"attention is limited to a sliding window of {window} tokens"
+    schemes = rope_schemes(config)
+    for scheme in schemes:
+        if (kind := scheme.get("rope_type", "default")) not in STATIC_ROPE:
+            return f"rotary frequencies depend on the length of the prompt (rope type {kind!r})"
+    if len(schemes) > 1:
+        return "layers differ in their rotary frequencies"
+    return ""
+
+
+def usable_positions(config: Any) -> int:
+    """Position ids 0 .. n-1 at which the model works as it was trained to. Rotary frequencies that depend on the length
+    of the prompt are constant up to the length the model was first trained with, so that is the limit.
+    """
+    limit: int = next((n for name in POSITION_LIMITS if (n := getattr(config, name, None))), POSITIONS_OF_BLOOM)
+    for scheme in rope_schemes(config):
+        if scheme.get("rope_type", "default") not in STATIC_ROPE:
+            limit = min(limit, scheme.get("original_max_position_embeddings") or limit)
+    return limit
+
+
+def sliding_window(config: Any) -> int | None:
+    """Keys a query of some layer sees at most, or None if no prompt is long enough for that to matter."""
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if not window or window >= usable_positions(config) or (kinds and "sliding_attention" not in kinds):
+        return None
+    return window
+
+
+def rope_schemes(config: Any) -> list[dict[str, Any]]:
+    """The parameters of each different set of rotary frequencies. Some families have one for each kind of layer."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    by_kind = [scheme for scheme in rope.values() if isinstance(scheme, dict)]
+    return [scheme for i, scheme in enumerate(by_kind or [rope]) if scheme not in by_kind[:i]]
+
 
 ATTENTION = "warmdesk"
 

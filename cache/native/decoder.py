@@ -1,4 +1,9 @@
-"""Passes through a model in one call of compiled code (`decoder.c`).
+"""Compiling and loading `decoder.c`, once for each processor and version of the code. Not covered: what it computes.
+
+The compiler is the machine's own (`cc`), because the code should use every instruction of this processor. Where there
+is none, or it fails, nothing is lost but speed.
+
+Passes through a model in one call of compiled code (`decoder.c`).
 
 The code reads packed copies of a transformers model's weights; transformers stays the loader and the oracle. Not
 covered: other families than Llama's, devices other than processors.
@@ -6,9 +11,16 @@ covered: other families than Llama's, devices other than processors.
 
 import ctypes
 import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +28,66 @@ import torch
 from torch import Tensor, nn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
-from cache.attention.items import Chunk, plan_items
-from cache.attention.runs import plan_arrays
+from cache.attention.items import Chunk, plan_arrays, plan_items
 from cache.attention.scoring import ScoredChunk, only_scores
 from cache.memory.arena import Arena
-from cache.native.library import load_library
+from cache.memory.disk_writer import put_in_place, remove_abandoned
+from cache.memory.keys import digest
+
+SOURCE = Path(__file__).with_name("decoder.c")
+FLAGS = ["-std=gnu11", "-O2", "-march=native", "-fPIC", "-shared", "-fopenmp"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+COMPILING_S = 120
+log = logging.getLogger(__name__)
+
+
+@cache
+def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
+    """The compiled code for keys and values of a dtype, kept in `folder`; None where it cannot be had, and the log says
+    why.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        log.warning("no C compiler (cc) is installed: answers are written more slowly; install gcc")
+        return None
+    flags = [*FLAGS, *(["-DKV_FLOAT32"] if dtype == torch.float32 else [])]
+    sources = [path.read_bytes() for path in sorted(SOURCE.parent.glob("*.[ch]"))]
+    name = digest(*sources, " ".join(flags), processor()).replace(":", "-")
+    path = folder / f"decoder-{name}.so"
+    try:
+        if path.exists():
+            with suppress(OSError):  # it is damaged, as after a power cut: compiled once more
+                return ctypes.CDLL(str(path))
+        compile_library(compiler, flags, path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        output = getattr(error, "stderr", None) or str(error)
+        log.warning("decoder.c could not be compiled, answers are written more slowly: %s", output.strip()[-400:])
+        return None
+
+
+def compile_library(compiler: str, flags: list[str], path: Path) -> None:
+    """Compile into a file that appears whole or not at all. Raises OSError, subprocess.SubprocessError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(path.parent, "*.tmp")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    os.close(handle)
+    try:
+        command = [compiler, *flags, str(SOURCE), "-o", temporary, "-lm"]
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILING_S)
+        put_in_place(Path(temporary), path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def processor() -> str:
+    """What the compiled code depends on besides its source: a data folder may move to another machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+
 
 OUTPUTS = 64
 """As in linear.h: the outputs of a layer are a multiple of it."""
@@ -32,7 +99,6 @@ PackedWeights = Literal["model", "int8"]
 """Weights as the model has them, or rounded to 8 bits."""
 LONG_ROWS = 64
 """Passes of more rows can be given up: shorter ones are over before asking pays."""
-log = logging.getLogger(__name__)
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 _GivesUp = ctypes.CFUNCTYPE(ctypes.c_int)

@@ -7,10 +7,10 @@ whatever documents stood before them.
 from collections.abc import Callable, Collection
 from math import log, log2
 
-from cache.memory.allocator import Extent
+from cache.memory.arena import Extent
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.half_life import LONG, SHORT
-from cache.memory.module_header import ModuleHeader
+from cache.memory.disk import ModuleHeader
+from cache.memory.eviction import LONG, SHORT
 from cache.memory.prefix_tree import PathStep, PrefixNode
 
 
@@ -39,7 +39,7 @@ class SimulatedMemory:
         return self.device.admit(header_of(document, extent.length), extent, self._evicted.pop(document, None))
 
     def fill(self, document: int, tokens: int, uses: float) -> None:
-        """Begin with a document that was used for a long time. uses: in a round (`cache.memory.half_life`)."""
+        """Begin with a document that was used for a long time. uses: in a round (`cache.memory.eviction`)."""
         entry = self.put(document, self.device.reserve(tokens))
         short, long = (log2(uses * half_life / log(2)) for half_life in (SHORT, LONG))
         entry.marks = short, long

@@ -13,9 +13,8 @@ from statistics import mean, quantiles, stdev
 from typing import TypeVar
 
 from cache.planning.costs import PassCosts
-from cache.planning.replica import Job
 from cache.planning.routers import BY_MODULES, RoutingPolicy, open_router
-from cache.planning.simulation import DiskContents, Fleet, Simulation
+from cache.planning.simulation import DiskContents, Fleet, Job, Simulation
 from cache.planning.traffic import RecordedTraffic, SimulatedRequest, TrafficShape, Zipfian, draw_requests
 
 T = TypeVar("T")

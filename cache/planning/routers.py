@@ -5,8 +5,7 @@ from collections.abc import Collection, Set
 from itertools import islice
 from typing import Protocol
 
-from cache.routing.affinity import Affinity, Wanted
-from cache.routing.ring import Ring
+from cache.routing.affinity import Affinity, Ring, Wanted
 
 
 class RoutingPolicy(Protocol):

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cache.errors import Where
-from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, joined, walk
-from cache.pml.rules import check_schema, mistake
+from cache.pml.nodes import Module, Node, Parameter, Role, Scaffold, Schema, Union, check_schema, joined, mistake, walk
 from cache.prompt.parts import Text
 from cache.prompt.plan import Span
-from cache.prompt.roles import NO_ROLES, Roles
-from cache.prompt.tokenizer import Tokenizer, run_tokens
+from cache.prompt.tokenizer import NO_ROLES, Roles, Tokenizer, run_tokens
 
 ItemKind = Literal["module", "text", "parameter", "union"]
 

@@ -1,4 +1,12 @@
-"""From a function's statements to PML: a module with all texts of the function, and what a call imports of it.
+"""What a compiled prompt program is made of: its module, and what a call of the program imports from it.
+
+A `Section` is a module with the slots that arguments fill, and the places where a call may import a nested module: a
+branch, or another program. Not covered: Python's syntax (`compiler`).
+
+The source of a function: its syntax tree with the line numbers of its file, errors that name these lines, and parts
+of it as code that runs with the function's globals and closure. Not covered: what the statements mean (`compiler`).
+
+From a function's statements to PML: a module with all texts of the function, and what a call imports of it.
 
     "text"                          text, as written, and a line break; {name} in an f-string is the argument's slot
     if c: ...                       a module, imported if c is true
@@ -13,15 +21,192 @@ its function, a slot after its argument. After Prompt Cache (Gim et al., MLSys 2
 """
 
 import ast
+import builtins
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from tokenize import TokenError
+from types import CellType, FunctionType
 from typing import Any, TypeAlias
 
-from cache.pml.nodes import Import, Parameter, Union
-from cache.pml.rules import NOT_XML, RESERVED
-from cache.programs.parts import ModuleBody, Program, Section, Values, fresh_name
-from cache.programs.source import FunctionSource, shown
+from cache.errors import PMLError
+from cache.pml.nodes import NAME, NOT_XML, RESERVED, Child, Import, Module, Parameter, Union
+from cache.prompt.parts import Text
+
+Values: TypeAlias = Mapping[str, Any]
+"""Arguments of a call by name."""
+NestedImport: TypeAlias = Callable[[Values], Import | None]
+"""The module reference that a call with these arguments makes at one place, if any."""
+NAME_LENGTH = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A module and how it is filled. slots: the name of each slot, with the argument that fills it."""
+
+    module: Module
+    slots: tuple[tuple[str, str], ...]
+    nested: tuple[NestedImport, ...]
+
+    def reference(self, values: Values) -> Import:
+        """The reference to this module, filled in. An argument becomes text as in an f-string."""
+        children = [nested(values) for nested in self.nested]
+        return Import(
+            module=self.module.name,
+            arguments=tuple((slot, f"{values[argument]}") for slot, argument in self.slots),
+            children=tuple(child for child in children if child is not None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A compiled function. An object with one as its attribute `program` can be called in another program's body."""
+
+    signature: inspect.Signature
+    section: Section
+
+    def reference(self, args: Sequence[Any], kwargs: Values) -> Import:
+        """The reference that a call makes. Raises TypeError if the function itself could not be called so."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return self.section.reference(bound.arguments)
+
+
+def fresh_name(text: str, kind: str, taken: set[str]) -> str:
+    """A new name, which is added to `taken`: the text's ASCII letters and digits, behind `kind` if they are no name.
+
+    If the name is taken, it gets `-2`, `-3` and so on, so that equal functions have equal names in every process.
+    """
+    short = re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:NAME_LENGTH].strip("-")
+    base = short if NAME.fullmatch(short) else f"{kind}-{short}".rstrip("-")
+    names = chain([base], (f"{base}-{number}" for number in count(2)))
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return name
+
+
+@dataclass(slots=True)
+class ModuleBody:
+    """The content of a module while it is compiled."""
+
+    children: list[Child] = field(default_factory=list)
+    slots: list[tuple[str, str]] = field(default_factory=list)
+    nested: list[NestedImport] = field(default_factory=list)
+    slot_names: set[str] = field(default_factory=set)
+    module_names: set[str] = field(default_factory=set)
+
+    def add_text(self, text: str) -> None:
+        """Add text. It continues a text before it, as when read from XML."""
+        if self.children and isinstance(last := self.children[-1], Text):
+            self.children[-1] = Text(text=last.text + text)
+        elif text:
+            self.children.append(Text(text=text))
+
+    def add_slot(self, argument: str, parameter: Parameter) -> None:
+        """Add a slot for an argument. Slot names are unique, so an argument that is used twice has two slots."""
+        name = fresh_name(argument, "slot", self.slot_names)
+        self.children.append(replace(parameter, name=name))
+        self.slots.append((name, argument))
+
+    def section(self, name: str) -> Section:
+        """The finished module."""
+        module = Module(name=name, children=tuple(self.children))
+        return Section(module=module, slots=tuple(self.slots), nested=tuple(self.nested))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSource:
+    """A function and its definition. Line numbers are those of the file."""
+
+    function: FunctionType
+    tree: ast.FunctionDef
+
+    def mistake(self, node: ast.stmt | ast.expr | ast.arg | ast.pattern, message: str) -> PMLError:
+        """An error about a place in the function."""
+        return program_error(self.function, message, node.lineno)
+
+    def cells(self) -> dict[str, CellType]:
+        """Variables of the functions around this one."""
+        return dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
+
+    def lookup(self, name: str) -> Any:
+        """The value of a name outside the function, now. Raises KeyError."""
+        with suppress(KeyError, ValueError):  # no such variable, or not assigned yet
+            return self.cells()[name].cell_contents
+        return {**vars(builtins), **self.function.__globals__}[name]
+
+    def code(
+        self, statements: Sequence[ast.stmt], arguments: Sequence[str], constants: Mapping[str, object]
+    ) -> Callable[[Values], Any]:
+        """Statements that return a value, as a function of a call's arguments.
+
+        arguments: names that come from the call. constants: names with a value known now. Other names are looked up
+        when the code runs, as in the function itself. Errors of the code are raised as they are.
+        """
+        used = {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        given = [name for name in arguments if name in used]
+        fixed = {name: value for name, value in constants.items() if name in used}
+        code, name = self.function.__code__, self.tree.name
+        while name in used:  # the new function must not hide a name that it uses
+            name += "_"
+        tree = ast.parse(
+            f"def around({', '.join(code.co_freevars)}):\n"
+            f" def {name}({', '.join([*given, *fixed])}): pass\n"
+            f" return {name}"
+        )
+        _, definition = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+        definition.body = list(statements)
+        names: dict[str, Any] = {}
+        exec(compile(ast.fix_missing_locations(tree), code.co_filename, "exec", dont_inherit=True), names)
+        compiled = names["around"](*code.co_freevars).__code__
+        closure = tuple(self.cells()[variable] for variable in compiled.co_freevars)
+        piece = FunctionType(compiled, self.function.__globals__, name, None, closure)
+
+        def run(values: Values) -> Any:
+            return piece(**{argument: values[argument] for argument in given}, **fixed)
+
+        return run
+
+
+def program_error(function: FunctionType, message: str, line: int | None = None) -> PMLError:
+    """An error about a function, at its beginning if no line is given."""
+    error = PMLError(message, where="program", line=line or function.__code__.co_firstlineno)
+    error.source = function.__code__.co_filename
+    return error
+
+
+def read_source(function: object) -> FunctionSource:
+    """The definition of a function in its file. Raises PMLError for anything but a plain `def`."""
+    if not isinstance(function, FunctionType):
+        raise PMLError(f"{function!r} is not a function; put the decorator on a `def`", where="program")
+    if function.__code__.co_name == "<lambda>":
+        raise program_error(function, "a lambda has no statements; write a `def`")
+    if hasattr(function, "__wrapped__"):
+        message = "another decorator stands below this one; put this one directly on the `def`"
+        raise program_error(inspect.unwrap(function), message)
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise program_error(function, "`async` has no meaning in a prompt; write a plain `def`")
+    try:
+        lines, first = inspect.getsourcelines(function)
+        # A definition inside another block keeps its indentation: removing it would change texts of several lines.
+        block = ["if True:\n"] if lines[0][:1].isspace() else []
+        module = ast.parse("".join([*block, *lines]))
+    except (OSError, SyntaxError, TokenError):
+        raise program_error(function, "its source cannot be read; define it in a file") from None
+    ast.increment_lineno(module, first - 1 - len(block))
+    tree = next((node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)), None)
+    if tree is None or tree.name != function.__code__.co_name:
+        raise program_error(function, "its file has changed since it was loaded; start again")
+    return FunctionSource(function=function, tree=tree)
+
+
+def shown(node: ast.AST) -> str:
+    """The first line of a piece of source, for messages."""
+    return f"`{ast.unparse(node).splitlines()[0][:60]}`"
+
 
 BEFORE = "compute the value before and pass it as an argument"
 LOOP = 'write the constants out, as in `for day in ("Monday", "Tuesday"):` or `for week in range(1, 4):`'

@@ -22,11 +22,8 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Generic, ParamSpec
 
-from cache.pml.nodes import Parameter, Prompt, Schema
-from cache.pml.rules import MAX_SLOT, NOT_XML
-from cache.programs.compiler import compile_program
-from cache.programs.parts import Program
-from cache.programs.source import FunctionSource, read_source
+from cache.pml.nodes import MAX_SLOT, NOT_XML, Parameter, Prompt, Schema
+from cache.programs.compiler import FunctionSource, Program, compile_program, read_source
 from cache.prompt.parts import Text
 
 P = ParamSpec("P")

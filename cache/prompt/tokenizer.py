@@ -1,16 +1,134 @@
-"""From text to token ids: the interface of a tokenizer, and how a run of text pieces is tokenised.
+"""The strings of a chat template around a turn of each role, and three well-known templates by name.
+
+A model's own strings are derived from its tokenizer (`chat_template`). The named ones are for checking schemas without
+a model.
+
+The strings that a model's chat template puts between system text, user text and answers.
+
+They are found by rendering conversations of marker texts and cutting at the markers. So any template works that neither
+changes nor drops the content. A model without a template gets plain headings, and no roles in PML.
+
+From text to token ids: the interface of a tokenizer, and how a run of text pieces is tokenised.
 
 A run is tokenised in one call, so that the ids are those of the joined text; within it control tokens are recognised in
 structural pieces only, so that a document or a user who writes `<|im_end|>` gets ordinary characters.
+
+A model's tokenizer: text to token ids, and back. Wraps a tokenizer of transformers.
+
+Control tokens are recognised only in structural strings, those of the chat template. In the text of a document or a
+user they are split into ordinary tokens. A model's files do not mark all of them as special: Qwen3's `<think>` and
+`<tool_call>` are not. So whatever was added to a vocabulary and is written as markup counts, HTML tags too. Runs of
+spaces and words that were added stay tokens.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
-from cache.prompt.chat_template import ChatTemplate
-from cache.prompt.parts import Text
+from cache.prompt.parts import RoleName, Text
+
+
+@dataclass(frozen=True, slots=True)
+class RoleStrings:
+    """Structural strings around a turn. empty: the text of an empty element, if that is not open + close."""
+
+    open: str
+    close: str
+    empty: str | None = None
+
+    @property
+    def alone(self) -> str:
+        """The text of an element without content."""
+        return self.open + self.close if self.empty is None else self.empty
+
+
+Roles = Mapping[RoleName, RoleStrings]
+NO_ROLES: Roles = MappingProxyType({})
+"""A model without a chat template: role elements are errors."""
+
+NAMED: Mapping[str, Roles] = MappingProxyType(
+    {
+        "llama2": {
+            "system": RoleStrings("<s> [INST] <<SYS>>\n", "<</SYS>>\n\n", "<s> [INST] "),
+            "user": RoleStrings("", "[/INST]"),
+            "assistant": RoleStrings("", "</s><s> [INST] "),
+        },
+        "chatml": {
+            "system": RoleStrings("<|im_start|>system\n", "<|im_end|>\n", ""),
+            "user": RoleStrings("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"),
+            "assistant": RoleStrings("", "<|im_end|>\n"),
+        },
+        "falcon": {
+            "system": RoleStrings("", "\n\n", ""),
+            "user": RoleStrings("User: ", "\n\nAssistant:"),
+            "assistant": RoleStrings(" ", "\n\n"),
+        },
+    }
+)
+
+Messages = list[dict[str, str]]
+Render = Callable[[Messages, bool], str]
+"""Messages to text; the flag asks for the beginning of an answer at the end. May raise ValueError for a role."""
+
+SYSTEM, USER, ANSWER, NEXT = "wd-mark-system", "wd-mark-user", "wd-mark-answer", "wd-mark-next"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatTemplate:
+    """Structural strings of a conversation: open system to_user question to_answer answer to_next question ...
+
+    roles: the same strings as PML's turns need them.
+    """
+
+    open: str
+    to_user: str
+    to_answer: str
+    to_next: str
+    roles: Roles = field(default_factory=lambda: NO_ROLES)
+
+
+PLAIN = ChatTemplate(open="", to_user="\n\n", to_answer="\nAnswer:", to_next="\n\n")
+
+
+def derive_template(render: Render) -> ChatTemplate:
+    """Cut rendered conversations at their markers. Raises ValueError if a marker does not survive rendering."""
+    contents = (("user", USER), ("assistant", ANSWER), ("user", NEXT))
+    turns = [{"role": role, "content": content} for role, content in contents]
+    head_alone, rest_alone = cut(render(turns, True), USER)
+    try:
+        head, rest = cut(render([{"role": "system", "content": SYSTEM}, *turns], True), SYSTEM)
+        to_user, rest = cut(rest, USER)
+        has_system = True
+    except ValueError:  # no system role, or not before the first user turn: the system text opens that turn
+        has_system = False
+        head, to_user, rest = head_alone, "\n\n", rest_alone
+    to_past_answer, rest = cut(rest, ANSWER)
+    to_next, to_answer = cut(rest, NEXT)
+    _, close = cut(render(turns[:2], False), ANSWER)
+    answer_open = to_past_answer.removeprefix(to_answer) if to_past_answer.startswith(to_answer) else ""
+    user_open = to_next.removeprefix(close) if to_next.startswith(close) else ""
+    if has_system and not to_user.endswith(user_open):  # Llama 2: the opening belongs to the turn before
+        user_open = ""
+    roles: dict[RoleName, RoleStrings] = {
+        "user": RoleStrings(user_open, to_answer),
+        "assistant": RoleStrings(answer_open, to_next.removesuffix(user_open)),
+    }
+    if has_system:
+        empty = head_alone.removesuffix(user_open)
+        roles["system"] = RoleStrings(head, to_user.removesuffix(user_open), empty)
+    return ChatTemplate(open=head, to_user=to_user, to_answer=to_answer, to_next=to_next, roles=roles)
+
+
+def cut(text: str, marker: str) -> tuple[str, str]:
+    """The text before and behind a marker. Raises ValueError if the marker is not in it exactly once."""
+    if text.count(marker) != 1:
+        raise ValueError(f"the chat template does not keep its content: {marker!r} is not in it once")
+    before, after = text.split(marker)
+    return before, after
 
 
 class Tokenizer(Protocol):
@@ -81,3 +199,73 @@ def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
         group = list(pieces)
         tokens += tokenizer.encode(group) if is_text else (token for piece in group for token in piece.tokens or ())
     return tuple(tokens)
+
+
+MARKUP = re.compile(r"[<>\[\]{}|｜].*\w|\w.*[<>\[\]{}|｜]")
+"""How control tokens are written: a bracket or a bar, and a word."""
+
+
+class ModelTokenizer:
+    """A transformers tokenizer, reduced to what the engine needs, which marks its control tokens as special.
+
+    Raises ValueError if its chat template cannot be used.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder
+        self._hidden = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
+        control = {n: one.content for n, one in added.items() if one.special or MARKUP.search(one.content)}
+        tokenizer.add_tokens([*control.values()], special_tokens=True)  # only such can be split
+        self._control_ids = control.keys() - {tokenizer.unk_token_id}
+        self._control = re.compile("|".join(map(re.escape, sorted(control.values(), key=len, reverse=True))) or r"(?!)")
+        self.template: ChatTemplate = derive_template(self._render) if tokenizer.chat_template else PLAIN
+        unknown: int | None = tokenizer.unk_token_id
+        self.filler: int = self._ordinary("\n")[0] if unknown is None else unknown
+        self.sink_prefix: tuple[int, ...] = self._sink_prefix()
+
+    def encode(self, run: Sequence[Text]) -> list[int]:
+        """Token ids of the joined text of a run, nothing added; control tokens come from structural pieces only."""
+        ids: list[int] = []
+        section = ""
+        for piece in run:
+            at = 0
+            for marker in self._control.finditer(piece.text) if piece.structural else ():
+                ids += self._ordinary(section + piece.text[at : marker.start()])
+                ids.append(self._tokenizer.convert_tokens_to_ids(marker.group()))
+                section, at = "", marker.end()
+            section += piece.text[at:]
+        return ids + self._ordinary(section)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out."""
+        shown = [token for token in tokens if token not in self._hidden]
+        text: str = self._tokenizer.decode(shown, clean_up_tokenization_spaces=False)
+        return text
+
+    def _ordinary(self, text: str) -> list[int]:
+        if not text:
+            return []
+        encoded = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        ids: list[int] = list(encoded["input_ids"])
+        if self._control_ids.isdisjoint(ids):
+            return ids
+        half = (
+            len(text) // 2
+        )  # a vocabulary that has a control token as an ordinary one, too: no piece may be all of it
+        return self._ordinary(text[:half]) + self._ordinary(text[half:]) if half else []
+
+    def _sink_prefix(self) -> tuple[int, ...]:
+        """The first line of the chat template's opening (the next may be today's date), else the BOS token."""
+        line, newline, _ = self.template.open.partition("\n")
+        if line:
+            return tuple(self.encode([Text(text=line + newline, structural=True)]))
+        bos: int | None = self._tokenizer.bos_token_id
+        return () if bos is None else (bos,)
+
+    def _render(self, messages: Messages, answering: bool) -> str:
+        try:
+            text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answering)
+        except Exception as error:  # for a role it refuses, a template raises an error of jinja
+            raise ValueError(str(error)) from error
+        return text

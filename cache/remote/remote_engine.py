@@ -1,4 +1,11 @@
-"""An engine whose model runs in a server of somebody else: vLLM, SGLang, llama.cpp, Ollama, a hosted one.
+"""An answer that a server writes: its messages sent, its words delivered as they come, its numbers counted.
+
+What an engine whose model runs elsewhere has of modules and prefixes: nothing. Its server may keep what it wants,
+and nobody can look.
+
+Only files are left that an engine of this machine wrote before: they are not used, but what has to be forgotten goes.
+
+An engine whose model runs in a server of somebody else: vLLM, SGLang, llama.cpp, Ollama, a hosted one.
 
 Prompts are arranged as for an engine of this program, in ids that hold their text (`text_tokens`), and go out as
 messages. One thread has an event loop, in which all answers run. The server is looked at when somebody asks whether it
@@ -9,31 +16,213 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence, Set
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx
 import torch
 
+from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
-from cache.engine.limits import Limits
-from cache.engine.request import FinishReason, Generation, Request
+from cache.engine.request import Completion, FinishReason, Generation, Limits, ModuleUse, Request, Timings, Usage
 from cache.errors import CacheError, EngineFull, EngineStopped, ServerFailed
 from cache.memory.arena import KVShape
 from cache.memory.disk import DiskTier
-from cache.memory.keys import digest
+from cache.memory.keys import PUBLIC_TENANT, digest
+from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.model.language_model import ModelInfo
-from cache.prompt.arrangement import Placement, arrange, module_segment
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Segment
-from cache.remote.answer import ServerAnswer, quoted
-from cache.remote.chat_server import ChatServer, ServerFacts
-from cache.remote.failures import Refusal, thinks_too_long
+from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
+from cache.remote.chat_server import ChatServer, ServerFacts, headers_of
+from cache.remote.reply import Refusal, Reply, silence, thinks_aloud, thinks_too_long
 from cache.remote.spec import ServerSpec
-from cache.remote.text_tokens import STOP, TextTokenizer
-from cache.remote.without_modules import ELSEWHERE, NOT_HERE, WithoutModules
+from cache.remote.text_tokens import STOP, TextTokenizer, messages_of
+from cache.serving.interface import Cancellable
+
+
+class ServerAnswer(Generation):
+    """A generation whose request runs as a task of an event loop. submitted: `time.perf_counter` at its begin."""
+
+    def __init__(self, request: Request, stop: Callable[["ServerAnswer"], None]) -> None:
+        """stop: called when nobody wants the rest."""
+        super().__init__()
+        self.request, self.plan, self.reply = request, request.plan, Reply()
+        self.submitted = time.perf_counter()
+        self.begun = self.first = 0.0
+        self.silence = ""
+        self.task: asyncio.Task[FinishReason] | None = None
+        self._stop = stop
+
+    def cancel(self) -> None:
+        """Stop generating: the connection is closed, so that the server stops, too."""
+        super().cancel()
+        self._stop(self)
+
+    async def run(self, server: ChatServer, spec: ServerSpec, tokenizer: TextTokenizer) -> FinishReason:
+        """Have it written. While the server finds the prompt too long, passages are left out, those that stand first.
+        Raises Refusal and CacheError.
+        """
+        self.begun = time.perf_counter()
+        while True:
+            body = server.bodies.of(self.request, messages_of(self.plan, tokenizer))
+            try:
+                async with aclosing(server.events(body, headers_of(self.request, spec))) as events:
+                    async for event in events:
+                        if piece := self.reply.take(event):
+                            if self.reply.is_thought:
+                                raise CacheError(thinks_aloud(spec))
+                            self.first = self.first or time.perf_counter()
+                            self.deliver(piece)
+                break
+            except Refusal as refusal:
+                shorter = shortened(self.plan)
+                if not refusal.is_too_long or self.reply.text or shorter is None:
+                    raise
+                self.plan = shorter
+        self.silence = "" if self.reply.text.strip() else silence(spec, self.reply)
+        return self.reply.finish_reason
+
+    def completed(self, finish_reason: FinishReason) -> Completion:
+        """What there is of it, as it ended."""
+        now = time.perf_counter()
+        begun, first = self.begun or now, self.first or now
+        return Completion(
+            text=self.reply.text,
+            tokens=None,
+            finish_reason=finish_reason,
+            usage=self.reply.usage,
+            modules=modules_of(self.plan),
+            timings=Timings(
+                queue=(begun - self.submitted) * 1e3,
+                prefill=(first - begun) * 1e3,
+                ttft=(first - self.submitted) * 1e3,
+                total=(now - self.submitted) * 1e3,
+            ),
+            exact=True,
+            silence=self.silence,
+        )
+
+
+def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
+    """An answer of which every word is chosen already: the likeliest choices by what search says of them. The server is
+    not asked: it shows no probabilities that could be added to them.
+    """
+    choices = request.sampling.choices
+    assert choices is not None
+    answer: list[int] = []
+    while (weights := choices.allowed(answer)) and (token := max(weights, key=weights.__getitem__)) != choices.stop:
+        answer.append(token)
+    generation, text = Generation(), tokenizer.decode(answer)
+    generation.deliver(text)
+    generation.deliver(
+        Completion(
+            text=text,
+            tokens=None,
+            finish_reason="stop",
+            usage=Usage(prompt_tokens=0),
+            modules=modules_of(request.plan),
+            timings=Timings(),
+            exact=True,
+        )
+    )
+    return generation
+
+
+def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
+    """The passages of a prompt, in its order: the next turn puts them at the same place. Their tokens are estimates."""
+    return tuple(
+        ModuleUse(
+            key="",
+            name=span.segment.name,
+            tokens=len(span.tokens),
+            position=span.start,
+            source="elsewhere",
+            miss_reason=None,
+        )
+        for span in plan.spans
+        if span.segment is not None
+    )
+
+
+def shortened(plan: Plan) -> Plan | None:
+    """A prompt without the first third of its passages; None if it has none. The first module is the system text."""
+    passages = plan.segments()[1:]
+    left_out = passages[: -(-len(passages) // 3)]
+    return Plan(spans=tuple(span for span in plan.spans if span.segment not in left_out)) if left_out else None
+
+
+ELSEWHERE = "the language model runs elsewhere"
+NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
+
+
+class NothingBegun:
+    """What was never begun needs not be dropped."""
+
+    def cancel(self) -> None:
+        """Nothing to do."""
+
+
+class WithoutModules:
+    """That half of `cache.serving.interface.EngineInterface`."""
+
+    num_restarts, num_shortages, module_room, seconds_per_token = 0, 0, 0, 0.0
+
+    def __init__(self, left_over: DiskTier | None) -> None:
+        """left_over: files of modules of an engine that ran here before."""
+        self._left_over = left_over
+
+    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
+        return digest("elsewhere", tenant, segment.name, repr(segment.tokens))
+
+    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
+        """Nothing is encoded, and nothing failed."""
+        done: Future[Encoded] = Future()
+        done.set_result(Encoded(0, {}))
+        return done
+
+    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
+        return NothingBegun()
+
+    def forget(self, keys: Set[str]) -> int:
+        """Remove the files of modules; gives how many there were. What a server keeps, it forgets by itself."""
+        if self._left_over is None:
+            return 0
+        return sum(self._left_over.remove(key) for key in keys if key in self._left_over)
+
+    def keep(self, keys: Set[str]) -> None:
+        pass
+
+    def drop_prefixes(self, tenant: str) -> bool:
+        return True
+
+    def modules(self, tenant: str) -> frozenset[str]:
+        """Those of which there are files."""
+        headers = [] if self._left_over is None else self._left_over.headers()
+        return frozenset(header.key for header in headers if header.tenant == tenant)
+
+    def modules_of_prefixes(self) -> frozenset[str]:
+        return frozenset()
+
+    def bring_to_device(self, segment: Segment) -> None:
+        raise CacheError(NOT_HERE)
+
+    def evict(self, key: str) -> bool:
+        return True
+
+    def verify(self, segment: Segment) -> ModuleCheck:
+        raise CacheError(NOT_HERE)
+
+    def contents(self, with_modules: bool = True) -> TierContents:
+        return TierContents()
+
+    def prefix_uses(self, limit: int) -> list[PrefixUse]:
+        return []
+
+    def flush(self) -> None:
+        pass
+
 
 ASSUMED_CONTEXT = 4096
 """Tokens, where nobody says how many: as few as any server has."""

@@ -9,10 +9,9 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from cache.prompt.chat_template import ChatTemplate
 from cache.prompt.parts import RoleName, Text
 from cache.prompt.plan import Plan
-from cache.prompt.roles import RoleStrings
+from cache.prompt.tokenizer import ChatTemplate, RoleStrings
 
 BORDERS: dict[str, RoleName] = {"<system>": "system", "<user>": "user", "<assistant>": "assistant"}
 """Structural strings, and the message that begins there."""

@@ -1,4 +1,11 @@
-"""Which replica computes a request soonest: the one that has most of its modules, unless too much waits there.
+"""Consistent hashing: the home of a key among replicas that come and go.
+
+Each replica stands at many places of a ring. A key belongs to the first replica behind its own place, and if that is
+busy, to the next one. When a replica leaves, only its keys get another home. Not covered: load (`affinity`).
+
+Which replica holds which module, found from both sides. Not covered: why one is thought to hold it (`affinity`).
+
+Which replica computes a request soonest: the one that has most of its modules, unless too much waits there.
 
 Everything is counted in prompt tokens to be computed. A replica costs what waits there, and the tokens of the modules
 that it lacks; a module that another replica has, or whose home is another one, costs more, as a second copy takes the
@@ -12,13 +19,100 @@ their end. Pure: no clock, no thread, no chance; the same calls give the same an
 at, also where there are thousands. Not covered: sending, and limits of queues (`cache.cluster`).
 """
 
+import hashlib
+from bisect import bisect, bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
 
-from cache.routing.holdings import MOST_HELD, Holdings
-from cache.routing.ring import Ring
+PLACES = 64
+"""Of one replica: with more of them, shares of the keys are more alike."""
+
+
+class Ring:
+    """Replicas by the places that they have."""
+
+    def __init__(self) -> None:
+        self._places: list[tuple[int, str]] = []
+        self._replicas: set[str] = set()
+
+    def set_replicas(self, replicas: Collection[str]) -> None:
+        """From now on these are there."""
+        gone, new = self._replicas.difference(replicas), set(replicas) - self._replicas
+        if gone:
+            self._places = [place for place in self._places if place[1] not in gone]
+        self._places += ((place_of(f"{replica} {number}"), replica) for replica in new for number in range(PLACES))
+        self._places.sort()
+        self._replicas = set(replicas)
+
+    def walk(self, key: str) -> Iterator[str]:
+        """Every replica once, the home of the key first."""
+        seen: set[str] = set()
+        start = bisect(self._places, (place_of(key), ""))
+        for number in range(start, start + len(self._places)):
+            replica = self._places[number % len(self._places)][1]
+            if replica not in seen:
+                seen.add(replica)
+                yield replica
+            if len(seen) == len(self._replicas):
+                return
+
+
+def place_of(text: str) -> int:
+    """A place on the ring, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+MOST_HELD = 20_000
+"""Modules of one replica; what was added first is left out."""
+
+
+class Holdings:
+    """Module keys by replica, and replicas by module key."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[str, None]] = {}  # in the order in which they were added
+        self._holders: dict[str, list[str]] = {}  # ascending
+
+    def of(self, replica: str) -> Set[str]:
+        """What a replica holds."""
+        return self._held.get(replica, {}).keys()
+
+    def holders(self, key: str) -> Sequence[str]:
+        """Who holds a module."""
+        return self._holders.get(key, ())
+
+    def set_held(self, replica: str, keys: Set[str]) -> None:
+        """From now on a replica holds these."""
+        for key in [key for key in self._held.get(replica, ()) if key not in keys]:
+            self._leave(replica, key)
+        for key in keys:
+            self.add(replica, key)
+
+    def add(self, replica: str, key: str) -> None:
+        """One more."""
+        held = self._held.setdefault(replica, {})
+        if key not in held:
+            held[key] = None
+            insort(self._holders.setdefault(key, []), replica)
+            if len(held) > MOST_HELD:
+                self._leave(replica, next(iter(held)))
+
+    def forget(self, keys: Set[str]) -> None:
+        """Nobody holds these any more."""
+        for key in keys:
+            for replica in [*self.holders(key)]:
+                self._leave(replica, key)
+
+    def _leave(self, replica: str, key: str) -> None:
+        held, holders = self._held[replica], self._holders[key]
+        del held[key], holders[bisect_left(holders, replica)]
+        if not held:
+            del self._held[replica]
+        if not holders:
+            del self._holders[key]
+
 
 ALL_OF = 16
 """So many replicas are all looked at."""

@@ -1,4 +1,8 @@
-"""An engine in a process of its own: the program's own work, and Python's lock, take no steps from decoding.
+"""A child process with an engine: started with one end of a pair of sockets, ended when the other end is closed.
+
+Nothing listens, and the socket has no name: nobody else can connect. Not covered: what is asked of it (`exchange`).
+
+An engine in a process of its own: the program's own work, and Python's lock, take no steps from decoding.
 
 If the process ends, whoever waits for it gets an error, and another one is begun, with empty memory; the disk tier
 stays. One that hangs is ended. What is asked meanwhile is computed then. Where process after process ends, each is
@@ -9,10 +13,16 @@ it is started and ended (`child`).
 """
 
 import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, cast
 
 from msgspec import DecodeError, Raw
@@ -23,30 +33,99 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import REFUSED, RESTARTED, RESTING, LostPrompts, Rests
 from cache.errors import CacheError, EngineStopped
-from cache.memory.contents import ModuleCheck, TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import PrefixUse
+from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.prompt.plan import Segment
-from cache.serving.child import Child
-from cache.serving.engine_elsewhere import EngineElsewhere
-from cache.serving.exchange import Exchange
+from cache.serving.exchange import Connection, EngineElsewhere, Exchange
 from cache.serving.interface import CONTENTS_S, Cancellable
 from cache.serving.messages import (
     AskState,
+    Begin,
+    Begun,
     Call,
     CallName,
     Encode,
     EncodingEnded,
+    EngineSpec,
+    Failed,
     Foresee,
+    FromEngine,
     Returned,
+    SegmentTable,
+    SentRequest,
     State,
     Submit,
     decoded,
     encoded,
+    read_all,
     result_of,
 )
-from cache.serving.spec import EngineSpec
-from cache.serving.values import SegmentTable, SentRequest
+
+SEND_S = 20
+"""A process that reads nothing for so long hangs."""
+KILLED_S = 5.0
+"""How long one that is killed may take to end: it may wait for a disk."""
+_ROOT = Path(__file__).resolve().parents[2]
+_MODULE = "cache.serving.engine_server"
+
+
+class Child:
+    """The process, from its start on. messages: what it sends."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library prints must not stand in what the parent prints
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), _python_path())))},
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+        self.connection = Connection(ours, SEND_S)
+        self.messages: Iterator[Any] = read_all(self.connection.frames(), FromEngine)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def begin(self, spec: EngineSpec) -> Begun:
+        """Have it load the model; waits for it. Raises CacheError."""
+        try:
+            self.connection.send(encoded(Begin(spec)))
+            first = next(self.messages, None)
+        except OSError:
+            first = None
+        if isinstance(first, Begun):
+            return first
+        if isinstance(first, Failed):
+            raise first.error.error()
+        raise CacheError(f"the engine's process could not begin ({self.end(0)}): see what it wrote to stderr")
+
+    def kill(self) -> None:
+        """At once. Its messages end, too, even if it cannot."""
+        self._process.kill()
+        self.connection.close()
+
+    def end(self, patience_s: float) -> str:
+        """Let it end by itself, at last by force; gives how it ended."""
+        self.connection.end_sending()
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        try:
+            status = self._process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            return "killed, but it waits for a disk or a device before it ends"
+        return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
+
+
+def _python_path() -> str:
+    return os.environ.get("PYTHONPATH", "")
+
 
 CLOSE_S = 3.0
 """How long the process may take to end: modules that are not on disk by then are encoded again."""

@@ -1,4 +1,4 @@
-"""The process of an engine: `python -m cache.serving.engine_server FD`, started by `cache.serving.child`.
+"""The process of an engine: `python -m cache.serving.engine_server FD`, started by `cache.serving.engine_process`.
 
 FD is one end of a pair of sockets. The process reads what it is asked from it and ends when the other end is closed,
 also if its parent was killed. Signals are the parent's to handle.
@@ -20,14 +20,13 @@ from typing import Any
 import torch
 from msgspec import Raw
 
-from cache.engine.encoder import Encoded
+from cache.engine.encoder import MOST_PREFETCHES, Encoded, Prefetch
 from cache.engine.log_lines import write_log
-from cache.engine.prefetching import MOST_PREFETCHES, Prefetch
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
-from cache.serving.connection import Connection
+from cache.serving.exchange import Connection
 from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
 from cache.serving.messages import (
@@ -38,10 +37,13 @@ from cache.serving.messages import (
     Encode,
     EncodingEnded,
     Ended,
+    EngineSpec,
     Failed,
     Foresee,
     Piece,
     Returned,
+    SentEncoded,
+    SentError,
     State,
     Submit,
     ToEngine,
@@ -49,10 +51,9 @@ from cache.serving.messages import (
     decoded,
     encoded,
     read_all,
+    segments_of,
 )
 from cache.serving.processors import usable_processors
-from cache.serving.spec import EngineSpec
-from cache.serving.values import SentEncoded, SentError, segments_of
 
 CALLS_AT_ONCE = 32
 """Most of them wait for the engine."""

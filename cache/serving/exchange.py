@@ -1,20 +1,87 @@
-"""What a program has asked of an engine elsewhere and what has not ended yet: numbers, answers that arrive, their ends.
+"""One end of a pair of connected sockets: frames of bytes, each behind its length. Not covered: what is in them.
+
+What a program has asked of an engine elsewhere and what has not ended yet: numbers, answers that arrive, their ends.
 
 While there is no connection, what is asked is held and sent when there is one. Not covered: who connects (a process
 that is begun anew, `engine_process`).
+
+What is done here for an engine elsewhere: prompts are arranged with its model's tokenizer, without its weights.
+
+Not covered: how the engine is reached (`engine_process`, `cache.cluster.cluster_engine`).
 """
 
+import socket
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
 from typing import Any
 
 from cache.engine.request import Generation, Request
+from cache.engine.restarts import Arranger
 from cache.errors import CacheError, EngineStopped
-from cache.serving.connection import Connection
-from cache.serving.messages import Cancel, EncodingEnded, Ended, Failed, Piece, Returned, State, encoded
+from cache.memory.keys import PUBLIC_TENANT, segment_key
+from cache.model.loading import load_tokenizer
+from cache.prompt.parts import Text, TextModule
+from cache.prompt.plan import Placement, Plan, Segment
+from cache.serving.messages import (
+    Begun,
+    Cancel,
+    EncodingEnded,
+    Ended,
+    EngineSpec,
+    Failed,
+    Piece,
+    Returned,
+    State,
+    encoded,
+)
+
+_LENGTH_BYTES = 4
+
+
+class Connection:
+    """Any thread may send; one reads. Ends when the other end is closed, or its process has ended. most_s: when the
+    other end has read nothing for so many whole seconds, it ends, too.
+    """
+
+    def __init__(self, end: socket.socket, most_s: int | None = None) -> None:
+        self._end, self._sending = end, threading.Lock()
+        if most_s is not None:  # of sending alone
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", most_s, 0))
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame; waits while the other end does not read. Raises OSError if there is no other end any more."""
+        with self._sending:
+            try:
+                self._end.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
+            except OSError:
+                self.close()  # half a frame may be on the way
+                raise
+
+    def frames(self) -> Iterator[bytes]:
+        """The frames that arrive, to the end. Half a frame at the end is left out. That the other end was closed before
+        it read everything is an end, too.
+        """
+        with self._end.makefile("rb") as source, suppress(ConnectionError):
+            while len(length := source.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
+                frame = source.read(size := int.from_bytes(length, "big"))
+                if len(frame) < size:
+                    return
+                yield frame
+
+    def close(self) -> None:
+        """Send and read nothing more."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
+
+    def end_sending(self) -> None:
+        """Send nothing more; what arrives is still read."""
+        with suppress(OSError):  # the other end has gone
+            self._end.shutdown(socket.SHUT_WR)
+
 
 Reply = EncodingEnded | Returned | State
 
@@ -179,3 +246,27 @@ def _fail(asked: Generation | Future[Reply], error: CacheError) -> None:
         asked.deliver(error)
     else:
         asked.set_exception(error)
+
+
+class EngineElsewhere:
+    """The part of `cache.serving.interface.EngineInterface` about prompts."""
+
+    def __init__(self, begun: Begun, spec: EngineSpec) -> None:
+        """begun: what the engine has said of itself. Raises CacheError."""
+        self.info, self.module_room, self._fingerprint = begun.info, begun.module_room, begun.fingerprint
+        self.tokenizer = load_tokenizer(spec.model, converted=spec.converted)[0]
+        self._arranger = Arranger(self.info, self.tokenizer, spec.placement, spec.slot)
+
+    def arrange(
+        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
+    ) -> Plan:
+        """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
+        return self._arranger.arrange(parts, placement, slot)
+
+    def segment(self, module: TextModule) -> Segment:
+        """The segment `arrange` makes of a module; for position-independent models the same wherever it stands."""
+        return self._arranger.segment(module)
+
+    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
+        """Content address of a segment's module for this model."""
+        return segment_key(segment, fingerprint=self._fingerprint, tenant=tenant)

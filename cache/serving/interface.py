@@ -10,13 +10,11 @@ from typing import Protocol
 
 from cache.engine.encoder import Encoded
 from cache.engine.request import Generation, Request
-from cache.memory.contents import ModuleCheck, TierContents
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import PrefixUse
+from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.model.language_model import ModelInfo
-from cache.prompt.arrangement import Placement
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Plan, Segment
+from cache.prompt.plan import Placement, Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
 
 CONTENTS_S = 10.0

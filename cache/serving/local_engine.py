@@ -2,13 +2,12 @@
 
 from cache.engine.engine import Engine
 from cache.errors import CacheError
-from cache.memory.contents import ModuleCheck, TierContents, contents_of, largest_difference, module_room
 from cache.memory.disk import DiskTier, LoadFailed
-from cache.memory.store import PrefixUse
+from cache.memory.store import ModuleCheck, PrefixUse, TierContents, contents_of, largest_difference, module_room
 from cache.model.language_model import Model
 from cache.prompt.plan import Segment
 from cache.serving.interface import CONTENTS_S
-from cache.serving.spec import EngineSpec
+from cache.serving.messages import EngineSpec
 
 VERIFYING = "verifying"
 """Tenant of what is computed only to be compared."""

@@ -1,27 +1,188 @@
-"""Training a LoRA adapter (through peft) on examples: steps, evaluation, and when to stop.
+"""The settings of a training: objective, length, learning rate and the weights of the losses.
+
+Checkpoints of an adapter training: one safetensors file, no pickle, replaced as a whole.
+
+Losses of adapter training. Logits are `[A, vocabulary]`, the rows that predict the answers of an example.
+
+Training a LoRA adapter (through peft) on examples: steps, evaluation, and when to stop.
 
 Not covered: what the examples say (`app.training.training_data`), and merging a finished adapter
-(`cache.model.adapters`).
+(`cache.model.loading`).
 """
 
+import json
+import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from cache.errors import ModelError
-from cache.model.adapters import save_adapter
-from cache.training.checkpoint import load_checkpoint, save_checkpoint
-from cache.training.examples import TrainingExample
-from cache.training.loss import answer_loss, divergence
-from cache.training.schedule import Schedule
-from cache.training.training_model import TrainingModel
+from cache.model.loading import WEIGHTS, save_adapter
+from cache.training.examples import TrainingExample, TrainingModel
+
+Objective = Literal["answers", "distil"]
+"""answers: the likelihood of the answers. distil: modular attention learns to predict what full attention predicts, and
+full attention is kept close to the model without the adapter; the answers are only texts along which both are compared.
+The adapter changes both, because most of their difference comes from one passage changing how another is read, which no
+adapter can know when passages are encoded one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How an adapter is trained.
+
+    steps, minutes: training ends at whichever is reached first; None sets no limit.
+    batch_size: examples of a step, each in a thread of its own with its share of the cores. On a CPU that is faster
+        than one after another with all cores.
+    rank: of the LoRA matrices. warmup: steps of linear warm-up.
+    modular_share: for `answers`, the share of examples with modular attention; the others have full attention.
+    paired_weight: for `answers`, of the divergence of modular from full attention.
+    anchor_weight: for `distil`, of the divergence of full attention from the model without the adapter.
+    refusal_weight: for `answers`, of the refusal loss.
+    evaluate_every: steps. patience: evaluations without a better held-out loss before training ends.
+    """
+
+    steps: int | None = None
+    minutes: float | None = None
+    batch_size: int = 2
+    objective: Objective = "answers"
+    rank: int = 16
+    learning_rate: float = 3e-4
+    warmup: int = 40
+    modular_share: float = 0.5
+    paired_weight: float = 4.0
+    anchor_weight: float = 0.35
+    refusal_weight: float = 2.0
+    evaluate_every: int = 50
+    patience: int = 4
+    seed: int = 0
+
+    def done(self, step: int, seconds: float) -> float:
+        """Share of the training that is over, at most 1."""
+        of_steps = step / self.steps if self.steps is not None else 0.0
+        of_minutes = seconds / (60 * self.minutes) if self.minutes is not None else 0.0
+        return min(1.0, max(of_steps, of_minutes))
+
+    def learning_rate_at(self, step: int, done: float) -> float:
+        """Linear warm-up, then a cosine down to a twentieth."""
+        cosine = 0.5 * (1 + math.cos(math.pi * done))
+        return self.learning_rate * min(1.0, (step + 1) / self.warmup) * (0.05 + 0.95 * cosine)
+
+    def is_modular(self, number: int) -> bool:
+        """Whether an example is trained on with modular attention. The share is spread evenly (golden ratio sequence),
+        and is the same after a resume.
+        """
+        return self.objective == "distil" or (number * 0.6180339887) % 1 < self.modular_share
+
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass(slots=True, kw_only=True)
+class TrainingState:
+    """Where a training stands, besides its tensors.
+
+    seconds: of training. loss: running mean. held_out: the latest held-out loss, best: the lowest, before: the one
+    before the first step. moved: of the best adapter, the divergence of full attention from the model without it, in
+    nats per token; None for the objective `answers`. without_gain: evaluations since the best one.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    questions: int = 0
+    tokens: int = 0
+    loss: float = 0.0
+    best: float = math.inf
+    held_out: float = math.inf
+    before: float | None = None
+    moved: float | None = None
+    without_gain: int = 0
+
+
+def save_checkpoint(
+    folder: Path, state: TrainingState, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str
+) -> None:
+    """Write state, parameters and the optimizer's moments. subject: identity of the model and the training data."""
+    tensors: dict[str, Tensor] = {}
+    for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        tensors |= {f"{number}.value": parameter.data}
+        tensors |= {f"{number}.{name}": tensor for name, tensor in optimizer.state[parameter].items()}
+    metadata = {"state": json.dumps(asdict(state)), "schedule": json.dumps(asdict(schedule)), "subject": subject}
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = (folder / CHECKPOINT).with_suffix(".tmp")
+    save_file(tensors, temporary, metadata)
+    os.replace(temporary, folder / CHECKPOINT)
+
+
+def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str) -> TrainingState:
+    """Read a checkpoint into the optimizer; a new state if the folder has neither checkpoint nor adapter.
+
+    Raises ModelError if the folder holds another training, or an adapter that cannot be trained further.
+    """
+    file = folder / CHECKPOINT
+    if not file.is_file():
+        if (folder / WEIGHTS).is_file():
+            raise ModelError(f"{folder} holds an adapter without a checkpoint: use another folder")
+        return TrainingState()
+    with safe_open(file, framework="pt") as opened:
+        metadata = opened.metadata()
+    if metadata.get("subject") != subject:
+        raise ModelError(
+            f"{folder} holds a training of another model or adapter, or on other documents: use another folder"
+        )
+    limits = {"steps": schedule.steps, "minutes": schedule.minutes}  # longer or shorter is the same training
+    if json.loads(metadata["schedule"]) | limits != asdict(schedule):  # or one of a version with other settings
+        raise ModelError(f"{folder} holds a training with another schedule: finish it, or use another folder")
+    tensors = load_file(file)
+    state = TrainingState(**json.loads(metadata["state"]))
+    parameters = optimizer.param_groups[0]["params"]
+    for key, tensor in tensors.items():
+        number, _, name = key.partition(".")
+        parameter = parameters[int(number)]
+        if name == "value":
+            parameter.data.copy_(tensor)
+        else:
+            optimizer.state[parameter][name] = tensor if name == "step" else tensor.to(parameter.device)
+    return state
+
+
+def divergence(wanted: Tensor, got: Tensor) -> Tensor:
+    """Kullback-Leibler divergence of logits from wanted ones, in nats per row."""
+    return F.kl_div(got.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
+
+
+def answer_loss(example: TrainingExample, logits: Tensor, refusal_weight: float) -> Tensor:
+    """Cross-entropy of the answers in nats per token, plus the weighted refusal loss."""
+    labels = torch.tensor([token for query in example.queries for token in query.answer], device=logits.device)
+    return F.cross_entropy(logits, labels) + refusal_weight * refusal_loss(example, logits)
+
+
+def refusal_loss(example: TrainingExample, logits: Tensor) -> Tensor:
+    """Binary cross-entropy, in nats per query, of beginning a refusal where one is wanted, and anything else where an
+    answer is. Zero for an example without refusals.
+
+    The first token of an answer decides this. Among all the tokens of an answer it would hardly count.
+    """
+    begins = next((query.answer[0] for query in example.queries if query.refused), None)
+    if begins is None:
+        return logits.new_zeros(())
+    lengths = [0, *(len(query.answer) for query in example.queries[:-1])]
+    first = logits[torch.tensor(lengths, device=logits.device).cumsum(0)]
+    others = first.index_fill(1, torch.tensor([begins], device=logits.device), -torch.inf)
+    wanted = torch.tensor([float(query.refused) for query in example.queries], device=logits.device)
+    return F.binary_cross_entropy_with_logits(first[:, begins] - others.logsumexp(-1), wanted)
+
 
 LINEAR_LAYERS = (
     *("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"),

@@ -20,12 +20,11 @@ from cache.attention.kernels import default_kernel, matmul
 from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.gpu.choice import kinds_to_compare
-from cache.memory.allocator import Extent
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena, Extent, KVShape
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Plan
+from cache.prompt.tokenizer import ModelTokenizer
 from evals.gpu.plan import RowPlan
 from evals.gpu.row import Goal, GpuRow, reason_of
 from evals.gpu.session import Session

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import torch
 
-from cache.memory.disk import DiskTier, file_name, save_module
+from cache.memory.disk import DiskTier, ModuleHeader, file_name, save_module
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.module_header import ModuleHeader
 from cache.prompt.plan import Segment
 from evals.gpu.first_token import sources_of
 from evals.gpu.plan import NO_TIME, RowPlan

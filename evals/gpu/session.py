@@ -21,8 +21,8 @@ from cache.engine.request import Completion, Request
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_stock, wrap_tokenizer
-from cache.prompt.model_tokenizer import ModelTokenizer
 from cache.prompt.plan import Plan
+from cache.prompt.tokenizer import ModelTokenizer
 from evals.floor import ModelCost
 from evals.gpu.card import CardFloor, measure_card
 from evals.gpu.shapes import NAMES, Shape, random_model, tensors_of, twin, word_tokenizer

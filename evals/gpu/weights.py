@@ -6,7 +6,7 @@ from typing import get_args
 
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
-from cache.model.rounding import Weights, check_rounding, round_weights
+from cache.model.loading import Weights, check_rounding, round_weights
 from evals.gpu.decoding import alone_rates, alone_row
 from evals.gpu.memory import in_use
 from evals.gpu.plan import RowPlan

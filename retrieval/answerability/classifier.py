@@ -1,16 +1,53 @@
-"""Decides whether the passages found answer the question, and which statement does.
+"""A fitted logistic regression over named features, as it is kept in a file.
+
+Decides whether the passages found answer the question, and which statement does.
 
 Logistic models over `features`, fitted for one embedder and one statement ranker by `warmdesk calibrate-search`. One
 score alone cannot decide: a question about something else in the same shop can be as near to a passage as one that the
 passage answers.
+
+Judges what was found for a question: which statements answer it, and whether any does.
 """
 
 import json
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from retrieval.answerability.features import LEAST_TRUST, QuestionFeatures, StatementFeatures
-from retrieval.answerability.logistic import LogisticModel
+from retrieval.answerability.features import (
+    LEAST_TRUST,
+    Candidate,
+    FoundPassageText,
+    QuestionFeatures,
+    QuestionMeasures,
+    StatementFeatures,
+    candidates_of,
+)
+from retrieval.ranking.encoder import StatementRanker
+from retrieval.search.retriever import Query, Retriever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogisticModel:
+    """weights, means, deviations: by the name of the feature. Features without a weight are ignored."""
+
+    weights: dict[str, float]
+    means: dict[str, float]
+    deviations: dict[str, float]
+    bias: float
+
+    def logit(self, features: Mapping[str, float]) -> float:
+        """Log-odds, in nats."""
+        return self.bias + sum(
+            weight * (features[name] - self.means[name]) / self.deviations[name]
+            for name, weight in self.weights.items()
+        )
+
+    def probability(self, features: Mapping[str, float]) -> float:
+        """From 0 to 1."""
+        return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.logit(features)))))
+
 
 CODE = 4.0
 """Log-odds for a statement that names the code asked about. Such questions are too rare in collections to be fitted,
@@ -90,3 +127,35 @@ def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
             bias=0.0,
         ),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedStatements:
+    """ranked: candidates with their log-odds, likeliest first. measures: None if there is no candidate."""
+
+    ranked: tuple[tuple[float, Candidate], ...]
+    measures: QuestionMeasures | None
+
+    @property
+    def features(self) -> QuestionFeatures:
+        """The features of the question. There must be a candidate."""
+        assert self.measures is not None
+        return self.measures.features(self.ranked)
+
+
+def judge(
+    retriever: Retriever,
+    ranker: StatementRanker,
+    classifier: AnswerabilityClassifier,
+    queries: Sequence[Query],
+    passages: Sequence[FoundPassageText],
+) -> JudgedStatements:
+    """Rank the statements of passages. queries: the question, and as the last with its earlier turn, if it has one.
+    passages: best first.
+    """
+    query = queries[-1]
+    logits = ranker.mixture.logits(ranker.question(query.text), [passage.vectors for passage in passages])
+    candidates = candidates_of(retriever, query, queries[0], passages, logits)
+    ranked = sorted(((classifier.answers(one.features), one) for one in candidates), key=lambda pair: -pair[0])
+    measures = QuestionMeasures(retriever, query, passages) if candidates else None
+    return JudgedStatements(ranked=tuple(ranked), measures=measures)

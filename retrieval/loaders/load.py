@@ -1,29 +1,273 @@
-"""From a file to a document: the table of formats, and the one function that reads a file.
+"""Plain text files: blank lines separate paragraphs.
+
+Lines inside a paragraph stay as they are. A short first line that stands alone is the title. Nothing else is guessed:
+no underlined headings, no tables in columns.
+
+PDF files with a text layer.
+
+Pages without one, mostly scans, need OCR, which is not done here. They are counted and named, never dropped silently.
+
+Word files: mammoth converts them to HTML.
+
+Keeps headings, lists, tables and footnotes; drops pictures, headers and footers, comments and tracked deletions. In a
+file without headings, short bold paragraphs are the headings.
+
+PowerPoint files: each slide is a section under its title.
+
+Reads text frames, tables and speaker notes, in the order of a screen reader. No charts, SmartArt or pictures.
+
+reStructuredText: docutils converts it to HTML.
+
+Directives that insert files or raw HTML are off, and no settings files are read. Sphinx's own roles keep their text;
+its own directives are left out with their contents.
+
+HTML pages: the main content, not the menus around it.
+
+Nothing is executed or fetched, so text written by scripts is missing. lxml repairs bad markup.
+
+From a file to a document: the table of formats, and the one function that reads a file.
 
 A format is one function in a file of its own and one line in `FORMATS`; the upload form and the messages follow the
 table. No loader executes or fetches what a document contains. A hostile file can still use up all time and memory:
 `retrieval.reading` sets limits.
 """
 
+import io
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from retrieval.documents.document import Contents, Document, content_hash
+import mammoth
+from bs4 import BeautifulSoup, Tag
+from bs4.dammit import EncodingDetector
+from docutils.core import publish_parts
+from pptx import Presentation
+
+from retrieval.documents.document import Block, BlockKind, Contents, Document, content_hash
 from retrieval.errors import UnreadableDocument, file_problem
-from retrieval.loaders.delimited import load_delimited
-from retrieval.loaders.docx import load_docx
-from retrieval.loaders.html import load_html
-from retrieval.loaders.json_records import load_json, load_json_lines
-from retrieval.loaders.markdown import load_markdown
-from retrieval.loaders.pdf import load_pdf
-from retrieval.loaders.plain_text import load_text
-from retrieval.loaders.pptx import load_pptx
-from retrieval.loaders.rst import load_rst
-from retrieval.loaders.spreadsheet import load_spreadsheet
-from retrieval.text.characters import readable
+from retrieval.loaders.markdown import load_markdown, web_address
+from retrieval.loaders.records import load_delimited, load_json, load_json_lines, load_spreadsheet
+from retrieval.parsing.decoding import check_container, decode, parsing
+from retrieval.parsing.html_blocks import HEADINGS, blocks_of
+from retrieval.parsing.rows import one_line, table_blocks
+from retrieval.pdf.blocks import pdf_blocks, pdf_pages
+from retrieval.text.terms import readable
+
+_LONGEST_HEADING = 80
+_LIST_ITEM = re.compile(r"[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]")
+
+
+def load_text(data: bytes, path: Path) -> Contents:
+    """Read a plain text file. Raises UnreadableDocument for binary content."""
+    text = readable(decode(data, path))
+    found = re.split(r"\n[ \t]*(?:\n[ \t]*)+", text)
+    paragraphs = [paragraph.strip("\n").rstrip() for paragraph in found if paragraph.strip()]
+    blocks = [Block(kind=_kind(paragraph), text=paragraph) for paragraph in paragraphs]
+    if len(paragraphs) > 1 and _is_title(paragraphs[0]):
+        blocks[0] = Block(kind="heading", text=paragraphs[0].strip(), level=1)
+    return Contents(blocks=blocks)
+
+
+def _kind(paragraph: str) -> BlockKind:
+    return "list" if all(_LIST_ITEM.match(line) for line in paragraph.split("\n")) else "text"
+
+
+def _is_title(paragraph: str) -> bool:
+    line = paragraph.strip()
+    return len(line) <= _LONGEST_HEADING and "\n" not in line and not line.endswith((".", ":", ",", ";", "。", "："))
+
+
+_NAMED_PAGES = 20
+
+
+def load_pdf(data: bytes, path: Path) -> Contents:
+    """Read a PDF. Raises UnreadableDocument for a damaged, encrypted or scanned one, and for too many pages."""
+    if b"%PDF-" not in data[:1024]:
+        raise UnreadableDocument(path, "damaged, or not a .pdf file")
+    pages = list(pdf_pages(data, path))
+    scanned = [page.number for page in pages if page.has_drawing and not page.items and not page.is_damaged]
+    damaged = [page.number for page in pages if page.is_damaged]
+    if not any(page.items for page in pages):
+        if damaged or not pages:
+            raise UnreadableDocument(path, "damaged .pdf file: no page can be read")
+        if scanned:
+            count = "1 scanned page" if len(scanned) == 1 else f"{len(scanned)} scanned pages"
+            raise UnreadableDocument(path, f"no text layer: {count}; run OCR over it first (for example ocrmypdf)")
+    blocks = pdf_blocks(pages)
+    remarks = []
+    if scanned:
+        remarks.append(f"{_numbers(scanned)} left out: no text layer; run OCR over it first (for example ocrmypdf)")
+    if damaged:
+        remarks.append(f"{_numbers(damaged)} left out: damaged")
+    return Contents(blocks=blocks, remarks=remarks)
+
+
+def _numbers(pages: list[int]) -> str:
+    named = ", ".join(map(str, pages[:_NAMED_PAGES])) + (", …" if len(pages) > _NAMED_PAGES else "")
+    return f"page {named}" if len(pages) == 1 else f"{len(pages)} pages ({named})"
+
+
+_STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
+_FIRST_ROW_IS_HEADER_FROM = 3  # columns; a table of two columns reads well as "name: value" either way
+
+
+def load_docx(data: bytes, path: Path) -> Contents:
+    """Read a Word file. Raises UnreadableDocument for a damaged or encrypted one."""
+    check_container(data, path)
+    with parsing(path):
+        html = mammoth.convert_to_html(io.BytesIO(data), style_map=_STYLES, convert_image=lambda image: []).value
+    page = BeautifulSoup(html, "lxml")
+    for anchor in page.find_all("a", href=False):  # bookmarks, also where tables allow nothing
+        anchor.unwrap()
+    for table in page.find_all("table"):
+        _as_data(table)
+    if not page.find(list(HEADINGS)):
+        _headings_of_bold_lines(page)
+    return Contents(blocks=blocks_of(page))
+
+
+def _as_data(table: Tag) -> None:
+    """A table in Word holds data even if its cells are styled as headings, and its first row is the header."""
+    for heading in table.find_all(list(HEADINGS)):
+        heading.name = "p"
+    first = table.find("tr")
+    if first and not table.find("th") and len(first.find_all("td")) >= _FIRST_ROW_IS_HEADER_FROM:
+        for cell in first.find_all("td"):
+            cell.name = "th"
+
+
+def _headings_of_bold_lines(page: BeautifulSoup) -> None:
+    for paragraph in page.find_all("p"):
+        text = paragraph.get_text().strip()
+        bold = "".join(part.get_text() for part in paragraph.find_all("strong", recursive=False)).strip()
+        is_heading = text == bold and 0 < len(text) <= _LONGEST_HEADING and not text.endswith((".", ",", ";"))
+        if is_heading and not paragraph.find_parent(("table", "li")):
+            paragraph.name = "h2"
+
+
+def load_pptx(data: bytes, path: Path) -> Contents:
+    """Read a presentation. Raises UnreadableDocument for a damaged or encrypted one."""
+    check_container(data, path)
+    blocks: list[Block] = []
+    with parsing(path):
+        for number, slide in enumerate(Presentation(io.BytesIO(data)).slides, start=1):
+            blocks += _slide(slide, number)
+    titles = [block.text for block in blocks if block.kind == "heading" and not block.text.startswith("Slide ")]
+    return Contents(blocks=blocks, title=next(iter(titles), ""))
+
+
+# python-pptx has no types: its objects are Any.
+def _slide(slide: Any, number: int) -> list[Block]:
+    title_shape = slide.shapes.title
+    title = one_line(title_shape.text_frame.text) if title_shape is not None else ""
+    blocks: list[Block] = []
+    for shape in _leaves(slide.shapes):
+        if title_shape is not None and shape.shape_id == title_shape.shape_id:
+            continue
+        if getattr(shape, "has_table", False):
+            blocks += table_blocks([[cell.text for cell in row.cells] for row in shape.table.rows])
+        elif getattr(shape, "has_text_frame", False):
+            blocks += _text(shape.text_frame.paragraphs)
+    if slide.has_notes_slide and slide.notes_slide.notes_text_frame is not None:
+        blocks += _text(slide.notes_slide.notes_text_frame.paragraphs)
+    if not title and not blocks:
+        return []
+    return [Block(kind="heading", text=title or f"Slide {number}", level=1), *blocks]
+
+
+def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
+    """The shapes, with groups replaced by the shapes in them."""
+    for shape in shapes:
+        if hasattr(shape, "shapes"):
+            yield from _leaves(shape.shapes)
+        else:
+            yield shape
+
+
+def _text(paragraphs: Iterable[Any]) -> list[Block]:
+    """A text frame: one paragraph is text, several are a list."""
+    lines = [(paragraph.level, one_line(paragraph.text)) for paragraph in paragraphs]
+    lines = [(level, line) for level, line in lines if line]
+    if len(lines) == 1:
+        return [Block(kind="text", text=lines[0][1])]
+    return [Block(kind="list", text="\n".join("  " * level + "- " + line for level, line in lines))] if lines else []
+
+
+_SETTINGS = {
+    "_disable_config": True,
+    "file_insertion_enabled": False,
+    "raw_enabled": False,
+    "report_level": 5,  # no messages in the text
+    "halt_level": 6,
+    "line_length_limit": 2**30,
+    "embed_stylesheet": False,
+    "syntax_highlight": "none",
+    "math_output": "LaTeX",
+    "input_encoding": "unicode",
+}
+_ROLE = re.compile(r":[\w:.+-]+:`~?([^`<]*?)(?:\s*<[^>`]*>)?`")
+
+
+def load_rst(data: bytes, path: Path) -> Contents:
+    """Read a reStructuredText page. Raises UnreadableDocument for binary content."""
+    source = readable(decode(data, path))
+    with parsing(path):
+        html = publish_parts(source, writer="html5", settings_overrides=dict(_SETTINGS))["html_body"]
+    page = BeautifulSoup(html, "lxml")
+    for text_with_role in page.find_all(string=_ROLE):
+        if not text_with_role.find_parent(("pre", "code")):
+            text_with_role.replace_with(_ROLE.sub(r"\1", text_with_role))
+    for unwanted in page.find_all(class_="system-message"):
+        unwanted.decompose()
+    return Contents(blocks=blocks_of(page))
+
+
+_MENUS = frozenset(("nav", "footer", "form"))
+_ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
+
+
+def load_html(data: bytes, path: Path) -> Contents:
+    """Read an HTML page. Raises UnreadableDocument for binary content and for a page of pictures alone."""
+    declared = EncodingDetector.find_declared_encoding(data, is_html=True)
+    page = BeautifulSoup(decode(data, path, declared=declared), "lxml")
+    body = page.body or page
+    content = _main_content(page)
+    blocks = blocks_of(content, _is_menu) if content else blocks_of(body, _is_around_content)
+    if not blocks and (content or body).find("img"):
+        raise UnreadableDocument(path, "only pictures, no text in it")
+    canonical = page.find("link", rel="canonical", href=True)
+    url = web_address(str(canonical["href"])) if isinstance(canonical, Tag) else ""
+    return Contents(blocks=blocks, title=_html_title(page) or None, url=url)
+
+
+def _main_content(page: BeautifulSoup) -> Tag | None:
+    main = page.find("main") or page.find(role="main")
+    if isinstance(main, Tag) and main.get_text(strip=True):
+        return main
+    articles = page.find_all("article", limit=2)  # several articles are a page of teasers or comments
+    return articles[0] if len(articles) == 1 and articles[0].get_text(strip=True) else None
+
+
+def _is_menu(tag: Tag) -> bool:
+    return tag.name in _MENUS or tag.get("role") in _ROLES_OF_MENUS
+
+
+def _is_around_content(tag: Tag) -> bool:
+    """Inside <main> or <article>, a header holds the title and an aside is usually a note: there they are content."""
+    if tag.name == "form":  # some servers wrap the whole page in a form
+        return tag.find(["h1", "main", "article"]) is None
+    return tag.name in ("header", "aside") or _is_menu(tag)
+
+
+def _html_title(page: BeautifulSoup) -> str:
+    """The page's <title>, or its first <h1> where that is the same without the site's name."""
+    title = " ".join(page.title.get_text().split()) if page.title else ""
+    first = page.find("h1")
+    heading = " ".join(first.get_text().split()) if isinstance(first, Tag) else ""
+    return heading if heading and (not title or heading.casefold() in title.casefold()) else title
+
 
 Loader: TypeAlias = Callable[[bytes, Path], Contents]
 """The path is for messages and for what its suffix tells; the bytes are the file, not empty."""

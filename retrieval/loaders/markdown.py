@@ -1,24 +1,128 @@
-"""Markdown pages, with what site generators add: front matter, Liquid tags, attribute lists, HTML.
+"""The YAML block that site generators (Jekyll, Hugo, Docusaurus) keep at the top of a page.
+
+Gives the fields that are text or a list of texts, and all sentences among the fields: for a page without a body they
+are its text. The caller decides what of it belongs to the page.
+
+Removes the tags of Liquid, the template language of Jekyll pages.
+
+Nothing is evaluated: included files, `site` values and loop items are missing. A field of the page's front matter
+replaces a tag that names it, as in `{% include list.html items=page.x %}`.
+
+Addresses of pages, as files give them.
+
+Markdown pages, with what site generators add: front matter, Liquid tags, attribute lists, HTML.
 
 The page is rendered to HTML and then read as HTML, because real pages mix both. Footnotes and mathematics stay as
 written.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import yaml
 from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 
 from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.addresses import web_address
 from retrieval.parsing.decoding import decode
-from retrieval.parsing.front_matter import split_front_matter
 from retrieval.parsing.html_blocks import blocks_of
-from retrieval.parsing.liquid import without_liquid
-from retrieval.text.characters import readable
+from retrieval.text.terms import readable
+
+_BLOCK = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_TITLE_LINE = re.compile(r"^title:[ \t]*(.*)$", re.MULTILINE)
+_MAX_CHARACTERS = 64 * 1024  # no real block is larger, and the YAML parser is slow
+_HEADING_FIELD = re.compile(r"(?:sub)?(?:title|heading|question|name)\d*")
+_ABOUT_THE_PAGE = frozenset(("title", "description"))  # at the top; not shown among the text
+_SENTENCE = re.compile(r"\S+\s+\S+\s.*\S[.!?](?:\W*\s|\W*\Z)|[。！？]", re.DOTALL)
+
+
+class FrontMatter(NamedTuple):
+    """The block as Markdown."""
+
+    fields: dict[str, str]  # by name, lists as bullet lists
+    text: str  # the sentences among all fields, with the headings beside them in nested fields
+
+
+def split_front_matter(text: str) -> tuple[FrontMatter | None, str]:
+    """The front matter, if any, and the body. A block that is not a mapping is text between two rules: body."""
+    found = _BLOCK.match(text[:_MAX_CHARACTERS])
+    if not found:
+        return None, text
+    block, body = found[1], text[found.end() :]
+    try:
+        # BaseLoader makes nothing but strings, lists and mappings, and leaves `title: On` a string.
+        fields = yaml.load(block, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError):  # mostly a title with an unquoted colon
+        line = _TITLE_LINE.search(block)
+        return (FrontMatter({"title": line[1].strip(" \t\"'")}, ""), body) if line else (None, text)
+    if not isinstance(fields, dict | None):
+        return None, text
+    named = {name: value for name, value in (fields or {}).items() if isinstance(name, str)}
+    nested = {name: value for name, value in named.items() if name not in _ABOUT_THE_PAGE}
+    sentences = "\n\n".join(_sentences(nested, set()))
+    return FrontMatter({name: _markdown(value) for name, value in named.items()}, sentences), body
+
+
+def _sentences(value: object, seen: set[int]) -> Iterator[str]:
+    if isinstance(value, str):
+        if _SENTENCE.search(value):
+            yield value
+    elif isinstance(value, dict | list):
+        if id(value) in seen:  # an anchor used twice, or a bomb of them
+            return
+        seen.add(id(value))
+        heading = ""
+        for name, part in value.items() if isinstance(value, dict) else [("", part) for part in value]:
+            if isinstance(name, str) and _HEADING_FIELD.fullmatch(name) and isinstance(part, str):
+                heading = " ".join(part.lstrip("# ").split())
+                continue
+            for sentence in _sentences(part, seen):
+                yield from [f"### {heading}", sentence] if heading else [sentence]
+                heading = ""
+
+
+def _markdown(value: object) -> str:
+    if isinstance(value, list):
+        return "\n".join(f"- {' '.join(item.split())}" for item in value if isinstance(item, str))
+    return value if isinstance(value, str) else ""
+
+
+_COMMENT_TAG = re.compile(r"\{%-?\s*(?:end)?comment\s*-?%\}")
+_RAW_TAG = re.compile(r"\{%-?\s*(?:end)?raw\s*-?%\}")
+_TAG = re.compile(r"\{%(?:(?!\{%).){0,4000}?%\}|\{\{[^{}]{0,1000}\}\}", re.DOTALL)
+_PLACES_FIELD = re.compile(r"\{\{|\{%-?\s*(?:include|for)\b")
+_FIELD = re.compile(r"\bpage\.(\w+)")
+
+
+def without_liquid(text: str, fields: Mapping[str, str]) -> str:
+    """The text without comments and tags, with the page's `fields` filled in. `{% raw %}` parts stay."""
+    parts = _COMMENT_TAG.split(text)
+    if len(parts) % 2:  # an even number of parts: a tag without its partner, so keep all
+        text = "".join(parts[::2])
+    parts = _RAW_TAG.split(text)
+    return "".join(
+        part if number % 2 else _TAG.sub(lambda tag: _field(tag[0], fields), part) for number, part in enumerate(parts)
+    )
+
+
+def _field(tag: str, fields: Mapping[str, str]) -> str:
+    named = _FIELD.search(tag) if _PLACES_FIELD.match(tag) else None
+    value = fields.get(named[1], "") if named else ""
+    return f"\n\n{value}\n\n" if tag.startswith("{%") and value else value
+
+
+_WEB = re.compile(r"https?://[^\s<>\"'`\\{}]{3,2000}")
+
+
+def web_address(text: str) -> str:
+    """The text if it is the whole address of a web page, else "": a link to anything else could do harm."""
+    text = text.strip()
+    return text if _WEB.fullmatch(text) else ""
+
 
 _BLOCK_HTML = re.compile(r"^[ \t]*</?(?:div|ol|ul|li|table|tr|section|details)\b", re.MULTILINE | re.IGNORECASE)
 _BARE_TABLE = re.compile(r"^[ \t]*\n(\|.*\|)[ \t]*\n(?=\|(?![ \t:]*-).*\|[ \t]*$)", re.MULTILINE)

@@ -1,19 +1,254 @@
-"""Turns the lines of a PDF into headings, paragraphs, lists and tables, without running heads, feet and page numbers.
+"""The pages of a PDF as lines of text and tables in reading order.
+
+pdfminer.six finds the columns, pdfplumber the tables with ruling lines. Only the text layer is read: no OCR. `blocks`
+decides what the lines mean.
+
+Tables without ruling lines in a PDF: short texts in rows and columns.
+
+pdfminer reads such a table column by column, which separates a price from its product. Only clear cases count as a
+table: three rows or more, short cells, few of them wrapped. Columns of prose have longer lines, and wrapped cells begin
+in the middle of a sentence.
+
+Turns the lines of a PDF into headings, paragraphs, lists and tables, without running heads, feet and page numbers.
 
 A PDF says where letters are, not what they mean, so only clear cases are taken: a heading is larger than the body, a
 list item begins with a bullet.
 """
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+import pdfplumber
+from pdfminer.layout import LTChar, LTTextBox, LTTextLine
+from pdfminer.pdfdocument import PDFDocument, PDFEncryptionError, PDFPasswordIncorrect
+from pdfminer.pdfpage import PDFPage
+from pdfminer.pdftypes import dict_value, int_value, resolve1
+from pdfplumber.page import Page as PlumberPage
+from pdfplumber.utils.exceptions import PdfminerException
 
 from retrieval.documents.document import Block, BlockKind
+from retrieval.errors import UnreadableDocument
+from retrieval.parsing.decoding import parsing
 from retrieval.parsing.rows import is_header, one_line, row_line, row_lines, without_empty
-from retrieval.pdf.grids import with_grids
-from retrieval.pdf.pages import Line, Page, Table
-from retrieval.text.characters import readable
+from retrieval.text.terms import readable
+
+MAX_PAGES = 2000
+
+_MOST_RULES = 2000  # a page with more ruling lines is a drawing; the search for tables would take long
+_SMALLEST_TABLE = 2  # rows and columns
+# Ligatures, and the bullets of the fonts Symbol and Wingdings.
+_CHARACTERS = str.maketrans(
+    {"ﬀ": "ff", "ﬁ": "fi", "ﬂ": "fl", "ﬃ": "ffi", "ﬄ": "ffl", "ﬅ": "st", "ﬆ": "st"}
+    | {"\x7f": "•", "\uf0b7": "•", "\uf0a7": "▪", "\uf0a8": "•", "\uf076": "•", "\uf0d8": "•", "\uf0fc": "•"}
+)
+_UNMAPPED_BULLET = re.compile(r"\A\s*\(cid:\d+\)(?=\s)")
+_UNMAPPED = re.compile(r"\(cid:\d+\)")  # a glyph whose character the file does not give
+_Box: TypeAlias = tuple[float, float, float, float]  # x0, top, x1, bottom
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of text."""
+
+    text: str
+    box: int  # number of its text box
+    size: float  # of the letters, in points
+    left: float  # in points
+    right: float
+    top: float  # from the page's top, as a share of its height
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table's cells, row by row; a cell may have several lines."""
+
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A page. has_drawing: it is not blank: it has text, a scan or a picture."""
+
+    number: int
+    items: tuple[Line | Table, ...]
+    has_drawing: bool
+    is_damaged: bool = False
+
+
+def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:
+    """The pages one by one. Raises UnreadableDocument for damaged, encrypted and endless files."""
+    with parsing(path):
+        try:
+            pdf = pdfplumber.open(io.BytesIO(data), laparams={})
+        except PdfminerException as error:
+            if error.args and isinstance(error.args[0], PDFPasswordIncorrect | PDFEncryptionError):
+                raise UnreadableDocument(path, "encrypted: save it without a password") from None
+            raise
+        with pdf:
+            _check_number_of_pages(pdf.doc, path)
+            for number, page in enumerate(pdf.pages, start=1):
+                yield _page(page, number)
+                page.close()  # else all pages stay in memory
+
+
+def _check_number_of_pages(document: PDFDocument, path: Path) -> None:
+    """Check the number that the file claims, which is fast, then count: pages can be listed more often than claimed."""
+    root = dict_value(document.catalog.get("Pages", {}))
+    claimed = resolve1(root.get("Count"))
+    if isinstance(claimed, int) and int_value(claimed) > MAX_PAGES:
+        raise UnreadableDocument(path, f"claims {claimed:,} pages; the limit is {MAX_PAGES:,}")
+    for number, _ in enumerate(PDFPage.create_pages(document), start=1):
+        if number > MAX_PAGES:
+            raise UnreadableDocument(path, f"more than {MAX_PAGES:,} pages")
+
+
+def _page(page: PlumberPage, number: int) -> Page:
+    try:
+        layout = page.layout
+        tables = _tables(page)
+        items = tuple(_items(page, tables))
+    except (RecursionError, MemoryError):
+        raise
+    except Exception:  # as in `parsing`: one bad page must not cost the others
+        return Page(number=number, items=(), has_drawing=True, is_damaged=True)
+    return Page(number=number, items=items, has_drawing=bool(len(layout)))
+
+
+def _tables(page: PlumberPage) -> list[tuple[_Box, Table]]:
+    if not 0 < len(page.rects) + len(page.lines) + len(page.curves) <= _MOST_RULES:
+        return []
+    found = []
+    for table in page.find_tables():
+        rows = [[_clean(cell or "") for cell in row] for row in table.extract()]
+        widest = max((sum(map(bool, row)) for row in rows), default=0)
+        if sum(map(any, rows)) >= _SMALLEST_TABLE and widest >= _SMALLEST_TABLE:
+            found.append((table.bbox, Table(rows)))
+    return found
+
+
+def _items(page: PlumberPage, tables: list[tuple[_Box, Table]]) -> Iterator[Line | Table]:
+    """The lines in pdfminer's order, each table at the place of its first line."""
+    waiting = list(tables)
+    boxes = [box for box in page.layout if isinstance(box, LTTextBox)]
+    lines = [(number, line) for number, box in enumerate(boxes) for line in box if isinstance(line, LTTextLine)]
+    for number, line in lines:
+        top, bottom = page.height - line.y1, page.height - line.y0
+        x, y = (line.x0 + line.x1) / 2, (top + bottom) / 2
+        around = next((t for t in tables if t[0][0] <= x <= t[0][2] and t[0][1] <= y <= t[0][3]), None)
+        if around is not None:
+            if around in waiting:
+                waiting.remove(around)
+                yield around[1]
+        elif text := _clean(line.get_text()):
+            sizes = [character.size for character in line if isinstance(character, LTChar)]
+            yield Line(
+                text=text,
+                box=number,
+                size=round(2 * median(sizes)) / 2 if sizes else 0.0,
+                left=line.x0,
+                right=line.x1,
+                top=top / page.height,
+                bottom=bottom / page.height,
+            )
+
+
+def _clean(text: str) -> str:
+    return _UNMAPPED.sub("", _UNMAPPED_BULLET.sub("•", text)).translate(_CHARACTERS).strip()
+
+
+_FEWEST_ROWS = 3
+_LONGEST_CELL = 24  # characters, the median of all cells
+_MOST_WRAPPED = 0.15  # of the cells
+_LARGEST_GAP = 3.0  # between rows, in line heights
+
+
+def with_grids(items: Sequence[Line | Table]) -> Iterator[Line | Table]:
+    """The items of a page, with the lines that form a table replaced by the table, at the place of the first line."""
+    grids = list(_grids([item for item in items if isinstance(item, Line)]))
+    waiting = list(grids)
+    for item in items:
+        grid = next((grid for grid in grids if any(item in row for row in grid)), None)
+        if grid is None:
+            yield item
+        elif grid in waiting:
+            waiting.remove(grid)
+            yield _table(grid)
+
+
+def _grids(lines: Sequence[Line]) -> Iterator[list[list[Line]]]:
+    run: list[list[Line]] = []
+    for row in [*_rows(lines), []]:
+        above = run[-1][0] if run else None
+        if len(row) > 1 and (not above or row[0].top - above.bottom < _LARGEST_GAP * (above.bottom - above.top)):
+            run.append(row)
+            continue
+        if _is_grid(run):
+            yield run
+        run = [row] if len(row) > 1 else []
+
+
+def _rows(lines: Sequence[Line]) -> list[list[Line]]:
+    """Lines at the same height, from left to right."""
+    rows: list[list[Line]] = []
+    for line in sorted(lines, key=lambda line: line.top + line.bottom):
+        last = rows[-1][0] if rows else None
+        if last and abs(last.top + last.bottom - line.top - line.bottom) < (last.bottom - last.top) / 2:
+            rows[-1].append(line)
+        else:
+            rows.append([line])
+    return [sorted(row, key=lambda line: line.left) for row in rows]
+
+
+def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:
+    cells = [line for row in rows for line in row]
+    columns = max(map(len, rows), default=0)
+    return (
+        len(rows) >= _FEWEST_ROWS
+        and columns > 1
+        and sum(len(row) == columns for row in rows) * 2 > len(rows)
+        and median(len(cell.text) for cell in cells) <= _LONGEST_CELL
+        and not _is_wrapped([row for row in rows if len(row) == columns])
+        and not any(left.right > right.left for row in rows for left, right in pairwise(row))
+    )
+
+
+def _is_wrapped(rows: Sequence[Sequence[Line]]) -> bool:
+    """Whether cells continue in the next row: then they begin with a small letter. In a column where all cells do, it
+    says nothing.
+    """
+    small = [[cell.text[0].islower() for cell in column[1:]] for column in zip(*rows, strict=True)]
+    if all(all(column) for column in small):
+        return True
+    return sum(sum(column) for column in small if not all(column)) > _MOST_WRAPPED * sum(map(len, small))
+
+
+def _table(rows: Sequence[Sequence[Line]]) -> Table:
+    width = max(map(len, rows))
+    full = [row for row in rows if len(row) == width]
+    columns = [(min(row[n].left for row in full), max(row[n].right for row in full)) for n in range(width)]
+    table = []
+    for row in rows:
+        cells = [""] * width
+        for line in row:
+            place = max(range(width), key=lambda n: _overlap(line, columns[n]))
+            cells[place] = f"{cells[place]} {line.text}".strip()
+        table.append(cells)
+    return Table(table)
+
+
+def _overlap(line: Line, column: tuple[float, float]) -> float:
+    """The share of the column's width that the line covers; negative if it covers none: the distance."""
+    left, right = column
+    return (min(line.right, right) - max(line.left, left)) / max(right - left, 1.0)
+
 
 _HEADING_FROM = 1.14  # of the body's size
 _LONGEST_HEADING = 200

@@ -25,8 +25,7 @@ from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.ranking.scoring import Mixture
-from retrieval.ranking.vectors import QuestionVectors, StatementVectors, short_form
+from retrieval.ranking.scoring import Mixture, QuestionVectors, StatementVectors, short_form
 from retrieval.search.sentence_embedder import bundled_folder
 
 WEIGHTS, CARD = "ranker.safetensors", "ranker.json"

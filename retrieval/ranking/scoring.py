@@ -1,12 +1,81 @@
-"""How well statements answer a question, from their vectors. Plain arithmetic: no model runs here."""
+"""What the statement encoder gives: vectors of a question, and of the statements of one passage.
 
+Late interaction (Khattab and Zaharia 2020, "ColBERT"): besides one vector for the whole, every token keeps a short
+vector of its own, so that each word of a question finds the word that answers it. All vectors have length 1.
+
+How well statements answer a question, from their vectors. Plain arithmetic: no model runs here.
+"""
+
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from retrieval.ranking.vectors import QuestionVectors, StatementVectors, long_form
 from retrieval.search.embedding import Vectors
+
+_HEADER = struct.Struct("<4I")
+_SCALE = 127.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionVectors:
+    """A question. whole: `[hidden]`. tokens: `[tokens, short]`. weights: `[tokens]`, how much each token counts, in sum
+    1. bar: the score that a statement must reach to count as an answer.
+    """
+
+    whole: Vectors
+    tokens: Vectors
+    weights: Vectors
+    bar: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementVectors:
+    """The statements of a passage, read in their context. whole: float16 `[statements, hidden]`. tokens: int8
+    `[tokens, short]`, 127 for 1. ends: int32 `[statements]`, the token behind each statement's last; a statement
+    without tokens was not read and has zeros.
+    """
+
+    whole: npt.NDArray[np.float16]
+    tokens: npt.NDArray[np.int8]
+    ends: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def packed(self) -> bytes:
+        """All of it in one byte string, to be stored."""
+        sizes = (*self.whole.shape, *self.tokens.shape)
+        return _HEADER.pack(*sizes) + self.whole.tobytes() + self.tokens.tobytes() + self.ends.tobytes()
+
+    @classmethod
+    def unpacked(cls, stored: bytes) -> "StatementVectors":
+        """What `packed` gave. Raises ValueError for other bytes."""
+        if len(stored) < _HEADER.size:
+            raise ValueError("the vectors of a passage's statements are cut off")
+        number, hidden, tokens, short = _HEADER.unpack_from(stored)
+        first, second = 2 * number * hidden, tokens * short
+        if len(stored) != _HEADER.size + first + second + 4 * number:
+            raise ValueError("the vectors of a passage's statements have another length than they say")
+        at = _HEADER.size
+        return cls(
+            whole=np.frombuffer(stored, "<f2", number * hidden, at).reshape(number, hidden),
+            tokens=np.frombuffer(stored, np.int8, tokens * short, at + first).reshape(tokens, short),
+            ends=np.frombuffer(stored, "<i4", number, at + first + second),
+        )
+
+
+def short_form(tokens: Vectors) -> npt.NDArray[np.int8]:
+    """Vectors of length 1 in one byte per number."""
+    short: npt.NDArray[np.int8] = np.clip(np.rint(tokens * _SCALE), -127, 127).astype(np.int8)
+    return short
+
+
+def long_form(tokens: npt.NDArray[np.int8]) -> Vectors:
+    """The vectors of `short_form`, nearly of length 1."""
+    return tokens.astype(np.float32) / np.float32(_SCALE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

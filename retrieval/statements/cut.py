@@ -2,13 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-from retrieval.statements.governing import announces_steps, denies, governing_heading, turns_sentences, under
-from retrieval.statements.grouping import grouped, located, needs_before
-from retrieval.statements.lines import TextLine, lines_of
-from retrieval.statements.listing import listed
+from retrieval.statements.grouping import (
+    Statement,
+    announces_steps,
+    denies,
+    governing_heading,
+    grouped,
+    located,
+    needs_before,
+    num_words,
+    turns_sentences,
+    under,
+)
+from retrieval.statements.lines import TextLine, lines_of, listed
 from retrieval.statements.references import is_furniture, lists_links
 from retrieval.statements.rows import row_statements
-from retrieval.statements.statement import Statement, num_words
 from retrieval.text.sentences import as_said
 
 VERSION = 2

@@ -7,10 +7,9 @@ keeps its name: "Eco – running time: 35 minutes". No value is changed.
 import re
 from collections.abc import Iterator, Sequence
 
-from retrieval.statements.governing import turns_sentences, under
+from retrieval.statements.grouping import Statement, num_words, turns_sentences, under
 from retrieval.statements.lines import TextLine
 from retrieval.statements.references import without_references
-from retrieval.statements.statement import Statement, num_words
 from retrieval.text.sentences import LETTER, as_said
 from retrieval.text.terms import CHINESE_JAPANESE
 

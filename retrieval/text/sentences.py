@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from sentencex import segment
 
-from retrieval.text.language import language_of
-from retrieval.text.terms import CHINESE_JAPANESE
+from retrieval.text.terms import CHINESE_JAPANESE, language_of
 
 # Full stops that end no sentence, which sentencex does not know, and what must follow them.
 NO_ENDS = (

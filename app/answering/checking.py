@@ -1,0 +1,327 @@
+"""The text of an answer as it may be shown: of a checked answer, only what the passages support.
+
+A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
+left out; if nothing is left, the answer says that there is none. Not covered: what counts as support
+(`app.grounding.grounding`).
+
+Which passages are cited with an answer, and in which order.
+
+Readers shall see what the answer rests on and not all that was found. A quotation cites the passages of its statements,
+in their order. Behind them stands the best passage of each of the nearest other documents: where the statements are the
+wrong ones, the right page is often there. An answer in the model's own words also cites every passage that holds a
+large part of its words. Not covered: checking the answer's statements against the passages.
+
+Composes an answer of the likeliest statements: the best one first, with what belongs to it, and then stop.
+
+A fact often stands in the sentence beside the one that is nearest to the question. So a sentence is shown with its
+neighbours in its paragraph, as long as these are likely, too, and the whole stays short; and a row of a table with
+those beside it that are about as likely, because a general question is answered by several. More follows only from
+elsewhere and only if it is about as likely as the first. Where the desk is not sure, even the first is often beside the
+point, and less follows. Not covered: which statements are likely (`finder`).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from app.domain.answers import BETWEEN, Citation, Mark
+from app.domain.documents import StoredPassage
+from app.domain.policies import AnswerMode
+from app.grounding.grounding import ALONE, AnswerChecker, CheckedSentence, Grounding
+from app.knowledge.finder import RankedStatement
+from retrieval.statements.grouping import num_words
+from retrieval.text.sentences import as_said, complete, parted
+from retrieval.text.terms import stem, words
+
+ENOUGH_OF_REFUSAL = 40
+"""Characters by which the refusal is recognised; what a model says after it is not shown in a checked answer."""
+
+
+class CheckedText:
+    """Iterate for the text to show; read the rest afterwards."""
+
+    def __init__(
+        self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, nothing: str, answer_mode: AnswerMode
+    ) -> None:
+        """refusal: how the model says that it does not know. nothing: what is shown instead. answer_mode: what is
+        `free` passes unchanged, and so does a `quote`, which consists of the passages' statements already.
+        """
+        self._pieces, self._checker, self._answer_mode = pieces, checker, answer_mode
+        self._refusal, self._nothing = refusal, nothing
+        self._said = self._given = self._gap = self._yes_no = ""
+        self._shown: list[str] = []
+        self._courtesies: list[tuple[str, str]] = []
+        self._checked: list[CheckedSentence] = []
+        self._has_quotation = answer_mode == "quote"
+
+    def __iter__(self) -> Iterator[str]:
+        if self._answer_mode != "checked":
+            for piece in self._pieces:
+                self._said += piece
+                self._given += piece
+                yield piece
+            return
+        rest = ""
+        for piece in self._pieces:
+            self._said += piece
+            ended, rest = complete(rest + piece)
+            for gap, sentence in ended:
+                yield from self._pass(gap, sentence)
+        for gap, sentence in parted(rest):
+            yield from self._pass(gap, sentence)
+        yield from self._check("")
+        if not self._shown:
+            self._has_quotation = False
+            self._courtesies.clear()
+            self._gap = ""
+            yield from self._show(self._nothing)
+
+    def _pass(self, gap: str, sentence: str) -> Iterator[str]:
+        if "\n" in gap or not self._gap:  # the line break before a sentence that is left out remains
+            self._gap = gap
+        if self.is_refusal or self._refusal.startswith(self._said.strip()):
+            if not self._shown:
+                yield from self._show(self._nothing)
+        elif ALONE.fullmatch(sentence) and not self._yes_no:
+            self._yes_no = sentence + " "  # means something with the next sentence only
+        else:
+            yield from self._check(sentence)
+
+    def _check(self, sentence: str) -> Iterator[str]:
+        sentence, self._yes_no = self._yes_no + sentence, ""
+        for one in self._checker.check(sentence).sentences:
+            self._checked.append(one)
+            if not self._shown and not one.problem and not one.support:
+                self._courtesies.append((self._gap, one.shown))  # shown only together with an answer
+                self._gap = ""
+            elif one.shown and one.shown not in self._shown:
+                self._has_quotation = self._has_quotation or one.problem is not None
+                self._gap = self._gap or " "
+                yield from self._show(one.shown)
+
+    def _show(self, sentence: str) -> Iterator[str]:
+        parts = [*self._courtesies, (self._gap, sentence)]
+        self._courtesies, self._gap = [], ""
+        for gap, text in parts:
+            self._shown.append(text)
+            given = (gap if self._given else gap.lstrip()) + text
+            self._given += given
+            yield given
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the model said that it does not know, or nothing it said could be shown."""
+        says_so = self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
+        return says_so or self._shown == [self._nothing]
+
+    @property
+    def text(self) -> str:
+        """What was shown."""
+        return self._given.strip()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether what was shown is not what the model said."""
+        return self.text != self._said.strip()
+
+    @property
+    def is_quotation(self) -> bool:
+        """Whether sentences of the passages replace words of the model."""
+        return self._has_quotation and not self.is_refusal
+
+    @property
+    def score(self) -> float | None:
+        """How well the passages support what the model said (`Grounding.score`); None where nothing was checked."""
+        if self._answer_mode == "quote" and not self.is_refusal:
+            return 1.0
+        return round(Grounding(sentences=tuple(self._checked)).score, 4) if self._checked else None
+
+
+NEAREST = 3
+"""Documents of which the best passage is cited for its rank alone."""
+SHARED_WORDS = 0.6
+"""Share of the answer's words that a further citation must hold, relative to the passage that holds most of them."""
+
+WORD = re.compile(r"\w+")
+
+Found = Sequence[tuple[StoredPassage, float]]
+
+
+def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of an answer in the model's own words. found: passages with their search scores, best first."""
+    if not found:
+        return []
+    words = long_words(answer)
+    support = {p.id: len(words & long_words(p.text + " " + " ".join(p.heading_path))) for p, _ in found}
+    most = max(support.values())
+    holding = {id_ for id_, shared in support.items() if shared and shared >= SHARED_WORDS * most}
+    best = {passage.id for passage, _ in nearest(found)}
+    marks = _marks_by_words(answer, [passage for passage, _ in found if passage.id in holding])
+    cited = [(passage, citation(passage, score)) for passage, score in found if passage.id in best | holding]
+    return [
+        (passage, replace(one, see_also=passage.id not in holding, marks=marks.get(passage.id, ())))
+        for passage, one in cited
+    ]
+
+
+def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of statements in their order, then of the nearest pages, marked as such. said: the statements that were
+    to be shown.
+
+    (login.gov: the right page or the facts are shown for 95 % of the questions; with the three nearest pages of all
+    instead of the three besides those of the statements, for 91 %.)
+    """
+    by_id = {passage.id: (passage, score) for passage, score in found}
+    by_text = {text: one for one in said if one.passage in by_id for text in (one.text, as_said(one.text))}
+    shown = [(number, by_text[text]) for number, text in enumerate(answer.split(BETWEEN)) if text in by_text]
+    ids = [one.passage for _, one in shown]
+    documents = {by_id[id_][0].document for id_ in ids}
+    near = [passage.id for passage, _ in nearest([one for one in found if one[0].document not in documents])]
+    marks = {id_: tuple(Mark(at, one.start, one.end) for at, one in shown if one.passage == id_) for id_ in ids}
+    quoted = [(by_id[id_][0], replace(citation(*by_id[id_]), marks=marks[id_])) for id_ in dict.fromkeys(ids)]
+    return quoted + [(by_id[id_][0], citation(*by_id[id_], see_also=True)) for id_ in near]
+
+
+def cite_faq(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of a pair of the FAQ, whose answer is said as it stands there."""
+    return [(passage, replace(citation(passage, score), marks=_marks_of(answer, passage))) for passage, score in found]
+
+
+def nearest(found: Found) -> list[tuple[StoredPassage, float]]:
+    """The best passage of each of the nearest documents."""
+    first = {passage.document: (passage, score) for passage, score in reversed(found)}
+    documents = list(dict.fromkeys(passage.document for passage, _ in found))[:NEAREST]
+    return [first[document] for document in documents]
+
+
+def citation(passage: StoredPassage, score: float, *, see_also: bool = False) -> Citation:
+    """A passage as it is shown below an answer."""
+    return Citation(
+        document=passage.document,
+        title=passage.title,
+        passage=passage.label,
+        quote=passage.text,
+        score=round(score, 4),
+        see_also=see_also,
+        url=passage.url,
+    )
+
+
+def _marks_of(answer: str, passage: StoredPassage) -> tuple[Mark, ...]:
+    places = [
+        (number, start, len(said))
+        for number, paragraph in enumerate(answer.split(BETWEEN))
+        if (said := paragraph.strip()) and (start := passage.text.find(said)) >= 0
+    ]
+    return tuple(Mark(number, start, start + length) for number, start, length in places)
+
+
+def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int, tuple[Mark, ...]]:
+    """For each paragraph in the model's own words, the sentence that shares most of its long words, by passage."""
+    sentences = [(passage, sentence) for passage in passages for _, sentence in parted(passage.text)]
+    marks: dict[int, tuple[Mark, ...]] = {}
+    for number, paragraph in enumerate(answer.split(BETWEEN)):
+        words = long_words(paragraph)
+        shared, passage, sentence = max(
+            ((len(words & long_words(sentence)), passage, sentence) for passage, sentence in sentences),
+            key=lambda one: one[0],
+            default=(0, None, ""),
+        )
+        if passage is not None and shared and (start := passage.text.find(sentence)) >= 0:
+            marks[passage.id] = (*marks.get(passage.id, ()), Mark(number, start, start + len(sentence)))
+    return marks
+
+
+def long_words(text: str) -> frozenset[str]:
+    """Words of four letters or more, and everything with a digit in it; case does not count."""
+    return frozenset(w for w in WORD.findall(text.lower()) if len(w) > 3 or any(c.isdigit() for c in w))
+
+
+TOGETHER = 55
+"""Most words of a statement with its neighbours."""
+NEARLY = 6.0
+"""A neighbouring sentence is shown if its log-odds are lower by less than this."""
+NEARLY_ROWS = 0.4
+"""The same for a row beside a row."""
+MARGIN, UNSURE_MARGIN = 0.8, 0.2
+"""Another statement is shown if its log-odds are lower than the best one's by less than this."""
+STATEMENTS, UNSURE_STATEMENTS = 3, 2
+"""The most statements of an answer."""
+WORDS = 100
+"""Most words of all statements but the first."""
+ALIKE = 0.8
+"""Share of its words that a statement has in common with one that says the same."""
+
+
+def composed(
+    ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, sure: bool = True
+) -> list[RankedStatement]:
+    """The statements to show, best first. ranked: all that were found, likeliest first. texts: of passages, by number;
+    statements of others are not shown. sure: whether the desk is.
+    """
+    margin, most = (MARGIN, STATEMENTS) if sure else (UNSURE_MARGIN, UNSURE_STATEMENTS)
+    shown: list[RankedStatement] = []
+    told: set[int] = set()
+    for statement in ranked:
+        if len(shown) == most or (shown and statement.logit < shown[0].logit - margin):
+            break
+        if id(statement) in told or statement.passage not in texts:
+            continue
+        group = _with_neighbours(statement, ranked, texts[statement.passage], told)
+        told.update(map(id, group))
+        whole = _joined(group)
+        length = sum(num_words(one.text) for one in shown) + num_words(whole.text)
+        if not shown or (length <= WORDS and not any(_says_the_same(whole.text, one.text) for one in shown)):
+            shown.append(whole)
+    return shown
+
+
+def _with_neighbours(
+    statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
+) -> list[RankedStatement]:
+    """The statement and those around it that belong to it, in the passage's order."""
+    if statement.kind not in ("sentence", "row"):  # the others are whole, and items carry the line above them
+        return [statement]
+    lowest = statement.logit - (NEARLY if statement.kind == "sentence" else NEARLY_ROWS)
+    near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]
+    near.sort(key=lambda one: (one.start, -one.end))
+    first = last = near.index(statement)
+    room = TOGETHER - num_words(statement.text)
+    while True:
+        beside = [place for place in (first - 1, last + 1) if 0 <= place < len(near)]
+        fitting = [
+            place
+            for place in beside
+            if near[place].kind == statement.kind
+            and near[place].logit >= lowest
+            and num_words(near[place].text) <= room
+            and _is_beside(near[place], near[first : last + 1], text)
+        ]
+        if not fitting:
+            return near[first : last + 1]
+        place = max(fitting, key=lambda place: near[place].logit)
+        room -= num_words(near[place].text)
+        first, last = min(first, place), max(last, place)
+
+
+def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str) -> bool:
+    """Whether a statement stands in the same paragraph or table as a group, and says nothing that is in it already."""
+    start, end = group[0].start, max(other.end for other in group)
+    between = text[end : one.start] if one.start >= end else text[one.end : start]
+    overlaps = one.start < end and one.end > start
+    return not overlaps and "\n\n" not in between
+
+
+def _joined(group: Sequence[RankedStatement]) -> RankedStatement:
+    best = max(group, key=lambda one: one.logit)
+    if len(group) == 1:
+        return best
+    parts = dict.fromkeys(one.text for one in group)
+    are_lines = best.kind == "row" or any("\n" in part for part in parts)
+    breaks = "\n" if are_lines else "" if best.text.endswith(("。", "！", "？")) else " "
+    return replace(best, text=breaks.join(parts), start=group[0].start, end=max(one.end for one in group))
+
+
+def _says_the_same(one: str, other: str) -> bool:
+    first, second = ({stem(word) for word in words(text)} for text in (one, other))
+    return len(first & second) >= ALIKE * min(len(first), len(second))

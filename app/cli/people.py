@@ -1,0 +1,174 @@
+"""The commands about who may do what: reset-password, accounts.
+
+The commands for API keys: keys create, keys list, keys revoke. They work beside a running desk.
+
+The commands about what is stored of one visitor: visitors export, visitors delete.
+"""
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from app.access.identity import ensure_admin, owner_of_user
+from app.cli.options import Common, find_served, open_administration, open_reader, open_service, recorded, takes
+from app.domain.callers import Role
+from app.domain.errors import DeskError
+from app.storage.people import ADMIN
+
+if TYPE_CHECKING:
+    from app.storage.people import ApiKey
+
+commands = typer.Typer()
+accounts = typer.Typer(no_args_is_help=True, help="People who look after the desk: admins, and agents who answer.")
+commands.add_typer(accounts, name="accounts")
+
+
+@commands.command("reset-password")
+@takes("data_dir", "as_json")
+def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")] = ADMIN) -> None:
+    """Make a new password for an account; its sign-ins end."""
+    with open_administration(common.settings) as desk:
+        if name == ADMIN:
+            ensure_admin(desk.accounts, common.settings.admin_folder)
+        password = desk.reset_password(name)
+    common.show({"name": name, "password": password}, lambda: print(f"{name} password (shown once): {password}"))
+
+
+@accounts.command("list")
+@takes("data_dir", "as_json")
+def list_accounts(common: Common) -> None:
+    """Who can sign in."""
+    with open_administration(common.settings) as desk:
+        stored = desk.accounts.all()
+    rows = [{"name": one.name, "role": one.role, "created": one.created.isoformat()} for one in stored]
+    common.show(rows, lambda: print("\n".join(f"{row['name']}  {row['role']}" for row in rows) or "no accounts yet"))
+
+
+@accounts.command("add")
+@takes("data_dir", "as_json")
+def add(
+    common: Common,
+    name: Annotated[str, typer.Argument(help="What the person signs in with.")],
+    role: Annotated[str, typer.Option(help="agent: answers customers. admin: may do everything.")] = "agent",
+) -> None:
+    """Make an account with a new password, which is shown once."""
+    with open_administration(common.settings) as desk:
+        password = desk.add_account(name, cast("Role", role))
+    common.show(
+        {"name": name, "role": role, "password": password},
+        lambda: print(f"{name} password (shown once): {password}"),
+    )
+
+
+@accounts.command("remove")
+@takes("data_dir", "as_json")
+def remove(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")]) -> None:
+    """Remove an account; its sign-ins end."""
+    with open_administration(common.settings) as desk:
+        desk.remove_account(name)
+    common.show({"removed": name}, lambda: print(f"{name} can no longer sign in"))
+
+
+keys = typer.Typer(no_args_is_help=True, help="Keys with which programs reach the API.")
+commands.add_typer(keys, name="keys")
+
+
+@keys.command()
+@takes("data_dir", "as_json")
+def create(
+    common: Common,
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    scope: Annotated[str, typer.Option(help="What it may do: chat, documents, admin, separated by commas.")] = "chat",
+    per_minute: Annotated[int, typer.Option(help="Questions and embeddings it may ask for in a minute.")] = 60,
+) -> None:
+    """Make a key and show it, this once."""
+    with open_administration(common.settings) as desk:
+        scopes = [one.strip() for one in scope.split(",") if one.strip()]
+        key = desk.create_key(name, scopes, per_minute)
+    common.show({"key": key}, lambda: print(f"{key}\nIt is shown this once: keep it now."))
+
+
+@keys.command("list")
+@takes("data_dir", "as_json")
+def list_keys(common: Common) -> None:
+    """List the keys."""
+    from app.cli.reports import print_keys
+
+    with open_administration(common.settings) as desk:
+        stored = desk.keys.all()
+    common.show({"keys": [key_json(one) for one in stored]}, lambda: print_keys(stored))
+
+
+@keys.command()
+@takes("data_dir", "as_json")
+def revoke(common: Common, name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
+    """End a key: no further request with it is answered."""
+    with open_administration(common.settings) as desk:
+        key = desk.revoke_key(name)
+    common.show({"revoked": key.name}, lambda: print(f"{key.name} ({key.shown}...) no longer works"))
+
+
+def key_json(key: "ApiKey") -> dict[str, Any]:
+    """A key as `keys list` shows it; times as ISO 8601."""
+    return {
+        "name": key.name,
+        "id": key.id,
+        "key": f"{key.shown}...",
+        "scopes": sorted(key.scopes),
+        "per_minute": key.per_minute,
+        "created": key.created.isoformat(),
+        "last_used": key.last_used and key.last_used.isoformat(),
+        "revoked": key.revoked and key.revoked.isoformat(),
+    }
+
+
+visitors = typer.Typer(no_args_is_help=True, help="What is stored of one customer: as a file, or removed.")
+commands.add_typer(visitors, name="visitors")
+
+KEPT = "counts on the dashboard stay: they name nobody"
+Owner = Annotated[str, typer.Argument(help="Owner of the conversations, as the dashboard shows it.")]
+User = Annotated[str, typer.Option(help="In its place: the user's id at your own site, as visitor tokens name it.")]
+
+
+@visitors.command("export")
+@takes("data_dir", "as_json")
+def export(common: Common, owner: Owner = "", user: User = "") -> None:
+    """Print everything of a visitor as one JSON document, with or without --json. Also beside a running desk."""
+    from app.desk.export import export_everything
+
+    whose = _owner(owner, user)
+    with open_reader(common.settings) as service:
+        for piece in export_everything(service, whose):
+            sys.stdout.write(piece)
+
+
+@visitors.command("delete")
+@takes("data_dir", "as_json")
+def delete(common: Common, owner: Owner = "", user: User = "") -> None:
+    """Remove everything of a visitor, at once and for good. Also beside a running desk."""
+    from app.cli.reports import print_old_copies
+    from app.storage.files import old_copies
+
+    whose, running = _owner(owner, user), find_served(common)
+    if running is not None:
+        erased = running.erase(whose)
+    else:
+        with open_service(common.settings, "warmdesk visitors delete") as service:
+            erased = asdict(recorded(service).erase(whose))
+    copies = old_copies(common.settings.data_dir)
+    document = {"owner": whose, **erased, "kept": KEPT, "old_copies": copies}
+    counts = ", ".join(f"{number:,} {name}" for name, number in erased.items())
+
+    def show() -> None:
+        print(f"removed of {whose}: {counts}; {KEPT}")
+        print_old_copies(copies)
+
+    common.show(document, show)
+
+
+def _owner(owner: str, user: str) -> str:
+    if bool(owner) == bool(user):
+        raise DeskError("whose? give either OWNER or --user ID", code="usage")
+    return owner or owner_of_user(user)

@@ -1,0 +1,137 @@
+"""Texts in the language of the page that is being drawn. English stands in the code and is what nobody translated.
+
+Who draws a page says so once (`speaking`); whatever words are made below it are then in that language. The command line
+never does, so it speaks English. Not covered: which language a page has, and the translations (`app.web.rendering`);
+what the desk answers (`app.replies`), which follows the question.
+
+Numbers, sizes and times in words, the same on every page and on the command line. No HTML here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from gettext import NullTranslations
+
+_ENGLISH = NullTranslations()
+_speaking: ContextVar[NullTranslations] = ContextVar("translations", default=_ENGLISH)
+
+
+@contextmanager
+def speaking(translations: NullTranslations) -> Iterator[None]:
+    """Within it, texts are translated. Not around a `yield`: who resumes a generator may do so in another context."""
+    before = _speaking.set(translations)
+    try:
+        yield
+    finally:
+        _speaking.reset(before)
+
+
+def gettext(text: str) -> str:
+    """The translation of an English text."""
+    return _speaking.get().gettext(text) if text else ""  # a catalogue keeps its own header under ""
+
+
+def ngettext(one: str, several: str, number: int) -> str:
+    """The translation of an English text that depends on a number."""
+    return _speaking.get().ngettext(one, several, number)
+
+
+def translatable(text: str) -> str:
+    """The text itself. Marks one that is kept in English and given to `gettext` where it is shown."""
+    return text
+
+
+MISSING = "–"
+
+
+def count(number: int) -> str:
+    """1234 as 1,234."""
+    return f"{number:,}"
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """A number of something, in the page's language. one, several: English, with %(count)s for the number."""
+    return ngettext(one, several, number) % {"count": count(number)}
+
+
+def percent(part: float, whole: float) -> str:
+    """Whole percent, but never 0 % or 100 % of something that is not."""
+    if whole <= 0:
+        return MISSING
+    share = 100 * part / whole
+    if 0 < share < 0.5:
+        return "<1%"
+    if 99.5 <= share < 100:
+        return ">99%"
+    return f"{share:.0f}%"
+
+
+def milliseconds(value: float | None) -> str:
+    """118 ms, 3.4 ms, 1.24 s."""
+    if value is None:
+        return MISSING
+    if value >= 999.5:
+        return f"{value / 1000:.2f} s" if value < 9995 else f"{value / 1000:,.1f} s"
+    return f"{value:.1f} ms" if 0 < value < 9.95 else f"{value:.0f} ms"
+
+
+def size(num_bytes: int) -> str:
+    """Binary units, as in the settings: 512 B, 18 KiB, 4.2 MiB, 1.07 GiB."""
+    value, unit = float(num_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1023.5:
+            break
+        value, unit = value / 1024, larger
+    digits = 0 if unit in ("B", "KiB") or value >= 99.5 else 1 if unit == "MiB" or value >= 9.95 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def utc(moment: datetime) -> datetime:
+    """Databases give naive times back; all of ours are UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def short_path(document: str) -> str:
+    """The last two parts of a document's path, which tell help pages apart without filling the page."""
+    return "/".join(document.replace("\\", "/").rsplit("/", 2)[-2:])
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
+    if moment is None:
+        return gettext("never")
+    seconds = int((utc(now) - utc(moment)).total_seconds())
+    days = seconds // 86_400
+    if seconds < 60:
+        return gettext("just now")
+    if seconds < 3600:
+        return gettext("%(count)s min ago") % {"count": seconds // 60}
+    if days < 1:
+        return gettext("%(count)s h ago") % {"count": seconds // 3600}
+    if days == 1:
+        return gettext("yesterday")
+    if days < 30:
+        return gettext("%(count)s days ago") % {"count": days}
+    return utc(moment).strftime(gettext("%-d %b %Y"))
+
+
+def until(moment: datetime, now: datetime) -> str:
+    """now, in 3 min, in 2 h, in 5 days."""
+    minutes = int((utc(moment) - utc(now)).total_seconds() + 59) // 60
+    if minutes < 1:
+        return gettext("now")
+    if minutes < 60:
+        return gettext("in %(count)s min") % {"count": minutes}
+    if minutes < 48 * 60:
+        return gettext("in %(count)s h") % {"count": round(minutes / 60)}
+    return gettext("in %(count)s days") % {"count": round(minutes / 1440)}
+
+
+def interval(minutes: int) -> str:
+    """every 20 minutes, every hour, every 2 days."""
+    if minutes % 1440 == 0:
+        return counted(minutes // 1440, "every day", "every %(count)s days")
+    if minutes % 60 == 0:
+        return counted(minutes // 60, "every hour", "every %(count)s hours")
+    return counted(minutes, "every minute", "every %(count)s minutes")

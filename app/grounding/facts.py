@@ -1,0 +1,376 @@
+"""The words of a text in a form in which answers and passages can be compared.
+
+Words, stems and common words are those of search (`retrieval.text.terms`), so that both read a text alike; a table
+joins irregular forms and everyday synonyms. Not covered: meaning, word order, misspelling.
+
+A fact that a text states, in a form in which it can be compared. `statements` finds the facts of a text.
+
+Numbers of a text with their units, in base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3.
+
+Rules for English, with some units of Chinese and Japanese; decimal marks by language. Not covered: fractions in words,
+conversion of currencies, thousands apart by spaces, units that are not in the table (the word behind the number then
+counts as a word).
+
+Dates, weekdays and times of day of a text, whichever way they are written.
+
+A date of three numbers begins with the day or the year, unless its month would be none: English does not say whether
+it is British or American. Not covered: names of months in other languages, dates relative to today, holidays by name,
+days that lie between two dates.
+
+The facts that a text states explicitly: amounts, dates and times, addresses, model numbers, names.
+
+No part of a text is read as facts of two kinds. Not covered: names written in lower case, names among German nouns
+(with a capital, each of them may be one), sums.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+from typing import Literal
+
+from retrieval.text import terms
+
+CJK = f"{terms.CHINESE_JAPANESE}\uff66-\uff9f"
+"""Chinese and Japanese characters, half-width ones included, as a range of a regular expression."""
+UNSAID = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b|[请請不没未無无勿禁]", re.IGNORECASE)
+"""What is left out of words: short forms, and Chinese characters that say "please" or deny."""
+SAME_WORDS = """
+begin began begun start / break broke broken / buy bought purchase / choose chose chosen choice pick select /
+cost price fee charge / deliver delivery / email e-mail / euro eur / find found / free gratis freely /
+give gave given / go goes gone went / hold held / item product article goods / keep kept / lose lost loss /
+machine appliance device / old older / parcel package / pay paid payment payable / person people /
+phone telephone call ring / photo picture photograph / receive receipt / refund reimburse / repair fix / run ran /
+send sent ship dispatch mail post / shop store / take took taken last / use usage / write wrote written
+"""
+"""Irregular forms and synonyms, behind the word that they count as. Regular forms are left to the stemmer."""
+COUNTS_AS = {
+    terms.stem(form): terms.stem(group.split()[0]) for group in SAME_WORDS.split("/") for form in group.split()[1:]
+}
+DENYING = "able available ca cannot closed except exclude go neither never none possible unless without wo yes"
+"""What denies or allows is no topic of its own."""
+FUNCTION_WORDS = terms.COMMON.union(map(terms.stem, DENYING.split())) - {terms.stem("after"), terms.stem("before")}
+
+
+def stem(word: str) -> str:
+    """What a word shares with its other forms and its synonyms; case does not count."""
+    stemmed = terms.stem(terms.folded(word))
+    return COUNTS_AS.get(stemmed, stemmed)
+
+
+def all_words(text: str) -> list[str]:
+    """Every word in its order, stemmed; numbers are words too, and so are pairs of Chinese characters."""
+    return [stem(word) for word in terms.asked_words(UNSAID.sub("", text))]
+
+
+def content_words(text: str) -> frozenset[str]:
+    """Words that say what a text is about: no function words, no bare numbers, no single letters."""
+    words = (word for word in terms.asked_words(UNSAID.sub("", text)) if not is_function_word(word))
+    return frozenset(stem(word) for word in words if len(word) > 1 and not word.isdigit())
+
+
+def is_function_word(word: str) -> bool:
+    """Whether a word says nothing about what a text is about."""
+    return terms.stem(terms.folded(word)) in FUNCTION_WORDS
+
+
+FactKind = Literal["number", "time", "date", "weekday", "code", "address", "name"]
+
+DURATIONS = frozenset({"seconds", "days", "working days", "months"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact of a text.
+
+    value and unit are normalised, text is as written. place: the offset of its first character. is_bound: whether the
+    text states the fact; "an hour" only implies 1 hour. as_written: the number of an amount before it was converted to
+    its base unit.
+    """
+
+    kind: FactKind
+    value: str
+    unit: str
+    text: str
+    place: int
+    is_bound: bool = True
+    as_written: str = ""
+
+    @property
+    def measures(self) -> str:
+        """What the fact measures. Facts that measure the same can be mistaken for each other."""
+        return f"{self.kind} {'duration' if self.unit in DURATIONS else self.unit}"
+
+    @property
+    def key(self) -> str:
+        """The fact as a word, equal for equal facts."""
+        return f"#{self.kind} {self.value} {self.unit}".rstrip()
+
+
+def without(text: str, found: Iterable[Fact]) -> str:
+    """The text with the given facts blanked out, everything else in its place."""
+    letters = list(text)
+    for fact in found:
+        letters[fact.place : fact.place + len(fact.text)] = " " * len(fact.text)
+    return "".join(letters)
+
+
+_TABLE = r"""
+    EUR: 1 eur|euros?|€|欧元
+    GBP: 1 gbp|pounds?|£
+    USD: 1 usd|dollars?|\$|美元
+    ¥: 1 ¥|￥|jpy|yen|円|日元|cny|rmb|yuan|元|人民币
+    INR: 1 inr|rupees?|₹
+    CHF: 1 chf|swiss francs?
+    %: 1 %|percent|per cent|％
+    seconds: 1 seconds?|secs?|秒; 60 minutes?|mins?|分钟|分間|分; 3600 hours?|hrs?|h|小时|時間
+    working days: 1 (?:working|business)[ -]days?|个?工作日|営業日
+    days: 1 days?|天|日; 7 weeks?|周|週間
+    months: 1 months?|个月|か月|ヶ月; 12 years?|年
+    g: 1 g|gramm?e?s?; 1000 kg|kilos?|kilograms?
+    ml: 1 ml|millilit(?:re|er)s?; 1000 l|lit(?:re|er)s?
+    inches: 1 inch(?:es)?; 12 feet|foot|ft
+    mm: 1 mm|millimet(?:re|er)s?; 10 cm|centimet(?:re|er)s?; 1000 m|met(?:re|er)s?; 1000000 km|kilomet(?:re|er)s?
+    °F: 1 °\s?f|degrees fahrenheit|fahrenheit
+    degrees: 1 °\s?c|degrees(?: celsius)?
+    W: 1 w|watts?; 1000 kw|kilowatts?
+    Wh: 1 wh|watt[ -]hours?; 1000 kwh|kilowatt[ -]hours?
+    bar: 1 bars?
+    psi: 1 psi
+    MHz: 1 mhz|megahertz; 1000 ghz|gigahertz
+    MB: 1 mb|megabytes?; 1000 gb|gigabytes?; 1000000 tb|terabytes?
+"""
+UNITS = [
+    (int(factor), base.strip(), forms)
+    for base, _, multiples in (line.partition(":") for line in _TABLE.strip().splitlines())
+    for factor, _, forms in (multiple.strip().partition(" ") for multiple in multiples.split(";"))
+]
+"""How each unit is written, and of how many of its base unit it is made. The sign ¥ stands for yen and yuan."""
+SIGNS = {"EUR": "EUR|€", "GBP": "GBP|£", "USD": r"USD|\$", "¥": "¥|￥|JPY|CNY|RMB", "INR": "INR|₹", "CHF": "CHF"}
+"""How a currency is written before its amount."""
+# no letter may follow, so that "5 m" is not found in "5 maps"
+ANY_UNIT = "|".join(rf"(?P<u{i}>(?:{forms})(?![^\W\d_{CJK}]))" for i, (*_, forms) in enumerate(UNITS))
+QUALIFIER = r"(?:(?:full|more|extra|further|additional|calendar|consecutive|whole)\s)?"
+AFTER = re.compile(rf"[\s-]?{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
+CURRENCY_BEFORE = re.compile(rf"(?:{'|'.join(f'({signs})' for signs in SIGNS.values())})\s?$", re.IGNORECASE)
+RANGE = re.compile(rf"\s?(?:to|or|and|by|-|–|x|×|until)\s?(?:{'|'.join(SIGNS.values())}|[-−])?\s?", re.IGNORECASE)
+MINUS = re.compile(r"(?:(?<![\w°])[-−]|\bminus\s)$", re.IGNORECASE)
+ONES = (
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+)
+TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+SPELLED = {"hundred": 100, "thousand": 1000, **{word: n for n, word in enumerate(ONES)}}
+SPELLED |= {word: 10 * n for n, word in enumerate(TENS, start=2)}
+SPELLED |= {f"{tens}-{ONES[one]}": 10 * n + one for n, tens in enumerate(TENS, start=2) for one in range(1, 10)}
+MULTIPLES = {"million": 10**6, "billion": 10**9}
+NUMBER = re.compile(
+    rf"(?:(?<![^\W{CJK}])(?<![.\d])|(?<=EUR)|(?<=GBP)|(?<=USD))"
+    rf"(?:\d+(?:[.,]\d+)*(?: (?:{'|'.join(MULTIPLES)})\b)?"
+    rf"|(?:{'|'.join(sorted(SPELLED, key=len, reverse=True))})(?!\w))",
+    re.IGNORECASE,
+)
+IMPLIED = re.compile(rf"\ban?\s{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
+DECIMAL_POINT = frozenset({"ar", "en", "fa", "he", "hi", "ja", "ko", "th", "zh"})
+"""Languages that write 1,000.50 for what others write as 1.000,50 (Unicode CLDR)."""
+POINT_LAST = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
+COMMA_LAST = re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?")
+CLOCK = re.compile(r"([01]?\d|2[0-4])\.([0-5]\d)")
+LONGEST_NUMBER = 20
+"""Digits of a number that can be calculated with; longer ones are compared as written."""
+
+
+def amounts(text: str, language: str = "en") -> Iterator[Fact]:
+    """Numbers with their units in base units; "2 to 4 days" are 2 days and 4 days, and "9.30" may be a time of day."""
+    found = [amount(text, match, language) for match in NUMBER.finditer(text)]
+    pairs = [(i - 1, i) for i in range(1, len(found)) if is_range(text, found[i - 1], found[i])]
+    for one, other in (*((i, j) for i, j in pairs if found[i].unit in SIGNS), *((j, i) for i, j in reversed(pairs))):
+        if not found[other].unit:
+            found[other] = replace(found[other], unit=found[one].unit)
+    for fact in found:
+        # "one" is rarely a count unless it has a unit: "the new one"
+        if fact.unit or fact.text.lower() != "one":
+            yield in_base_units(signed(fact, text))
+        if not fact.unit and (clock := CLOCK.fullmatch(fact.text)):
+            yield Fact("time", str(60 * int(clock[1]) + int(clock[2])), "", fact.text, fact.place, False)
+    for match in IMPLIED.finditer(text):
+        yield in_base_units(Fact("number", "1", unit_of(match), match[0], match.start(), False))
+
+
+def is_range(text: str, first: Fact, second: Fact) -> bool:
+    """Whether two numbers are the ends of a range or alternatives, so that one unit serves both."""
+    return RANGE.fullmatch(text, first.place + len(first.text), second.place) is not None
+
+
+def amount(text: str, match: re.Match[str], language: str) -> Fact:
+    """The number of a match with the unit right behind it or the currency right before it, not yet in base units."""
+    start, end, unit = match.start(), match.end(), ""
+    if before := CURRENCY_BEFORE.search(text, max(0, start - 4), start):
+        start, unit = before.start(), tuple(SIGNS)[(before.lastindex or 1) - 1]
+    elif after := AFTER.match(text, end):
+        end, unit = after.end(), unit_of(after)
+    # no price has three decimals: 1.000 euros are a thousand in any language
+    has_point = language in DECIMAL_POINT and not (unit.removeprefix("1 ") in SIGNS and COMMA_LAST.fullmatch(match[0]))
+    return Fact("number", number(match[0], has_point), unit, text[start:end], start)
+
+
+def signed(fact: Fact, text: str) -> Fact:
+    """A temperature below zero with its sign."""
+    minus = MINUS.search(text, max(0, fact.place - len("minus ")), fact.place)
+    if fact.unit not in ("1 degrees", "1 °F") or not minus:
+        return fact
+    whole = text[minus.start() : fact.place] + fact.text
+    return replace(fact, value=f"-{fact.value}", text=whole, place=minus.start())
+
+
+def number(text: str, has_point: bool) -> str:
+    """A number without thousands separators, with a decimal point and without needless zeros. has_point: whether the
+    decimal mark of the language is a point; if the number cannot be read so, a point or comma is a decimal mark.
+    """
+    if text.lower() in SPELLED:
+        return str(SPELLED[text.lower()])
+    text, _, multiple = text.partition(" ")
+    if (POINT_LAST if has_point else COMMA_LAST).fullmatch(text):
+        text = text.replace("," if has_point else ".", "")
+    return times(text.replace(",", "."), MULTIPLES.get(multiple.lower(), 1))
+
+
+def unit_of(match: re.Match[str]) -> str:
+    """The unit that matched, behind its factor: "60 seconds"."""
+    return next(f"{factor} {base}" for i, (factor, base, _) in enumerate(UNITS) if match[f"u{i}"])
+
+
+def in_base_units(fact: Fact) -> Fact:
+    """The same amount in the base unit of its kind, so that 2 weeks equal 14 days."""
+    factor, _, unit = fact.unit.partition(" ") if fact.unit[:1].isdecimal() else ("1", "", fact.unit)
+    return replace(fact, value=times(fact.value, int(factor)), unit=unit, as_written=fact.value)
+
+
+def times(number: str, factor: int) -> str:
+    """A number taken so many times, without needless zeros and without an exponent; as written if it is none."""
+    if number.count(".") > 1 or len(number) > LONGEST_NUMBER:
+        return number
+    return format((Decimal(number) * factor).normalize(), "f")
+
+
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+# "march" and "may" in small letters are other words
+MONTH = (
+    r"(?:(?i:january|february|april|june|july|august|september|october|november|december)|March|May"
+    r"|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
+)
+DAY = r"\d{1,2}(?:st|nd|rd|th)?"
+AND = r"(?:and|or|to|until|through|-|–)\s?(?:the\s)?"
+NO_DAY = r"(?![\w:])(?![.,]\d)(?!\s?(?i:(?:days?|working|business|weeks?|months?|hours?|minutes?|[ap]\.?m|eur)\b|[%€]))"
+DATES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\b(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<days>\d{1,2})\b",
+        r"\b(?P<days>\d{1,2})[./](?P<month>\d{1,2})[./](?P<year>\d{4})\b",
+        r"(?:(?P<year>\d{4})年)?(?P<month>\d{1,2})月(?P<days>\d{1,2})[日号]",
+        rf"\b(?P<days>{DAY}(?:\s?(?:,|{AND})\s?{DAY}){{0,4}})(?:\sof)?\s(?P<month>{MONTH})(?:\s(?P<year>\d{{4}}))?",
+        rf"\b(?P<month>{MONTH})\s(?:the\s)?(?P<days>{DAY}(?![\w:])(?![.,]\d)(?:\s?{AND}{DAY}{NO_DAY})?)(?:,?\s(?P<year>\d{{4}}))?",
+    )
+)
+WEEKDAY = re.compile(rf"\b(?P<day>(?i:{'|'.join(WEEKDAYS)})s?|Mon|Tues?|Wed|Thu(?:rs)?|Fri|Sat|Sun|(?i:weekends?))\b")
+DATE_RANGE = re.compile(r"\s?(?:to|until|through|-|–)\s?", re.IGNORECASE)
+TIME_OF_DAY = re.compile(
+    r"\b(?P<hour>\d{1,2})(?:[:.](?P<minute>\d{2}))?\s?(?P<half>[ap])(?:m\b|\.m\b\.?)"
+    r"|\b(?P<hour24>\d{1,2}):(?P<minute24>\d{2})(?!\d)|\b(?P<word>noon|midnight)\b",
+    re.IGNORECASE,
+)
+
+
+def dates(text: str) -> Iterator[Fact]:
+    """Days of the year in the usual ways to write them; the year of a date is implied."""
+    for pattern in DATES:
+        found = [fact for match in pattern.finditer(text) for fact in dates_of(match)]
+        yield from found
+        text = without(text, found)
+
+
+def dates_of(match: re.Match[str]) -> Iterator[Fact]:
+    """The dates of one match: "24 and 31 December" are two."""
+    name, days = match["month"], re.findall(r"\d+", match["days"])
+    month = int(name) if name.isdigit() else 1 + MONTHS.index(name[:3].lower())
+    if month > len(MONTHS) >= int(days[0]) and match.start("days") < match.start("month"):  # as in the United States
+        month, days = int(days[0]), [name]
+    if month <= len(MONTHS):
+        yield from (Fact("date", f"{month}-{int(day)}", "", match[0], match.start()) for day in days)
+        if match["year"]:
+            yield Fact("number", match["year"], "", match[0], match.start(), False)
+
+
+def times_of_day(text: str) -> Iterator[Fact]:
+    """Times of day in minutes since midnight."""
+    for match in TIME_OF_DAY.finditer(text):
+        hour, minute = int(match["hour"] or match["hour24"] or 12), int(match["minute"] or match["minute24"] or 0)
+        if match["half"] or match["word"]:
+            hour = hour % 12 + 12 * ((match["half"] or match["word"]).lower() in ("p", "noon"))
+        yield Fact("time", str(60 * hour + minute), "", match[0], match.start())
+
+
+def weekdays(text: str) -> Iterator[Fact]:
+    """Days of the week; "Monday to Friday" implies the days between."""
+    last, end = 0, 0
+    for match in WEEKDAY.finditer(text):
+        first, day = last, next((i for i, name in enumerate(WEEKDAYS) if name[:3] == match[0][:3].lower()), 5)
+        yield Fact("weekday", WEEKDAYS[day], "", match[0], match.start())
+        if end and DATE_RANGE.fullmatch(text, end, match.start()):
+            yield from (Fact("weekday", name, "", match[0], match.start(), False) for name in WEEKDAYS[first + 1 : day])
+        last, end = day, match.end()
+
+
+ADDRESS = re.compile(
+    r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+"
+    r"|(?:https?://)?\b[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63}){0,6}\.[a-z]{2,18}\b(?:/[\w./%-]*[\w/])?"
+)
+CODE = re.compile(r"\b(?!(?:EUR|GBP|USD)\d)(?=[A-Za-z-]{0,40}\d)[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*\b")
+PHONE = re.compile(r"\+\d(?: ?\d){5,18}|(?<![\w.,:/+-])0\d{2,4}(?:[ /-]\d{2,8}){1,4}(?![\w:/]|[.,]\d)")
+NAME = re.compile(r"(?<=[\w,>&%] )[\"'“‘]?(?!(?:I|EUR|GBP|USD|OK)\b)(?P<name>[A-ZÀ-ÖØ-Þ]\w*)")
+"""A word with a capital letter that begins no sentence."""
+ODD_CASE = str.maketrans("İıſ", "Iis")
+"""Letters that patterns without regard to case match as "i" and "s", although their lower case is another letter."""
+CAPITAL_NOUNS = frozenset({"de"})
+"""Languages that write every noun with a capital letter."""
+
+
+def facts(text: str, language: str = "en") -> list[Fact]:
+    """Every fact of a text in this language."""
+    found: list[Fact] = []
+    rest = text.translate(ODD_CASE)
+    spoken = [partial(read, language=language) for read in (amounts, names)]
+    for read in (addresses, phones, dates, times_of_day, codes, spoken[0], weekdays, spoken[1]):
+        new = list(read(rest))
+        found += new
+        rest = without(rest, new)
+    return found
+
+
+def addresses(text: str) -> Iterator[Fact]:
+    """E-mail addresses and web addresses; each implies its host."""
+    for match in ADDRESS.finditer(text):
+        value = re.sub(r"^(?:https?://)?(?:www\.)?", "", match[0].lower()).rstrip("/")
+        yield Fact("address", value, "", match[0], match.start())
+        yield Fact("address", value.partition("@")[2] or value.partition("/")[0], "", match[0], match.start(), False)
+
+
+def phones(text: str) -> Iterator[Fact]:
+    """Telephone numbers, with their country code or a leading zero."""
+    for match in PHONE.finditer(text):
+        yield Fact("number", re.sub("[ /-]", "", match[0]), "phone", match[0], match.start())
+
+
+def codes(text: str) -> Iterator[Fact]:
+    """Model numbers, error codes, order numbers: letters with digits; hyphens and case do not count."""
+    for match in CODE.finditer(text):
+        yield Fact("code", match[0].replace("-", "").upper(), "", match[0], match.start())
+
+
+def names(text: str, language: str) -> Iterator[Fact]:
+    """Capitalised words, except in a language that writes every noun so."""
+    for match in NAME.finditer(text) if language not in CAPITAL_NOUNS else ():
+        if not is_function_word(match["name"]):
+            yield Fact("name", stem(match["name"]), "", match["name"], match.start("name"))

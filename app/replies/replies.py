@@ -1,0 +1,220 @@
+"""What the desk says and understands without documents, in each language: one file of `texts` a language.
+
+For another language, write its file with the same keys; the tests compare it with the English one.
+
+How customers reach people: the contacts of the settings as lines of text, and as links for the page.
+
+Small talk, and messages too vague to search for: told from a few phrases per language, without search and model.
+
+A message is small talk only if all of its words are known: phrases of `hears`, and the words that may stand around
+them. One other word ("hello, how do I return a lamp?") makes it a question. A slip of the keyboard is forgiven in
+longer words. Not covered: what is answered (`answers`), small talk in other languages than those of `texts`.
+
+What the desk says in its own words, in the customer's language. Not covered: when (`app.answering.prepare`).
+"""
+
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from rapidfuzz.distance import OSA
+
+from app.domain.answers import BETWEEN
+from app.domain.settings import Settings
+from retrieval.text.terms import CHINESE_JAPANESE
+
+FALLBACK = "en"
+"""The language for those that have no file."""
+_FOLDER = Path(__file__).parent / "texts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """A language. says: texts by name. hears: what customers write, by kind (`app.replies.replies`). around: words
+    that may stand beside, by kind; those under "any" beside every kind.
+    """
+
+    says: Mapping[str, str]
+    hears: Mapping[str, Sequence[str]]
+    around: Mapping[str, Sequence[str]]
+
+
+@cache
+def all_texts() -> Mapping[str, Texts]:
+    """Every language that there is, by its code."""
+    return {file.stem: Texts(**tomllib.loads(file.read_text("utf-8"))) for file in sorted(_FOLDER.glob("*.toml"))}
+
+
+def texts_in(language: str) -> Texts:
+    """The texts of a language, or the English ones."""
+    return all_texts().get(language, all_texts()[FALLBACK])
+
+
+CONTACTS = ("email", "phone", "url", "hours")
+"""In the order shown; each is the setting contact_NAME."""
+
+
+def contact_lines(settings: Settings, texts: Texts) -> str:
+    """The contacts that are set, each as an item of a list; empty if none is."""
+    given = {name: getattr(settings, f"contact_{name}") for name in CONTACTS}
+    return "\n".join(f"- {texts.says[name]}: {value}" for name, value in given.items() if value is not None)
+
+
+def contact_links(settings: Settings) -> Mapping[str, str]:
+    """Addresses by the text they stand for: http, https, mailto or tel."""
+    links = {}
+    if settings.contact_email is not None:
+        links[settings.contact_email] = f"mailto:{settings.contact_email}"
+    if settings.contact_phone is not None:
+        links[settings.contact_phone] = "tel:" + re.sub(r"[^\d+]", "", settings.contact_phone)
+    if settings.contact_url is not None:
+        links[settings.contact_url] = settings.contact_url
+    return links
+
+
+Kind = Literal["human", "identity", "wellbeing", "goodbye", "thanks", "greeting", "chat", "vague"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""If a message is of several kinds, it counts as the first."""
+MOST_WORDS = 24
+"""Longer messages are questions."""
+SLIPS_FROM = 5
+"""Letters of the shortest word in which a slip is forgiven: "cook" is not "cool"."""
+_APOSTROPHES = re.compile("['’`´]")
+_WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W_{CHINESE_JAPANESE}]+")
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """A message that needs no document. language: that of its phrases."""
+
+    kind: Kind
+    language: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Vocabulary:
+    """A language's phrases as words. words: all of them. longest: words of the longest phrase."""
+
+    hears: Mapping[Kind, frozenset[Words]]
+    around: Mapping[str, frozenset[Words]]
+    words: frozenset[str]
+    longest: int
+
+
+def heard(message: str, language: str) -> Heard | None:
+    """What kind of small talk a message is, or None for a question. language: the one it seems to be in, which is tried
+    first; slips of the keyboard are forgiven in that one and in English.
+    """
+    words = _words(message)
+    if len(words) > MOST_WORDS:
+        return None
+    if not words:  # "?" and the like
+        return Heard(kind="vague", language=language)
+    likely_first = sorted(all_texts(), key=lambda code: (code != language, code != FALLBACK))
+    for code in likely_first:
+        if kind := _kind(words, _vocabulary(code)):
+            return Heard(kind=kind, language=code)
+    for code in likely_first:
+        if code in (language, FALLBACK):
+            known = _vocabulary(code)
+            if kind := _kind(tuple(_corrected(word, known.words) for word in words), known):
+                return Heard(kind=kind, language=code)
+    return None
+
+
+def _kind(words: Words, known: _Vocabulary) -> Kind | None:
+    """The first kind whose phrases, with those of small talk before it in a message, cover all words."""
+    return next((kind for kind in KINDS if kind in _covering(words, known, kind)), None)
+
+
+def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
+    """The kinds of the phrases in the division of all words into the fewest phrases, if those around `kind` may stand
+    between them; none if there is no such division.
+    """
+    around = known.around["any"] | known.around.get(kind, frozenset())
+    best: dict[int, tuple[int, set[Kind]]] = {0: (0, set())}  # by words covered: phrases, and their kinds
+    for at in range(len(words)):
+        if at not in best:
+            continue
+        phrases, found = best[at]
+        for end in range(at + 1, min(len(words), at + known.longest) + 1):
+            phrase = words[at:end]
+            of_kind = {one for one in KINDS if phrase in known.hears[one] and (one == kind or one != "vague")}
+            if (of_kind or phrase in around) and (end not in best or phrases + 1 < best[end][0]):
+                best[end] = phrases + 1, found | of_kind
+    return best[len(words)][1] if len(words) in best else set()
+
+
+def _corrected(word: str, known: frozenset[str]) -> str:
+    """The known word that a word with one slip (of nine letters and more, two) most likely is, or the word."""
+    if word in known:
+        return word
+    slips = 1 if len(word) < 9 else 2
+    longer = (other for other in known if len(other) >= SLIPS_FROM and other[0] == word[0])
+    close = [(OSA.distance(word, other, score_cutoff=slips), other) for other in longer]
+    distance, nearest = min(close, default=(slips + 1, word))
+    return nearest if distance <= slips else word
+
+
+@cache
+def _vocabulary(language: str) -> _Vocabulary:
+    texts = all_texts()[language]
+    hears = {kind: _phrases(texts.hears[kind]) for kind in KINDS}
+    around = {kind: _phrases(phrases) for kind, phrases in texts.around.items()}
+    phrases = frozenset[Words]().union(*hears.values(), *around.values())
+    return _Vocabulary(
+        hears=hears,
+        around=around,
+        words=frozenset(word for phrase in phrases for word in phrase),
+        longest=max(map(len, phrases)),
+    )
+
+
+def _phrases(texts: Sequence[str]) -> frozenset[Words]:
+    return frozenset(map(_words, texts))
+
+
+def _words(text: str) -> Words:
+    """Words without case, accents and apostrophes; a Chinese character is a word."""
+    return tuple(_WORD.findall(_APOSTROPHES.sub("", "".join(_plain(text)))))
+
+
+def _plain(text: str) -> Iterator[str]:
+    decomposed = unicodedata.normalize("NFKD", text.casefold())
+    return (character for character in decomposed if not unicodedata.combining(character))
+
+
+def nothing_text(settings: Settings, language: str) -> str:
+    """That the documents do not answer, and whom to ask instead. The setting `refusal_text` takes its place in every
+    language, if it is set.
+    """
+    texts = texts_in(language)
+    contacts = contact_lines(settings, texts)
+    if "refusal_text" in settings.model_fields_set:
+        return settings.refusal_text + (BETWEEN + contacts if contacts else "")
+    return _with_contacts(texts.says["nothing"], contacts, language)
+
+
+def human_text(settings: Settings, language: str, page: str = "") -> str:
+    """The reply to a request for a person. page: what the documents say about it, in place of the contacts."""
+    texts = texts_in(language)
+    if page:
+        return texts.says["human"] + BETWEEN + page
+    return _with_contacts(texts.says["human"], contact_lines(settings, texts), language)
+
+
+def vague_text(topics: Sequence[str], language: str) -> str:
+    """The question back to a message that is too vague, with what the documents are about."""
+    return texts_in(language).says["vague"].format(topics=", ".join(topics))
+
+
+def _with_contacts(text: str, contacts: str, language: str) -> str:
+    says = texts_in(language).says
+    space = "" if language == "zh" else " "
+    return f"{text}{space}{says['contact']}{BETWEEN}{contacts}" if contacts else f"{text}{space}{says['no_contact']}"

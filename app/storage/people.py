@@ -1,0 +1,264 @@
+"""Accounts of those who look after the desk, in the database.
+
+A new password, a new role and the removal of an account end its sign-ins in the same transaction. The desk always has
+an admin: the last one can be neither removed nor made an agent.
+
+Not covered: hashing passwords (`app.access.identity`), who is signed in (`sessions`).
+
+API keys in the database. Of a key only its hash is stored.
+
+Not covered: making keys, and what a key may do (`app.access.identity`).
+
+Who is signed in: sessions of accounts in the database, so that they outlive a restart.
+
+A browser holds a random token; the database holds only its hash. `accounts` ends sessions where an account changes.
+
+Who did what, and when, of those who look after the desk. Entries are only added; the oldest go after a year.
+
+No entry holds a customer's words, a password or a key. Not covered: what customers and programs ask (`history`).
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app.domain.callers import Role
+from app.domain.errors import DeskError
+from app.storage.database import Database
+from app.storage.tables import AccountRow, ApiKeyRow, AuditRow, SessionRow
+
+ADMIN = "admin"
+"""The account that the first start makes."""
+_NAME = re.compile(r"[\w.@-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """Somebody who can sign in. password_hash: as argon2 writes it."""
+
+    id: int
+    name: str
+    role: Role
+    password_hash: str
+    created: datetime
+
+
+class Accounts:
+    """Reads and changes accounts. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> list[Account]:
+        """Every account, by name."""
+        rows = self._database.values(select(AccountRow))
+        return sorted((row.to(Account) for row in rows), key=attrgetter("name"))
+
+    def named(self, name: str) -> Account | None:
+        """The account of this name, if there is one."""
+        rows: Sequence[AccountRow] = self._database.values(select(AccountRow).where(AccountRow.name == name))
+        return rows[0].to(Account) if rows else None
+
+    def add(self, name: str, role: Role, password_hash: str) -> None:
+        """A new account. Raises DeskError for a bad name or role, and if the name is taken."""
+        if not _NAME.fullmatch(name):
+            raise DeskError(f"{name!r} is no name: use 1 to 80 letters, digits and . _ @ -", code="bad-name")
+        if role not in ("agent", "admin"):
+            raise DeskError(f"{role!r} is no role: it is agent or admin", code="bad-role")
+        with self._database.write() as session:
+            if session.scalar(select(AccountRow.id).where(AccountRow.name == name)) is not None:
+                raise DeskError(f"there is an account {name!r} already: choose another name", code="account-exists")
+            session.add(AccountRow(name=name, role=role, password_hash=password_hash, created=datetime.now(UTC)))
+
+    def set_password(self, name: str, password_hash: str) -> None:
+        """Change a password; ends the account's sign-ins. Raises DeskError if there is no such account."""
+        with self._database.write() as session:
+            row = _named(session, name)
+            row.password_hash = password_hash
+            session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
+
+    def set_role(self, name: str, role: Role) -> None:
+        """Change a role; ends the account's sign-ins. Raises DeskError for the last admin."""
+        with self._database.write() as session:
+            row = _named(session, name)
+            if role != "admin":
+                _check_not_last_admin(session, row)
+            row.role = role
+            session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
+
+    def remove(self, name: str) -> None:
+        """Remove an account and its sign-ins. Raises DeskError for the last admin."""
+        with self._database.write() as session:
+            row = _named(session, name)
+            _check_not_last_admin(session, row)
+            session.delete(row)
+
+
+def _named(session: Session, name: str) -> AccountRow:
+    row = session.scalar(select(AccountRow).where(AccountRow.name == name))
+    if row is None:
+        raise DeskError(f"there is no account {name!r}", code="account-unknown")
+    return row
+
+
+def _check_not_last_admin(session: Session, row: AccountRow) -> None:
+    admins = session.scalar(select(func.count()).select_from(AccountRow).where(AccountRow.role == "admin"))
+    if row.role == "admin" and admins == 1:
+        raise DeskError(f"{row.name!r} is the last admin: make another account an admin first", code="last-admin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key as stored. id: names its owner (`k-<id>`). shown: how it begins, to recognise it. per_minute: how many
+    requests that cost something it may send in a minute. revoked: None while it works.
+    """
+
+    id: str
+    name: str
+    shown: str
+    scopes: frozenset[str]
+    per_minute: int
+    created: datetime
+    last_used: datetime | None = None
+    revoked: datetime | None = None
+
+
+class ApiKeyTable:
+    """Reads and writes keys. Safe to use from any thread; every method is one transaction and may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, key: ApiKey, token_hash: str) -> None:
+        """Store a new key. Raises DeskError if one of its name is in use."""
+        row = ApiKeyRow(
+            id=key.id,
+            name=key.name,
+            token_hash=token_hash,
+            shown=key.shown,
+            scopes=" ".join(sorted(key.scopes)),
+            per_minute=key.per_minute,
+            created=key.created,
+        )
+        try:
+            with self._database.write() as session:
+                session.add(row)
+        except IntegrityError:
+            raise DeskError(
+                f"there is a key {key.name!r} already: revoke it first, or choose another name", code="key-exists"
+            ) from None
+
+    def find(self, token_hash: str) -> ApiKey | None:
+        """The key of this hash, unless it was revoked."""
+        rows = self._database.values(
+            select(ApiKeyRow).where(ApiKeyRow.token_hash == token_hash, ApiKeyRow.revoked.is_(None))
+        )
+        return _key(rows[0]) if rows else None
+
+    def all(self) -> list[ApiKey]:
+        """Every key, also revoked ones, in the order in which they were made."""
+        return [_key(row) for row in self._database.values(select(ApiKeyRow).order_by(ApiKeyRow.created))]
+
+    def used(self, key_id: str, now: datetime) -> None:
+        """Remember that a key was used."""
+        with self._database.write() as session:
+            session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used=now))
+
+    def revoke(self, name: str, now: datetime) -> ApiKey:
+        """End the key of this name. Raises DeskError if none is in use."""
+        with self._database.write() as session:
+            in_use = select(ApiKeyRow).where(ApiKeyRow.name == name, ApiKeyRow.revoked.is_(None))
+            row = session.scalar(in_use)
+            if row is None:
+                raise DeskError(f"there is no key {name!r} in use: see `warmdesk keys list`", code="key-unknown")
+            row.revoked = now
+            return _key(row)
+
+
+def _key(row: ApiKeyRow) -> ApiKey:
+    return row.to(ApiKey, scopes=frozenset(row.scopes.split()))
+
+
+LIFETIME_S = 12 * 3600
+
+
+class Sessions:
+    """Starts, checks and ends sessions. Safe to use from any thread; every method may raise DeskError."""
+
+    def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._database, self._now = database, now
+
+    def start(self, account: Account) -> str:
+        """A new token, valid for LIFETIME_S seconds. Removes the sessions that have expired. Raises DeskError if the
+        account has changed since its password was checked.
+        """
+        token, now = secrets.token_urlsafe(32), self._now()
+        expires = now + timedelta(seconds=LIFETIME_S)
+        with self._database.write() as session:
+            row = session.get(AccountRow, account.id)
+            if row is None or row.to(Account) != account:
+                raise DeskError("this account was changed just now: sign in again", code="account-changed")
+            session.execute(delete(SessionRow).where(SessionRow.expires <= now))
+            session.add(SessionRow(token_hash=_hash(token), account_id=account.id, created=now, expires=expires))
+        return token
+
+    def account(self, token: str) -> Account | None:
+        """Who is signed in with this token; None if its session has ended or never was."""
+        of_token = (SessionRow.token_hash == _hash(token), SessionRow.expires > self._now())
+        query = select(AccountRow).join(SessionRow, SessionRow.account_id == AccountRow.id).where(*of_token)
+        rows = self._database.values(query)
+        return rows[0].to(Account) if rows else None
+
+    def end(self, token: str) -> None:
+        """Sign out; a token of no session is no error."""
+        with self._database.write() as session:
+            session.execute(delete(SessionRow).where(SessionRow.token_hash == _hash(token)))
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+KEPT = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One thing that was done. who: name of an account, or see `app.domain.callers`. action: a key of
+    `app.web.accounts.ACTIONS`. subject: what it was done to, such as a name of an account or a document.
+    """
+
+    id: int
+    created: datetime
+    who: str
+    action: str
+    subject: str
+
+
+class Audit:
+    """Adds and reads entries. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def record(self, who: str, action: str, subject: str = "") -> None:
+        """Add an entry, and remove those that are too old."""
+        now = datetime.now(UTC)
+        with self._database.write() as session:
+            session.execute(delete(AuditRow).where(AuditRow.created < now - KEPT))
+            session.add(AuditRow(created=now, who=who, action=action, subject=subject))
+
+    def latest(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
+        """The latest entries, latest first. before: only those that are older than the entry of this id."""
+        query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(AuditRow.id < before)
+        return [row.to(AuditEntry) for row in self._database.values(query)]

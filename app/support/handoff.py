@@ -1,0 +1,222 @@
+"""When a conversation goes to a person although nobody asked for one.
+
+A rule never fires twice for the same reason: after a hand-off only what came since counts, and nothing does until the
+customer has asked some more questions (the setting `handoff_pause`), so a conversation cannot go back and forth.
+
+The agents' side of a hand-off: who waits, what was said, taking, answering, giving back.
+
+A customer's side of a hand-off: asking for a person, writing to one, going back to the machine.
+
+What a conversation is with is one row of the database, changed by buttons, phrases and rules; nothing that a language
+model says has any part in it. Not covered: the agents' side (`queue`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from app.domain.answers import Handoff, HandoffReason, HandoffState, Turn
+from app.domain.callers import is_customer
+from app.domain.errors import DeskError
+from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT, check_length
+from app.domain.setting_values import is_open
+from app.domain.settings import Settings
+from app.privacy.redaction import redact
+from app.replies.replies import heard
+from app.storage.database import Database
+from app.storage.handoffs import HandoffOfSomebody, Handoffs, Judged
+from app.storage.history import History
+from retrieval.text.terms import language_of
+
+IN_A_ROW = 2
+"""As many answers in a row must be empty or hardly supported, and as many be judged bad."""
+LOW_SUPPORT = 0.5
+"""Answers with less support by the documents count as hardly supported."""
+
+
+def due(answers: Sequence[Judged], came_back: bool, pause: int) -> HandoffReason | None:
+    """Why a person should step in now, or None. answers: see `Handoffs.judged_since`. came_back: from a person."""
+    if came_back and len(answers) < pause:
+        return None
+    last = answers[-IN_A_ROW:]
+    if len(last) == IN_A_ROW and all(answer.outcome == "nothing" for answer in last):
+        return "refused"
+    if sum(answer.feedback == "down" for answer in answers) >= IN_A_ROW:
+        return "thumbs"
+    hardly = [answer for answer in last if answer.grounding is not None and answer.grounding < LOW_SUPPORT]
+    return "support" if len(hardly) == IN_A_ROW else None
+
+
+MAX_MESSAGE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCase:
+    """A hand-off with everything that was said in its conversation."""
+
+    of: HandoffOfSomebody
+    turns: list[Turn]
+
+
+class AgentQueue:
+    """For people who are signed in. Safe to use from any thread; every method may raise DeskError."""
+
+    def __init__(
+        self, database: Database, settings: Settings, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._handoffs = Handoffs(database, announced=settings.handoff_webhook is not None)
+        self._history, self._now = History(database), now
+
+    def rows(self) -> list[HandoffOfSomebody]:
+        """Who waits, who has an agent, who left an address. Whoever looks counts as somebody who is there."""
+        self._handoffs.watch(self._now())
+        return self._handoffs.queue()
+
+    def case(self, handoff_id: int, agent: str = "") -> OpenCase:
+        """A hand-off and its conversation. agent: who looks, unless it is an admin. Raises DeskError "handoff-closed"
+        for one that went back to the machine and was not this agent's: nobody handed them what is said there now.
+        """
+        self._handoffs.watch(self._now())
+        found = self._handoffs.named(handoff_id)
+        if agent and found.handoff.state == "closed" and found.handoff.agent != agent:
+            raise DeskError("this conversation went back to the machine", code="handoff-closed")
+        return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
+
+    def take(self, handoff_id: int, agent: str) -> None:
+        """The agent begins to answer, and the customer sees it."""
+        self._handoffs.take(handoff_id, agent, self._now())
+
+    def answer(self, handoff_id: int, agent: str, text: str) -> None:
+        """Write to the customer. Raises DeskError unless this agent has taken the conversation."""
+        check_length(text, LONGEST_TEXT, "message")
+        text, handoff = text.strip(), self._handoffs.named(handoff_id).handoff
+        if handoff.state != "taken" or handoff.agent != agent:
+            raise DeskError("take this conversation before you answer", code="not-taken")
+        if not 0 < len(text) <= MAX_MESSAGE:
+            raise DeskError(f"a message has 1 to {MAX_MESSAGE:,} characters", code="bad-message")
+        self._history.record_said(handoff.conversation_id, text, handoff_id, agent)
+
+    def close(self, handoff_id: int) -> None:
+        """Give the conversation back to the machine."""
+        self._handoffs.close(handoff_id, self._now())
+
+
+WATCHED_FOR = timedelta(minutes=2)
+"""A rule hands a conversation off only if an agent looked at the queue so recently: else nobody would come."""
+MAX_EMAIL = 254
+
+
+class HandingOff:
+    """What `app.desk.interface.Desk` offers of hand-offs. Safe to use from any thread; may raise DeskError."""
+
+    def __init__(
+        self,
+        database: Database,
+        history: History,
+        settings: Settings,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._handoffs = Handoffs(database, announced=settings.handoff_webhook is not None)
+        self._history, self._settings, self._now = history, settings, now
+
+    def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
+        """The last hand-off of a conversation, as its customer may see it."""
+        found = self._handoffs.latest(conversation_id, owner)
+        return None if found is None else self._shown(found)
+
+    def handoffs(self, owner: str) -> list[Handoff]:
+        """All hand-offs of an owner, as the customer may see them, the oldest first."""
+        return [self._shown(one) for one in self._handoffs.of_owner(owner)]
+
+    def hand_off(
+        self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
+    ) -> Handoff:
+        """Ask for a person. text: what the customer wrote with it; needed where there is no conversation yet. email:
+        where to answer; needed outside of office hours, when the machine goes on answering meanwhile. Raises DeskError.
+        """
+        if self._settings.handoff == "off":
+            raise DeskError("nobody steps in at this desk: the setting handoff is off", code="handoff-off")
+        text = self._checked(text, email)
+        state: HandoffState = "waiting" if self._is_open else "left"
+        owned = self._owned(conversation_id, owner)
+        if state == "left" and not email:
+            raise DeskError("nobody answers now: leave an e-mail address", code="outside-hours")
+        if owned is None:
+            most = self._settings.conversations_kept if is_customer(owner) else None
+            title = redact(email) if self._settings.redact else email
+            owned = self._history.start_conversation(text or title, owner, most)
+        handoff = self._handoffs.request(owned, owner, state, reason, email, self._now())
+        if text:
+            self._history.record_said(owned, text, handoff.id)
+        return self._shown(replace(handoff, messages=handoff.messages + bool(text)))
+
+    def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
+        """Give a message to a person, if the conversation is with one or the message asks for one; None: it is for the
+        machine. Raises DeskError.
+        """
+        check_length(text, self._settings.max_question_chars, "message")
+        current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
+        if current is not None and current.is_with_person:
+            self._history.record_said(current.conversation_id, self._checked(text), current.id)
+            return self._shown(replace(current, messages=current.messages + 1))
+        if self._settings.handoff == "off" or not self._is_open or not asks_for_person(text):
+            return None
+        return self.hand_off("keyword", owner=owner, conversation_id=conversation_id, text=text)
+
+    def hand_off_by_rule(self, conversation_id: str, owner: str) -> Handoff | None:
+        """Hand the conversation off if a rule says so and somebody is there; None if not."""
+        if self._settings.handoff != "rules" or not self._is_open:
+            return None
+        current, now = self._handoffs.latest(conversation_id, owner), self._now()
+        if current is not None and current.state != "closed":
+            return None
+        reason = due(*self._handoffs.judged_since(conversation_id), self._settings.handoff_pause)
+        if reason is None:
+            return None
+        watched = self._handoffs.watched()
+        if watched is None or now - watched > WATCHED_FOR:
+            return None
+        return self._shown(self._handoffs.request(conversation_id, owner, "waiting", reason, "", now))
+
+    def end_handoff(self, conversation_id: str, owner: str) -> None:
+        """The customer goes back to the machine; no error where there is no hand-off."""
+        found = self._handoffs.latest(conversation_id, owner)
+        if found is not None:
+            self._handoffs.close(found.id, self._now())
+
+    def check_with_machine(self, conversation_id: str | None, owner: str) -> None:
+        """Raises DeskError while a person answers this conversation."""
+        current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
+        if current is not None and current.is_with_person:
+            raise DeskError("a person answers this conversation: the machine keeps silent", code="with-person")
+
+    @property
+    def _is_open(self) -> bool:
+        return is_open(self._settings.office_hours, self._now())
+
+    def _shown(self, handoff: Handoff) -> Handoff:
+        return handoff if self._settings.show_agent_names else replace(handoff, agent="")
+
+    def _owned(self, conversation_id: str | None, owner: str) -> str | None:
+        """The id, if it is one of the owner's. Raises DeskError."""
+        if conversation_id is not None and not self._history.is_there(conversation_id, owner):
+            raise DeskError(f"there is no conversation {conversation_id!r}", code="no-such-conversation")
+        return conversation_id
+
+    def _checked(self, text: str, email: str = "") -> str:
+        """The text as it may be kept. Raises DeskError."""
+        check_length(text, self._settings.max_question_chars, "message")
+        check_length(email, LONGEST_LINE, "e-mail address")
+        name, at, domain = email.partition("@")
+        if email and not (
+            name and at and domain and len(email) <= MAX_EMAIL and email.isprintable() and " " not in email
+        ):
+            raise DeskError(f"{email[:80]!r} is no e-mail address", code="bad-email")
+        return redact(text) if self._settings.redact else text
+
+
+def asks_for_person(text: str) -> bool:
+    """Whether a message says nothing but that somebody wants to talk to a person."""
+    said = heard(text, language_of(text))
+    return said is not None and said.kind == "human"

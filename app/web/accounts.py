@@ -1,0 +1,223 @@
+"""Signing in and out of the admin area.
+
+Admins' pages of those who can sign in, and of the keys of programs. Plain forms; what is shown once is the answer to
+the form and is kept nowhere.
+
+Not covered: signing in (`login_routes`).
+
+The admins' page of who did what.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeAlias, cast
+
+from fastapi import FastAPI, Form, Query, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from app.access.addresses import address_of
+from app.access.identity import PER_MINUTE, SCOPES, Administration, caller_of, verified
+from app.access.limits import LoginRateLimiter
+from app.domain.callers import COMMAND_LINE, SCHEDULE, Caller, Role
+from app.domain.errors import DeskError
+from app.domain.lengths import Line
+from app.domain.words import translatable
+from app.storage.people import ADMIN, LIFETIME_S, Accounts, Audit, Sessions
+from app.storage.tables import LARGEST_NUMBER
+from app.web.admin_pages import admin_page, done, home_of
+from app.web.guard import ADMIN as ADMIN_COOKIE
+from app.web.guard import Site, come_again
+from app.web.rendering import admin_words, page_language, render
+
+
+def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
+    """The form, and what it and the button "Sign out" send."""
+    limiter = LoginRateLimiter()
+
+    def login_html(request: Request, problem: str = "", name: str = ADMIN, **values: object) -> str:
+        language = page_language(request.headers)
+        return render("login.html", language=language, problem=problem, name=name, **values)
+
+    @app.get("/admin/login")
+    def login_page(request: Request) -> HTMLResponse:
+        return HTMLResponse(login_html(request), headers={"cache-control": "no-store"})
+
+    @app.post("/admin/login")
+    def login(
+        request: Request, password: Annotated[Line, Form()] = "", name: Annotated[Line, Form()] = ADMIN
+    ) -> Response:
+        address = address_of(request)
+        # Counted before the slow check: many tries sent at once must not all pass.
+        if wait_s := limiter.attempt(address):
+            page = login_html(request, "wait", name, minutes=(wait_s + 59) // 60)
+            return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
+        try:
+            account = verified(accounts, name.strip(), password)
+        except DeskError as error:
+            if error.code != "sign-in-busy":
+                raise
+            return come_again(request)
+        if account is None:
+            # A name that no account has may be a password in the wrong field, or made up to be read in the log.
+            audit.record(name.strip() if accounts.named(name.strip()) else "", "sign-in-failed")
+            return HTMLResponse(login_html(request, "wrong", name), status_code=401)
+        limiter.succeeded(address)
+        audit.record(account.name, "sign-in")
+        response = RedirectResponse(home_of(Caller(name=account.name, role=account.role)), status_code=303)
+        ADMIN_COOKIE.give(response, sessions.start(account), LIFETIME_S, request, site)
+        return response
+
+    @app.post("/admin/logout")
+    def logout(request: Request) -> Response:
+        sessions.end(ADMIN_COOKIE.read(request, site))
+        response = RedirectResponse("/admin/login", status_code=303)
+        ADMIN_COOKIE.drop(response, request, site)
+        return response
+
+
+ACCOUNTS, KEYS = "/admin/accounts", "/admin/keys"
+Text = Annotated[Line, Form()]
+By: TypeAlias = Callable[[Request], Administration]
+"""Changes in the name of who sends a request."""
+
+
+def add_account_routes(app: FastAPI, by: By) -> None:
+    """The page of accounts, and what its forms send. Nobody can lock himself out: the own account is for others."""
+
+    def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
+        values = {"problem": admin_words(error) if error else "", "name": "", "password": "", **shown}
+        values["accounts"] = by(request).accounts.all()
+        return admin_page(request, "accounts.html", status=409 if error else 200, **values)
+
+    def for_others(request: Request, name: str) -> None:
+        if name == caller_of(request).name:
+            raise DeskError("another admin can change your account", code="own-account")
+
+    @app.get(ACCOUNTS)
+    def shown(request: Request) -> HTMLResponse:
+        return page(request)
+
+    @app.post(ACCOUNTS)
+    def add(request: Request, name: Text = "", role: Text = "agent") -> HTMLResponse:
+        name = name.strip()
+        try:
+            password = by(request).add_account(name, cast("Role", role))
+        except DeskError as error:
+            return page(request, error)
+        return page(request, name=name, password=password)
+
+    @app.post(ACCOUNTS + "/password")
+    def password(request: Request, name: Text) -> HTMLResponse:
+        try:
+            made = by(request).reset_password(name)
+        except DeskError as error:
+            return page(request, error)
+        return page(request, name=name, password=made)
+
+    @app.post(ACCOUNTS + "/role")
+    def role(request: Request, name: Text, role: Text) -> Response:
+        try:
+            for_others(request, name)
+            by(request).set_role(name, cast("Role", role))
+        except DeskError as error:
+            return page(request, error)
+        return done(ACCOUNTS, "role")
+
+    @app.post(ACCOUNTS + "/remove")
+    def remove(request: Request, name: Text) -> Response:
+        try:
+            for_others(request, name)
+            by(request).remove_account(name)
+        except DeskError as error:
+            return page(request, error)
+        return done(ACCOUNTS, "account-removed")
+
+
+def add_key_routes(app: FastAPI, by: By) -> None:
+    """The page of API keys, and what its forms send."""
+
+    def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
+        values = {"problem": admin_words(error) if error else "", "name": "", "key": "", **shown}
+        values |= {"keys": by(request).keys.all(), "scopes": SCOPES, "per_minute": PER_MINUTE}
+        return admin_page(request, "keys.html", status=409 if error else 200, **values)
+
+    @app.get(KEYS)
+    def shown(request: Request) -> HTMLResponse:
+        return page(request)
+
+    @app.post(KEYS)
+    def create(
+        request: Request,
+        name: Text = "",
+        scope: Annotated[list[Line] | None, Form()] = None,
+        per_minute: Annotated[int, Form()] = PER_MINUTE,
+    ) -> HTMLResponse:
+        try:
+            key = by(request).create_key(name, scope or (), per_minute)
+        except DeskError as error:
+            return page(request, error)
+        return page(request, name=name, key=key)
+
+    @app.post(KEYS + "/revoke")
+    def revoke(request: Request, name: Text) -> Response:
+        try:
+            by(request).revoke_key(name)
+        except DeskError as error:
+            return page(request, error)
+        return done(KEYS, "key-revoked")
+
+
+ACTIONS: Mapping[str, str] = {
+    "sign-in": translatable("signed in"),
+    "sign-in-failed": translatable("could not sign in: wrong name or password"),
+    "account-add": translatable("added the account"),
+    "account-role": translatable("changed the role of"),
+    "account-password": translatable("made a new password for"),
+    "account-remove": translatable("removed the account"),
+    "key-create": translatable("made the key"),
+    "key-revoke": translatable("revoked the key"),
+    "document-add": translatable("added the document"),
+    "document-ingest": translatable("took in documents from"),
+    "document-forget": translatable("forgot the document"),
+    "collection-forget": translatable("forgot the collection"),
+    "sync-save": translatable("set up the synchronised folder"),
+    "sync-remove": translatable("ended the synchronised folder"),
+    "sync": translatable("synchronised the folder"),
+    "visitor-erase": translatable("removed everything of a customer"),
+    "backup": translatable("made the backup"),
+    "faq-add": translatable("wrote the FAQ number"),
+    "faq-change": translatable("changed the FAQ number"),
+    "faq-delete": translatable("deleted the FAQ number"),
+    "settings": translatable("changed the settings"),
+    "handoff-take": translatable("took over the conversation number"),
+    "handoff-answer": translatable("answered in the conversation number"),
+    "handoff-close": translatable("gave back the conversation number"),
+    "module-warm": translatable("made ready the passage"),
+    "module-evict": translatable("took out of memory the passage"),
+    "module-keep": translatable("kept the passage"),
+    "module-release": translatable("no longer kept the passage"),
+    "module-verify": translatable("verified the passage"),
+}
+"""What was done, in words; an action that is not here is shown as it is called."""
+WHO: Mapping[str, str] = {
+    COMMAND_LINE: translatable("command line"),
+    SCHEDULE: translatable("the schedule"),
+    "": translatable("somebody"),
+}
+"""Who did it, where that is no name. "": whoever tried to sign in under a name that no account has."""
+SHOWN = 100
+
+
+def add_audit_page(app: FastAPI, audit: Audit) -> None:
+    """The page."""
+
+    @app.get("/admin/audit")
+    def page(request: Request, before: Annotated[int | None, Query(le=LARGEST_NUMBER)] = None) -> HTMLResponse:
+        entries = audit.latest(SHOWN + 1, before)
+        values: dict[str, Any] = {
+            "entries": entries[:SHOWN],
+            "has_more": len(entries) > SHOWN,
+            "actions": ACTIONS,
+            "who": WHO,
+        }
+        return admin_page(request, "audit.html", now=datetime.now(UTC), **values)

@@ -1,0 +1,289 @@
+"""The frame of all admin pages: their list, which of them somebody sees, and the answer to a request for one.
+
+A page is one line of PAGES. Whether there is such a page, and who may open it, is in `access_rules` alone.
+
+The admin's page of encoded passages: search, sort, and what can be done with one of them. Works without script.
+
+What programs can call, for admins: the OpenAPI document, and a page made of it. No viewer from elsewhere is loaded.
+What is tried out there is sent with a key that the reader types, never with the reader's sign-in, whose cookie is sent
+to /admin only: no other page can make a browser call /v1 in an admin's name.
+
+Not covered: the routes themselves (`app.api`).
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import FastAPI, Form, Request
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+
+from app.access.identity import caller_of
+from app.desk.interface import Desk
+from app.domain.answers import ModuleRow
+from app.domain.callers import Caller
+from app.domain.errors import DeskError
+from app.domain.lengths import Id, Line
+from app.domain.statistics import Verified
+from app.domain.words import translatable
+from app.storage.people import Audit
+from app.web.access_rules import find_rule
+from app.web.rendering import admin_words, page_language, render
+
+PAGES = (
+    ("/admin/", translatable("Dashboard")),
+    ("/admin/queue", translatable("Queue")),
+    ("/admin/quality", translatable("Quality")),
+    ("/admin/faq", translatable("FAQ")),
+    ("/admin/conversations", translatable("Conversations")),
+    ("/admin/search", translatable("Test search")),
+    ("/admin/documents", translatable("Documents")),
+    ("/admin/modules", translatable("Passages read")),
+    ("/admin/settings", translatable("Settings")),
+    ("/admin/accounts", translatable("Accounts")),
+    ("/admin/keys", translatable("Keys")),
+    ("/admin/audit", translatable("Audit log")),
+    ("/admin/api", translatable("API")),
+)
+"""Path and name of every page, in the order of the navigation."""
+DONE = {
+    "warm": translatable("The passage is ready in memory."),
+    "evict": translatable("The passage was taken out of memory."),
+    "keep": translatable("The passage is kept: it is dropped only when nothing else can be."),
+    "release": translatable("The passage is dropped like any other when room is needed."),
+    "sound": translatable("Verified: computed anew, the stored numbers are the same but for rounding."),
+    "differs": translatable(
+        "The stored numbers are not those that the model computes: forget the document and add it again."
+    ),
+    "unreadable": translatable(
+        "The stored copy could not be read and was removed: the passage is read again when needed."
+    ),
+    "account-removed": translatable("The account was removed, and its sign-ins ended."),
+    "role": translatable("The role was changed, and the account's sign-ins ended."),
+    "key-revoked": translatable("The key no longer works."),
+    "settings": translatable("Saved. It counts from the next start of the desk on."),
+}
+"""What a page says after something was done, by the `did` of its address."""
+NO_STORE = {"cache-control": "no-store"}
+
+
+@dataclass(frozen=True, slots=True)
+class AdminLink:
+    """A page that somebody may open. words: English, translated where it is shown."""
+
+    path: str
+    words: str
+
+
+def links_for(caller: Caller) -> list[AdminLink]:
+    """The pages that somebody may open."""
+    rules = ((path, words, find_rule(path, "GET")) for path, words in PAGES)
+    return [AdminLink(path, words) for path, words, rule in rules if rule is not None and rule.allows(caller)]
+
+
+def home_of(caller: Caller) -> str:
+    """Where somebody begins who signed in."""
+    links = links_for(caller)
+    return links[0].path if links else "/admin/"
+
+
+def admin_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+    """A page in the frame: a template that extends `admin_page.html`, in the reader's language."""
+    caller = caller_of(request)
+    did = DONE.get(request.query_params.get("did", "")) if request.method == "GET" else None
+    path = request.url.path
+    here = next((page for page, _ in PAGES if path == page or path.startswith(f"{page}/")), path)
+    frame = {"links": links_for(caller), "here": here, "caller": caller, "did": did}
+    html = render(template, language=page_language(request.headers), **frame, **values)
+    return HTMLResponse(html, status, headers=NO_STORE)
+
+
+def done(path: str, did: str, **query: str) -> RedirectResponse:
+    """Back to a page, which then says what was done: a key of DONE."""
+    return RedirectResponse(f"{path}?{urlencode({**query, 'did': did})}", 303)
+
+
+PAGE = "/admin/modules"
+SHOWN = 50
+_NEVER = datetime.min.replace(tzinfo=UTC)
+_ORDER: Mapping[str, Callable[[ModuleRow], tuple[object, ...]]] = {
+    "document": lambda row: (row.document, row.passage),
+    "tokens": lambda row: (-row.tokens,),
+    "size": lambda row: (-row.num_bytes,),
+    "tier": lambda row: (row.tier,),
+    "uses": lambda row: (-row.hits,),
+    "missed": lambda row: (-row.misses,),
+    "saved": lambda row: (-row.saved,),
+    "used": lambda row: (-(row.last_used or _NEVER).timestamp(),),
+}
+COLUMNS = (
+    *(("document", translatable("Document")), ("tokens", translatable("Tokens")), ("size", translatable("Size"))),
+    *(("tier", translatable("Kept in")), ("uses", translatable("Uses")), ("missed", translatable("Missed"))),
+    *(("saved", translatable("Tokens saved")), ("used", translatable("Last use"))),
+)
+"""What the table can be sorted by, and the heading."""
+ACTIONS: Mapping[str, Callable[[Desk, str], str | None]] = {
+    "warm": lambda desk, key: desk.warm_module(key),
+    "evict": lambda desk, key: desk.evict_module(key),
+    "keep": lambda desk, key: desk.keep_module(key, is_kept=True),
+    "release": lambda desk, key: desk.keep_module(key, is_kept=False),
+    "verify": lambda desk, key: _outcome(desk.verify_module(key)),
+}
+"""What can be done with a module. Each gives what the page then says (`admin_frame.DONE`), if not the action's own."""
+
+
+def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
+    """The page, and what its buttons send."""
+
+    def shown(request: Request, query: str, sort: str, page: int, error: DeskError | None = None) -> HTMLResponse:
+        order = sort if sort in _ORDER else "saved"
+        overview = desk.overview()
+        rows = found(() if overview.is_elsewhere else overview.modules, query, order)
+        last = max(1, -(-len(rows) // SHOWN))
+        page = min(max(page, 1), last)
+        values = {"query": query, "sort": order, "page": page, "last": last, "columns": COLUMNS, "number": len(rows)}
+        values["problem"] = admin_words(error) if error else ""
+        values["is_elsewhere"] = overview.is_elsewhere
+        some = rows[(page - 1) * SHOWN : page * SHOWN]
+        status = 200 if error is None else 409
+        return admin_page(request, "modules.html", status=status, modules=some, now=datetime.now(UTC), **values)
+
+    @app.get(PAGE)
+    def modules(request: Request, q: Line = "", sort: Id = "saved", page: int = 1) -> HTMLResponse:
+        return shown(request, q, sort, page)
+
+    @app.get(f"{PAGE}/memory")
+    def memory(request: Request) -> HTMLResponse:
+        return admin_page(request, "memory.html", plan=desk.memory_plan(), is_elsewhere=desk.overview().is_elsewhere)
+
+    def accept(action: str) -> None:
+        @app.post(f"{PAGE}/{action}")
+        def act(
+            request: Request,
+            key: Annotated[Line, Form()],
+            q: Annotated[Line, Form()] = "",
+            sort: Annotated[Id, Form()] = "saved",
+            page: Annotated[int, Form()] = 1,
+        ) -> Response:
+            try:
+                did = ACTIONS[action](desk, key) or action
+            except DeskError as error:
+                return shown(request, q, sort, page, error)
+            row = next((row for row in desk.overview().modules if row.id == key), None)
+            audit.record(caller_of(request).name, f"module-{action}", f"{row.document} {row.passage}" if row else key)
+            return done(PAGE, did, q=q, sort=sort, page=str(page))
+
+    for action in ACTIONS:
+        accept(action)
+
+
+def _outcome(verified: Verified) -> str:
+    return "unreadable" if verified.largest_difference is None else "sound" if verified.is_sound else "differs"
+
+
+def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[ModuleRow]:
+    """The modules whose document or passage has each word of a query, in an order of `_ORDER`."""
+    words = query.casefold().split()
+    rows = [row for row in modules if all(word in f"{row.document} {row.passage}".casefold() for word in words)]
+    return sorted(rows, key=lambda row: (*_ORDER[order](row), row.document, row.passage))
+
+
+FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
+"""How the paths begin that are described."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A parameter or a field of a body. kind: its type, in words."""
+
+    name: str
+    kind: str
+    required: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one path, with what it takes. is_json: whether its body is JSON, and no form with a file."""
+
+    method: str
+    path: str
+    words: str
+    parameters: tuple[Field, ...] = ()
+    body: tuple[Field, ...] = field(default=())
+    is_json: bool = False
+
+    @property
+    def draft(self) -> str:
+        """A body to be filled in, with what is required."""
+        return json.dumps({one.name: [] if one.kind.startswith("list") else "" for one in self.body if one.required})
+
+
+def add_api_page(app: FastAPI, public_url: str | None) -> None:
+    """The page and its document; the guard shows them to admins only. public_url: where the desk is reached, if that
+    is not what the request says.
+    """
+
+    @app.get("/admin/openapi.json")
+    def document() -> JSONResponse:
+        return JSONResponse(describe(app), headers=NO_STORE)
+
+    @app.get("/admin/api")
+    def page(request: Request) -> HTMLResponse:
+        described, base = list(operations(describe(app))), public_url or str(request.base_url)
+        return admin_page(request, "api.html", operations=described, base=base.rstrip("/"))
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of what programs can call."""
+    found = get_openapi(title=app.title, version="1", routes=app.routes)
+    found["paths"] = {path: one for path, one in found["paths"].items() if path.startswith(FOR_PROGRAMS)}
+    schemes = {"key": {"type": "http", "scheme": "bearer", "description": "An API key: warmdesk keys create NAME"}}
+    found.setdefault("components", {})["securitySchemes"] = schemes
+    found["security"] = [{"key": []}]
+    return found
+
+
+def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
+    """What a document describes, in its order."""
+    for path, methods in document["paths"].items():
+        for method, one in methods.items():
+            yield Operation(
+                method=method.upper(),
+                path=path,
+                words=" ".join(one.get("description", "").split()),
+                parameters=tuple(
+                    Field(row["name"], kind_of(row["schema"]), row.get("required", False), row.get("description", ""))
+                    for row in one.get("parameters", ())
+                ),
+                body=tuple(_body(one, document)),
+                is_json="application/json" in one.get("requestBody", {}).get("content", {}),
+            )
+
+
+def _body(operation: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Field]:
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
+        required = schema.get("required", ())
+        for name, row in schema["properties"].items():
+            yield Field(name, kind_of(row), name in required, row.get("description", ""))
+
+
+def kind_of(schema: Mapping[str, Any]) -> str:
+    """The type of a value, in words."""
+    if "anyOf" in schema:
+        kinds = dict.fromkeys(kind_of(one) for one in schema["anyOf"] if one.get("type") != "null")
+        return " or ".join(kinds)
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "enum" in schema or "const" in schema:
+        return ", ".join(map(repr, schema.get("enum", [schema.get("const")])))
+    if schema.get("type") == "array":
+        return f"list of {kind_of(schema['items'])}"
+    return (
+        "file" if "contentMediaType" in schema or schema.get("format") == "binary" else str(schema.get("type", "any"))
+    )

@@ -1,0 +1,161 @@
+"""The most bytes a request's body may have, counted while it is read: a body in chunks does not say its length.
+
+Put around the whole application. Not covered: how fast a body comes.
+
+What a desk answers before it is open: that it is alive, what is missing yet, and a page that loads itself again.
+
+The application needs the models, which take a while; the server listens from the first second and gets the application
+when it is there. Not covered: loading (`serve`).
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.desk.repeating import in_own_thread
+from app.web.rendering import page_language, render
+
+
+class BodyLimit:
+    """Answers requests with more than they may have. most: bytes, by path. refused: the answer."""
+
+    def __init__(self, app: ASGIApp, *, most: Callable[[str], int], refused: Callable[[Request], Response]) -> None:
+        self._app, self._most, self._refused = app, most, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most = self._most(scope["path"])
+        declared = Headers(scope=scope).get("content-length", "0")
+        refused = self._refused(Request(scope))
+        refused.headers["connection"] = "close"  # the rest of the body is not read
+        if not (declared.isascii() and declared.isdigit() and int(declared) <= most):
+            await refused(scope, receive, send)
+            return
+        taken, too_large, started = 0, False, False
+
+        async def counted() -> Message:
+            nonlocal taken, too_large
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > most:
+                too_large = True
+                raise ClientDisconnect  # whatever the application makes of it is not sent
+            return message
+
+        async def sent(message: Message) -> None:
+            nonlocal started
+            if not too_large or started:
+                started = True
+                await send(message)
+
+        try:
+            await self._app(scope, counted, sent)
+        except Exception:
+            if not too_large:
+                raise
+        if too_large and not started:
+            await refused(scope, receive, send)
+
+
+ALIVE, READY = "/healthz", "/readyz"
+_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "retry-after": "2",
+    "x-content-type-options": "nosniff",
+}
+
+
+class ReadyAnswer:
+    """Answers /readyz. All who ask at the same time get the same look, which has a thread of its own: those that the
+    other routes share may all be held. For one event loop.
+    """
+
+    def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
+        """missing: see `Desk.missing`."""
+        self._missing = missing
+        self._look: Future[Sequence[str]] | None = None
+
+    async def answer(self, besides: Sequence[str] = (), awaited: str = "") -> Response:
+        """200, or 503 with what is missing, and what the desk waits for to have it. besides: is missing, too."""
+        if self._look is None or self._look.done():
+            self._look = in_own_thread(self._missing)
+        if missing := [*await asyncio.wrap_future(self._look)] or [*besides]:
+            waiting = {"waiting_for": awaited} if awaited else {}
+            return JSONResponse({"status": "not ready", "missing": missing, **waiting}, 503)
+        return JSONResponse({"status": "ready"})
+
+
+class Opening:
+    """An ASGI application that stands in for another one until `open` is called."""
+
+    def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
+        """missing: see `Desk.missing`. awaited: see `Parts.awaited`."""
+        self._readiness, self._awaited = ReadyAnswer(missing), awaited
+        self._progress = 0, 0
+        self._app: FastAPI | None = None
+        self._listening = threading.Event()
+
+    def report(self, stage: str, done: int, total: int) -> None:
+        """Progress to be shown (`app.domain.progress`)."""
+        self._progress = done, total
+
+    def open(self, app: FastAPI) -> None:
+        """Hand over to the application, when its own start-up has ended. From any thread but the server's."""
+        self._listening.wait()
+        asyncio.run_coroutine_threadsafe(self._start(app), self._loop).result()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif self._app is not None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await (await self._answer(Request(scope)))(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.scope["path"]
+        if path == ALIVE:
+            return JSONResponse({"status": "ok"})
+        if path == READY:
+            return await self._readiness.answer(["pages"], self._awaited())
+        done, total = self._progress
+        html = render("starting.html", language=page_language(request.headers), done=done, total=total)
+        return HTMLResponse(html, 503, _HEADERS)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the server's start to its end."""
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        self._living: asyncio.Task[None] | None = None
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        self._listening.set()
+        await receive()
+        self._ending.set()
+        if self._living is not None:
+            await self._living
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self, app: FastAPI) -> None:
+        started: asyncio.Future[None] = self._loop.create_future()
+
+        async def live() -> None:  # what an application starts must end in the same task
+            async with app.router.lifespan_context(app):
+                self._app = app
+                started.set_result(None)
+                await self._ending.wait()
+
+        living = asyncio.create_task(live())
+        await asyncio.wait({living, started}, return_when=asyncio.FIRST_COMPLETED)
+        if not started.done():
+            await living  # raises what went wrong
+        self._living = living

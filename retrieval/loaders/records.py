@@ -1,0 +1,204 @@
+"""Tables as text: values separated by commas, semicolons, tabs or another usual character.
+
+The delimiter is the one that splits the first rows into as many cells as the header has. csv.Sniffer and clevercsv take
+commas inside answers for the delimiter. Every cell is text; nothing is computed.
+
+Spreadsheets: Excel (.xlsx, .xls) and OpenDocument (.ods); each sheet is a section.
+
+Reads values as last computed, also hidden ones; no formulas, formats, comments or charts. A damaged file can make the
+parser ask for too much memory, which ends the process: see `retrieval.reading`.
+
+JSON Lines (.jsonl, .ndjson) and JSON lists (.json) of records: questions with answers, or texts.
+
+A text record has its text under one of a few usual names, and perhaps a title. Other JSON is refused: nothing tells
+which of its values people are meant to read.
+"""
+
+import contextlib
+import csv
+import datetime
+import io
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
+
+from retrieval.documents.document import Block, Contents
+from retrieval.errors import UnreadableDocument
+from retrieval.parsing.decoding import check_container, decode, parsing
+from retrieval.parsing.rows import faq_blocks, table_blocks
+from retrieval.text.terms import readable
+
+_DELIMITERS = ",;\t|^~¦\x1f"  # the likelier first
+_PREFERRED = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
+_SAMPLE_ROWS = 200
+_SAMPLE_CHARACTERS = 256 * 1024
+_LARGEST_CELL = 2**20  # characters
+
+
+def load_delimited(data: bytes, path: Path) -> Contents:
+    """Read a table. Raises UnreadableDocument for binary content and for a cell over 1 MB, naming its row."""
+    rows = _delimited_rows(decode(data, path), path)
+    faq = faq_blocks(rows[0], rows[1:]) if rows else None
+    blocks, remarks = faq or (table_blocks(rows), [])
+    return Contents(blocks=blocks, title="", is_faq=faq is not None, remarks=remarks)
+
+
+def _delimited_rows(text: str, path: Path) -> list[list[str]]:
+    csv.field_size_limit(_LARGEST_CELL)
+    preferred = _PREFERRED.get(path.suffix.lower(), ",")
+    likeliest = preferred + _DELIMITERS.replace(preferred, "")
+    sample = text[:_SAMPLE_CHARACTERS]
+    delimiter = max(likeliest, key=lambda delimiter: _evenness(sample, delimiter))  # the first of equals
+    rows: list[list[str]] = []
+    try:
+        rows.extend(_reader(text, delimiter))
+    except csv.Error as error:
+        is_long = "limit" in str(error)
+        reason = "has a cell over 1 MB (a quotation mark never closed?)" if is_long else f"is bad: {error}"
+        raise UnreadableDocument(path, f"row {len(rows) + 1} {reason}") from None
+    return rows
+
+
+def _reader(text: str, delimiter: str) -> Iterator[list[str]]:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t")
+
+
+def _evenness(sample: str, delimiter: str) -> float:
+    """The share of rows with as many cells as the header, 0 if that has only one cell."""
+    widths: list[int] = []
+    with contextlib.suppress(csv.Error):  # the sample may end inside a cell; all of the text is read later
+        widths.extend(len(row) for row in islice(filter(any, _reader(sample, delimiter)), _SAMPLE_ROWS))
+    width = max(widths[:3], default=1)  # captions may stand above the header
+    return sum(other == width for other in widths) / len(widths) if width > 1 else 0.0
+
+
+def load_spreadsheet(data: bytes, path: Path) -> Contents:
+    """Read a workbook. Raises UnreadableDocument for a damaged or encrypted one."""
+    if path.suffix.lower() != ".xls":
+        check_container(data, path)
+    sheets = [(name, rows) for name, rows in _sheets(data, path) if any(map(any, rows))]
+    blocks: list[Block] = []
+    remarks: list[str] = []
+    is_faq = False
+    is_alone = len(sheets) == 1
+    for name, rows in sheets:
+        if not is_alone:
+            blocks.append(Block(kind="heading", text=name, level=1))
+        start = next(number for number, row in enumerate(rows) if any(row))
+        faq = faq_blocks(rows[start], rows[start + 1 :], first=start + 2, level=1 if is_alone else 2)
+        found, left_out = faq or (table_blocks(rows), [])
+        blocks += found
+        remarks += left_out if is_alone else [f"sheet {name}: {remark}" for remark in left_out]
+        is_faq |= faq is not None
+    return Contents(blocks=blocks, title="", is_faq=is_faq, remarks=remarks)
+
+
+def _sheets(data: bytes, path: Path) -> list[tuple[str, list[list[str]]]]:
+    with parsing(path):
+        try:
+            workbook = CalamineWorkbook.from_filelike(io.BytesIO(data))
+            worksheets = {sheet.name for sheet in workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet}
+            return [
+                (name, _sheet_rows(workbook.get_sheet_by_name(name)))
+                for name in workbook.sheet_names
+                if name in worksheets
+            ]
+        except PasswordError:
+            raise UnreadableDocument(path, "encrypted: save it without a password") from None
+
+
+def _sheet_rows(sheet: CalamineSheet) -> list[list[str]]:
+    """All rows of the sheet; empty rows have no cells, because a sheet can claim a million of them."""
+    return [[_text(cell) for cell in row] if any(cell != "" for cell in row) else [] for row in sheet.iter_rows()]
+
+
+def _text(cell: object) -> str:
+    match cell:
+        case bool():
+            return "yes" if cell else "no"
+        case float() if cell.is_integer() and abs(cell) < 1e15:
+            return str(int(cell))
+        case datetime.datetime() if cell.time() == datetime.time():
+            return cell.date().isoformat()
+        case datetime.datetime():
+            return cell.isoformat(sep=" ", timespec="seconds")
+        case datetime.date() | datetime.time():
+            return cell.isoformat()
+        case _:
+            return str(cell).strip()
+
+
+_TEXT = ("text", "content", "body", "context")  # the likelier first
+_WANTED = "question and answer, or text, content, body or context"
+
+
+def load_json_lines(data: bytes, path: Path) -> Contents:
+    """Read one JSON object per line. Raises UnreadableDocument naming the first line that is not one."""
+    records = []
+    for number, line in enumerate(decode(data, path).split("\n"), start=1):
+        if line.strip():
+            record = _parsed(line, path, line=number)
+            if not isinstance(record, dict):
+                raise UnreadableDocument(path, f"line {number} is not a JSON object")
+            records.append(record)
+    return _contents(records, path)
+
+
+def load_json(data: bytes, path: Path) -> Contents:
+    """Read a JSON list of objects. Raises UnreadableDocument for anything else."""
+    text = decode(data, path)
+    items = _parsed(text, path) if text.strip() else []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise UnreadableDocument(path, f"not a list of objects with {_WANTED}")
+    return _contents(items, path)
+
+
+def _parsed(text: str, path: Path, line: int | None = None) -> object:
+    """A JSON value. line: its number, where a line is all of the value."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UnreadableDocument(path, f"line {line or error.lineno} is not JSON: {error.msg.lower()}") from None
+    except ValueError:  # a number of thousands of digits
+        where = f"line {line} " if line else ""
+        raise UnreadableDocument(path, f"{where}holds a number that is too long") from None
+
+
+def _contents(records: Sequence[dict[str, object]], path: Path) -> Contents:
+    names = list(dict.fromkeys(name for record in records for name in record))
+    rows = ([_plain(record.get(name)) for name in names] for record in records)  # only made for questions and answers
+    faq = faq_blocks(names, rows, first=1, row_name="record")
+    blocks, remarks = faq or _texts(records)
+    if records and not faq and not blocks:
+        raise UnreadableDocument(path, f"no record has {_WANTED}")
+    return Contents(blocks=blocks, title="", is_faq=faq is not None, remarks=remarks)
+
+
+def _texts(records: Sequence[dict[str, object]]) -> tuple[list[Block], list[str]]:
+    blocks: list[Block] = []
+    without_text = 0
+    for record in records:
+        fields = {name.casefold(): _plain(value) for name, value in record.items()}
+        text = next((fields[name] for name in _TEXT if fields.get(name)), "")
+        title = " ".join(fields.get("title", "").split())
+        if not text:
+            without_text += 1
+            continue
+        if title:
+            blocks.append(Block(kind="heading", text=title, level=1))
+        blocks.append(Block(kind="text", text=text))
+    return blocks, [f"{without_text} of {len(records)} records left out: no text"] if without_text else []
+
+
+def _plain(value: object) -> str:
+    """A value as text: lists line by line, what is nested deeper as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "\n".join(_plain(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return readable(str(value)).strip()
