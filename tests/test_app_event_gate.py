@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -14,7 +15,10 @@ import pytest
 from desk_site import BASE, Site, call, config_of
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
+from starlette.types import Message
 
+from app.access.identity import COOKIE
+from app.domain.settings import Settings
 from app.web import event_gate
 from app.web.event_gate import MOST_PAGES, MOST_UNHEARD, NOTHING_TO_READ, EventGate
 
@@ -23,7 +27,11 @@ JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"))
+    folder = tmp_path_factory.mktemp("desk")
+    left = Settings(data_dir=folder).pages_folder / "left.txt"
+    left.parent.mkdir()
+    left.write_text("of an event before the last start")
+    site = Site(folder)
     with TestClient(site.app, base_url=BASE) as site.running:
         yield site
     site.close()
@@ -111,6 +119,12 @@ def test_without_the_gate_gradio_itself_opens_none(site: Site, tmp_path: Path, m
     assert '"success":false' in client.get(DATA, params={"session_hash": "page"}).text
     assert not [*site.settings.pages_folder.rglob("*.txt")]
     gate._kept.drop("page")
+
+
+def test_gradio_keeps_files_in_the_data_folder_and_finds_none_there(site: Site) -> None:
+    """Was wrong once: copies stood in /tmp, for other users to read, and stayed there."""
+    assert Path(chat_gate(site)._kept._blocks.GRADIO_CACHE) == site.settings.pages_folder
+    assert not [*site.settings.pages_folder.rglob("*.txt")]
 
 
 @pytest.mark.parametrize(
@@ -251,3 +265,47 @@ def test_a_page_is_read_from_only_while_there_is_something(site: Site) -> None:
     assert sum("Can I return a duvet?" in text for text in texts) >= 1
     site.desk.piece_s = 0.0
     assert kept(site) == [0] * 5
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_page_is_forgotten_when_both_of_its_readers_left(
+    site: Site, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """Was wrong once: Gradio drops a page's messages when a reader leaves, and failed when the next one did."""
+    client, gate = site.client(), chat_gate(site)
+    monkeypatch.setattr(site.desk, "piece_s", 0.05)
+    monkeypatch.setattr(event_gate, "UNHEARD_S", 0.05)
+    if not is_begun:
+        monkeypatch.setattr(gate._kept._blocks._queue, "active_jobs", [])
+    sent = client.post(JOIN, json=an_event(client, "submit", ("Can I return a duvet?", "", "")))
+    assert sent.status_code == 200
+    begun = list[Message]()
+
+    async def read(leaves: asyncio.Event) -> None:
+        async def receive() -> Message:
+            await leaves.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            begun.append(message)
+
+        cookie = f"{COOKIE}={client.cookies[COOKIE]}".encode()
+        headers = [(b"host", BASE.partition("://")[2].encode()), (b"cookie", cookie)]
+        scope = {"type": "http", "method": "GET", "scheme": "http", "path": DATA, "query_string": b"session_hash=page"}
+        await site.app({**scope, "root_path": "", "headers": headers, "client": ("10.0.0.1", 1)}, receive, send)
+
+    async def run() -> None:
+        page, leaves = gate._pages["page"], [asyncio.Event() for _ in range(2)]
+        readers = [asyncio.create_task(read(one)) for one in leaves]
+        while sum(message["type"] == "http.response.start" for message in begun) < 2:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # by then both wait for what Gradio says
+        for one, reader in zip(leaves, readers, strict=True):
+            assert gate._pages["page"] is page, "somebody reads it"
+            one.set()
+            await reader
+        while kept(site) != [0] * 5:
+            await asyncio.sleep(0.02)
+
+    assert client.portal is not None
+    client.portal.call(asyncio.wait_for, run(), 30)

@@ -25,6 +25,7 @@ from desks import write_pages
 from app.access.identity import COOKIE, new_token
 from app.access.limits import FREE_FAILURES
 from app.web.event_gate import MOST_UNHEARD
+from app.web.pacing import FAILED, IN_A_ROW
 
 SECRET, CANARY = "s" * 40, "canary-7c211433f0207159"
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
@@ -182,7 +183,7 @@ def test_of_gradio_a_visitor_reaches_what_the_list_says(desk: Served) -> None:
     listed = (Path(__file__).parent / "gradio_routes.txt").read_text().splitlines()
     closed = [line.split(" ")[1:] for line in listed if line.startswith("closed")]
     assert len(closed) > 50
-    for few in batched(closed, 20):  # more of them that fail, and a visitor has to wait
+    for few in batched(closed, IN_A_ROW // FAILED):  # more of them that fail, and a visitor has to wait
         with desk.visitor() as client:
             for method, path in few:
                 status = client.request(method, path, headers={"accept": "*/*"}).status_code

@@ -23,6 +23,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from app.access.identity import owner_of_user
 from app.cli.main import main
+from app.cli.reports import print_old_copies
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.changes import Changes
 from app.desk.interface import Desk
@@ -103,6 +104,20 @@ def test_forget_is_handed_over(tmp_path: Path, run: Callable[..., Any]) -> None:
     assert (again["error"]["code"], status) == ("document-unknown", 1)
     assert desk.listed == {}
     assert log == [(COMMAND_LINE, "document-forget", "/a/one.md")]
+
+
+@pytest.mark.parametrize("command", [("forget", "/a/one.md"), ("visitors", "delete", "v-ann")])
+def test_what_was_there_before_a_restore_is_named_where_something_is_removed(
+    tmp_path: Path, run: Callable[..., Any], command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It stays as it was, with all that was removed since."""
+    desk, old = FakeDesk(seeded=False), tmp_path / "desk" / "replaced-2026-01-01-000000"
+    desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
+    old.mkdir(parents=True)
+    with served(tmp_path / "desk", desk):
+        assert run(*command)[0]["old_copies"] == [str(old)]
+    print_old_copies([str(old)])
+    assert f"as it was in {old}: delete it" in capfd.readouterr().out
 
 
 def test_flags_that_a_served_desk_cannot_take_over_are_named(

@@ -308,6 +308,16 @@ def test_a_library_is_imported_only_where_it_belongs(library: str) -> None:
     assert users <= ONLY_IN[library]
 
 
+def test_addresses_are_counted_under_the_name_that_one_function_gives() -> None:
+    """A host has 2^64 addresses of IPv6: where one is counted as it is, there is no limit."""
+    users = set[str]()
+    for name, file in sources().items():
+        hosts = (node.value for node in ast.walk(file.tree) if isinstance(node, ast.Attribute) and node.attr == "host")
+        if any(isinstance(of, ast.Attribute) and of.attr == "client" for of in hosts):
+            users.add(name)
+    assert users == {"app.access.addresses", "app.api.metrics"}  # which asks whether it is this machine
+
+
 def test_there_are_no_import_cycles() -> None:
     """Imports inside functions and TYPE_CHECKING blocks count."""
     graph, done = edges(), set[str]()

@@ -145,6 +145,10 @@ class EventGate:
             page.ending = None
         try:
             await self._app(request.scope, request.receive, send)
+        except Exception:
+            if not self._kept.is_dropped(name):
+                raise
+            await send({"type": "http.response.body"})
         finally:
             page.streams -= 1
             if not self._kept.unread(name):
@@ -210,9 +214,13 @@ class _Kept:
         """Let so many connections end that read from a page with nothing unread: Gradio would keep them open."""
         from gradio.server_messages import ProcessCompletedMessage
 
-        messages = self._blocks._queue.pending_messages_per_session.get(name)  # a reader that left took them along
-        for _ in range(streams if messages is not None else 0):
-            messages.put_nowait(ProcessCompletedMessage(event_id="none", output={}, success=True))
+        for _ in range(0 if self.is_dropped(name) else streams):
+            end = ProcessCompletedMessage(event_id="none", output={}, success=True)
+            self._blocks._queue.pending_messages_per_session[name].put_nowait(end)
+
+    def is_dropped(self, name: str) -> bool:
+        """Whether a reader left: Gradio then drops what others wait for who read from the page, and fails them."""
+        return name not in self._blocks._queue.pending_messages_per_session
 
     def drop(self, name: str) -> None:
         """Forget what a page shows, and what it did not read."""
