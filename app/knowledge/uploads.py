@@ -5,6 +5,7 @@ itself. Keeping and ingesting are one step: a file is kept only if it is a docum
 begun and not finished is noted (`app.storage.begun`).
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from app.domain.progress import Progress, no_progress
 from app.knowledge.ingest import Ingestion, IngestReport
 from app.storage.begun import BegunWork
 from app.storage.files import PARTIAL, replace_file
+from retrieval.documents.document import content_hash
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
 from retrieval.reading.reader import FileReader
@@ -84,6 +86,19 @@ class Uploads:
         there = self._library.find(str(plain.resolve()))
         is_its_own = collection == "" if there is None else collection == there.collection  # once all were kept here
         return plain if is_its_own else self._folder / collection_folder(collection) / name
+
+
+def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
+    """Paths of uploads that are not as their documents: one of the two is missing, or they differ. Notes tell what this
+    version left so; an older one made none. folder: where uploads are. hashes: of all documents, by path.
+    """
+    files = {
+        str(file): file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith(".")
+    }
+    stored = {path: hash_ for path, hash_ in hashes.items() if Path(path).is_relative_to(folder.resolve())}
+    both = files.keys() & stored.keys()
+    differ = {path for path in both if not stored[path].startswith(content_hash(files[path].read_bytes()))}
+    return sorted((files.keys() ^ stored.keys()) | differ)
 
 
 def keep_file(file: Path, data: bytes) -> None:
