@@ -12,9 +12,8 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -39,7 +38,7 @@ from app.storage.files import old_copies
 from app.storage.lock import lock_data_folder
 from app.storage.restoring import Access, restore_folder
 from app.storage.sessions import Sessions
-from app.storage.swap import SWAP_FILE
+from app.storage.swap import SWAP_FILE, undo_swap
 from app.web.command_socket import command_socket
 from evals.tiny_desk import small_settings
 
@@ -288,24 +287,26 @@ def test_a_restore_that_is_interrupted_twice_is_undone(tmp_path: Path, monkeypat
     copy(folder, tmp_path / "copy")
     before = tree(folder)
 
-    def interrupt(frame: FrameType, left: dict[str, int]) -> None:
-        name = frame.f_code.co_name
-        left[name] = left.get(name, 0) - 1
-        if left[name] == 0:
-            raise KeyboardInterrupt
-
     for first in range(1, 200, 3):
-        at = {"swap": first, "undo_swap": first * 7 % 40}
-        try:
-            with at_each_line(partial(interrupt, left=dict(at))):
-                restore_folder(settings, made.file, force=True)
-        except KeyboardInterrupt:
-            pass
-        if (folder / "uploads/shop/one.md").read_text() == "# One\n" and not (folder / SWAP_FILE).exists():
+        left = {"swap": first, "undo_swap": first * 7 % 40}
+
+        def interrupt(frame: FrameType, left: dict[str, int] = left) -> None:
+            left[frame.f_code.co_name] = left.get(frame.f_code.co_name, 0) - 1
+            if left[frame.f_code.co_name] == 0:
+                raise KeyboardInterrupt
+
+        def undone(folder: Path, interrupt: Callable[[FrameType], None] = interrupt) -> bool:
+            with at_each_line(interrupt):  # again, because an exception ends it
+                return undo_swap(folder)
+
+        with suppress(KeyboardInterrupt), monkeypatch.context() as context, at_each_line(interrupt):
+            context.setattr("app.storage.swap.undo_swap", undone)
+            restore_folder(settings, made.file, force=True)
+        if not (folder / SWAP_FILE).exists() and (folder / "uploads/shop/one.md").read_text() == "# One\n":
             break  # it was over
         with lock_data_folder(folder, "test"):
             pass
-        assert tree(folder) == before, at
+        assert tree(folder) == before, first
         copy(tmp_path / "copy", folder)
     assert 20 < first < 199
 
