@@ -4,7 +4,6 @@ Not covered: what happens (`chaos_faults`), whether what it answers is right.
 """
 
 import json
-import os
 import shutil
 import sqlite3
 import time
@@ -18,6 +17,7 @@ from app.desk import doctor
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.knowledge.ingest import IngestReport
+from app.knowledge.uploads import out_of_step as uploads_out_of_step
 from app.storage.archive import check_database
 from app.storage.backup import ENDING
 from app.storage.begun import BEGUN_FILE
@@ -72,21 +72,14 @@ def examine(place: Place) -> list[str]:
 def out_of_step(desk: Service) -> list[str]:
     """Uploads and the FAQ that are not as their documents are, and what is still noted as begun."""
     settings, stored = desk.settings, {one.path: one.content_hash for one in desk.documents()}
-    files = {str(file): file for file in settings.uploads_folder.rglob("*") if file.is_file()}
-    uploads = {path for path in stored if path.startswith(f"{settings.uploads_folder}{os.sep}")}
-    found = [f"upload without file or document: {path}" for path in uploads ^ files.keys()]
-    texts = {path: files[path].read_bytes() for path in uploads & files.keys()}
-    if settings.faq_file.exists():
-        texts[settings.faq_document] = settings.faq_file.read_bytes()
-    written = [json.loads(line)["answer"] for line in texts.get(settings.faq_document, b"").splitlines()]
+    found = [f"not as its document: {path}" for path in uploads_out_of_step(settings.uploads_folder, stored)]
+    data = settings.faq_file.read_bytes() if settings.faq_file.exists() else b""
+    written = [json.loads(line)["answer"] for line in data.splitlines()]
     if sorted(written) != sorted(pair.answer for pair in desk.quality.faq()):
         found.append("the FAQ's document is not as its pairs")
-    found += ["the FAQ has no file"] * (not written and settings.faq_document in stored)
-    found += [
-        f"not as its document: {path}"
-        for path, data in texts.items()
-        if not stored.get(path, "").startswith(content_hash(data))
-    ]
+    if data and not stored.get(settings.faq_document, "").startswith(content_hash(data)):
+        found.append("the FAQ is not as its document")
+    found += ["the FAQ has no file"] * (not data and settings.faq_document in stored)
     return found + ["something is begun"] * (settings.data_dir / BEGUN_FILE).exists()
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from desks import finish, small_desk
 from forgetting import SECRET, files_with, kept, modules
+from killing import kill_again, left_by_kills
+from tiny import build
 
 from app.desk.service import Service
 from app.domain.quality import FaqDraft
 from app.storage.begun import BEGUN_FILE, BegunWork
-from app.storage.database import Database
+from app.storage.database import open_database
 from app.storage.lock import lock_data_folder
 from app.support.faq import document_of
 from retrieval.documents.document import content_hash
@@ -24,134 +25,97 @@ from retrieval.documents.document import content_hash
 PAIR = FaqDraft(question="Can a kettle be mended?", answer="On Fridays, in Cork.")
 
 
-class Killed(BaseException):
-    """The process is dead."""
-
-
-@contextmanager
-def killed_at(step: int, desk: Service) -> Iterator[list[str]]:
-    """At the change of a file, of the database or of the engine that has this number the process is dead, and at each
-    one after it. Gives the changes.
+@pytest.fixture(autouse=True)
+def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is there after a kill. Desks that are opened one after another share a model, and what the
+    database's library has compiled.
     """
-    steps, thread = list[str](), threading.current_thread()
-
-    def counting(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*given: Any, **options: Any) -> Any:
-            if threading.current_thread() is thread:
-                steps.append(name)
-                if len(steps) >= step:
-                    raise Killed
-            return change(*given, **options)
-
-        return called
-
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in (
-            *((Path, name) for name in ("unlink", "replace", "rename", "rmdir")),
-            (Database, "write"),
-            (BegunWork, "note"),
-            (BegunWork, "done"),
-            (desk.engine, "forget"),
-        ):
-            patch.setattr(owner, name, counting(name, getattr(owner, name)))
-        yield steps
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    monkeypatch.setattr("app.desk.parts.open_database", cache(open_database))
+    monkeypatch.setattr("desks.build", cache(build))
 
 
-def every_kill(desk: Service, prepare: Callable[[], None], work: Callable[[], object]) -> Iterator[int]:
-    """After each kill in the work, and a second one in what makes it good, everything is whole again; gives the steps.
-    Ends when the work has no more.
+def kill_everywhere(
+    folder: Path,
+    prepare: Callable[[Service], object],
+    work: Callable[[Service], object],
+    check: Callable[[Service, bool], None],
+) -> None:
+    """Kill a desk at each line of some work, and again while it is opened, and look at it when it is open. check: is
+    given the desk, and whether the work was noted when it was killed.
     """
-    for step in range(1, 200):
-        prepare()
-        with killed_at(step, desk) as steps, suppress(Killed):
-            work()
-        is_killed = len(steps) >= step
-        for at in (step % 7 + 1, 1000):
-            with lock_data_folder(desk.settings.data_dir, "test"), killed_at(at, desk), suppress(Killed):
-                desk.finish_begun()
-        desk._ingestion.forget_unused()  # as `prepare` does
-        assert not (desk.settings.data_dir / BEGUN_FILE).exists(), (step, steps)
-        assert not list(desk.settings.data_dir.rglob(".*")), (step, steps)
-        assert modules(desk) <= kept(desk), (step, steps)
-        yield step
-        if not is_killed:
-            assert step > 5, "it does nothing"
-            return
-    raise AssertionError("it has no end")
+    home = folder / "desk"
+
+    def finish(left: Path) -> None:
+        with lock_data_folder(home, "test"), small_desk(home) as desk:
+            desk.finish_begun()
+            check(desk, (left / BEGUN_FILE).exists())
+        assert not (home / BEGUN_FILE).exists()
+        assert not list(home.rglob(".*")), "files that were begun"
+
+    with small_desk(home) as desk:
+        prepare(desk)
+        desk.engine.flush()
+        left = left_by_kills(home, folder / "one", lambda: work(desk))
+    assert sum((one / BEGUN_FILE).exists() for one in left) > 5
+    kill_again(left, home, folder / "two", finish)
 
 
 def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path: Path) -> None:
-    with small_desk(tmp_path) as desk:
+    def prepare(desk: Service) -> None:
         desk.upload("other.md", b"# Other\n\nA page that stays.\n")
+        desk.upload("secret.md", f"# Plans\n\nThe word of the day is {SECRET}, and no other.\n".encode())
+        desk.ingest([])
+        finish(desk, "What is the word of the day?")
 
-        def prepare() -> None:
-            desk.upload("secret.md", f"# Plans\n\nThe word of the day is {SECRET}, and no other.\n".encode())
-            desk.ingest([])
-            finish(desk, "What is the word of the day?")
-
-        def work() -> None:
+    def check(desk: Service, is_noted: bool) -> None:
+        names = [Path(one.path).name for one in desk.documents()]
+        assert names == ["other.md"] or not is_noted
+        if "secret.md" in names:
             desk.forget("secret.md")
-
-        for step in every_kill(desk, prepare, work):
-            if step <= 2:  # it was killed before it was noted
-                desk.forget("secret.md")
-            assert files_with(tmp_path, SECRET) == set(), step
-            assert [Path(one.path).name for one in desk.documents()] == ["other.md"], step
+        desk._ingestion.forget_unused()  # as `prepare` does
+        assert modules(desk) <= kept(desk)
+        assert files_with(desk.settings.data_dir, SECRET) == set()
         assert [path.name for path in desk.settings.uploads_folder.iterdir()] == ["other.md"]
-    with small_desk(tmp_path) as desk:
         assert len(desk.search.retriever.index.passage_ids) == desk.library.counts().passages == 1
+
+    kill_everywhere(tmp_path, prepare, lambda desk: desk.forget("secret.md"), check)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_an_upload_is_whole_or_not_there_whenever_the_desk_is_killed(tmp_path: Path, is_new: bool) -> None:
-    texts = [f"# Lamps\n\nA lamp costs {number} euros.\n".encode() for number in range(100)]
-    with small_desk(tmp_path) as desk:
-        file, number = desk.settings.uploads_folder / "shop.d" / "lamps.md", iter(range(100))
+    def upload(desk: Service, price: int) -> None:
+        desk.upload("lamps.md", f"# Lamps\n\nA lamp costs {price} euros.\n".encode(), collection="shop")
 
-        def prepare() -> None:
-            if is_new and file.exists():
-                desk.forget("lamps.md")
-            elif not is_new:
-                desk.upload("lamps.md", texts[next(number)], collection="shop")
+    def check(desk: Service, is_noted: bool) -> None:
+        file = desk.settings.uploads_folder / "shop.d" / "lamps.md"
+        stored = desk.library.find(str(file))
+        assert file.exists() == (stored is not None)
+        if stored is not None:
+            assert stored.content_hash.startswith(content_hash(file.read_bytes()))
+            assert stored.collection == "shop"
 
-        def work() -> None:
-            desk.upload("lamps.md", texts[next(number)], collection="shop")
-
-        for step in every_kill(desk, prepare, work):
-            stored = desk.library.find(str(file))
-            assert file.exists() == (stored is not None), step
-            if stored is not None:
-                assert stored.content_hash.startswith(content_hash(file.read_bytes())), step
-                assert stored.collection == "shop"
+    kill_everywhere(tmp_path, lambda desk: is_new or upload(desk, 1), lambda desk: upload(desk, 2), check)
 
 
 @pytest.mark.parametrize("change", ["added", "changed", "deleted"])
 def test_the_faq_and_its_document_are_in_step_whenever_the_desk_is_killed(tmp_path: Path, change: str) -> None:
-    with small_desk(tmp_path) as desk:
-        editor, file, number = desk._faq_editor, desk.settings.faq_file, iter(range(100))
+    def work(desk: Service) -> None:
+        number = next((pair.id for pair in desk._faq.pairs()), None)
+        if change == "deleted":
+            assert number is not None
+            desk._faq_editor.delete(number)
+        else:
+            desk._faq_editor.save(replace(PAIR, answer="On Mondays."), "ann", number)
 
-        def prepare() -> None:
-            pairs = desk._faq.pairs()
-            if change == "added":
-                for pair in pairs:
-                    editor.delete(pair.id)
-            elif not pairs:
-                editor.save(PAIR, "ann")
+    def check(desk: Service, is_noted: bool) -> None:
+        pairs, stored = desk._faq.pairs(), desk.library.find(desk.settings.faq_document)
+        assert (stored is not None) == desk.settings.faq_file.exists() == bool(pairs)
+        if stored is not None:
+            assert desk.settings.faq_file.read_bytes() == document_of(pairs)
+            assert stored.content_hash.startswith(content_hash(document_of(pairs)))
 
-        def work() -> None:
-            id_ = next((pair.id for pair in desk._faq.pairs()), None)
-            if change == "deleted":
-                assert id_ is not None
-                editor.delete(id_)
-            else:
-                editor.save(FaqDraft(question=PAIR.question, answer=f"On day {next(number)}."), "ann", id_)
-
-        for step in every_kill(desk, prepare, work):
-            pairs, stored = desk._faq.pairs(), desk.library.find(desk.settings.faq_document)
-            assert (stored is not None) == file.exists() == bool(pairs), step
-            if stored is not None:
-                assert file.read_bytes() == document_of(pairs), step
-                assert stored.content_hash.startswith(content_hash(document_of(pairs))), step
+    kill_everywhere(tmp_path, lambda desk: change == "added" or desk._faq_editor.save(PAIR, "ann"), work, check)
 
 
 def test_what_was_taken_in_since_its_removal_failed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

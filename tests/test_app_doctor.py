@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from desks import small_desk
 from full_disk import Usage
 from hatchling.builders.wheel import WheelBuilder
 from transformers import FalconConfig, LlamaConfig, MistralConfig
@@ -150,6 +151,23 @@ def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path: Path, mo
     assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], content)
     open_database(settings.database_url).close()
     assert documents(settings) == "0 documents, 0 passages"
+
+
+@pytest.mark.parametrize("wrong", ["no document", "no file", "other text"])
+def test_uploads_that_an_older_version_left_half_done_are_told(tmp_path: Path, wrong: str) -> None:
+    with small_desk(tmp_path) as desk:
+        desk.upload("lamps.md", b"# Lamps\n\nA lamp costs 5.\n", collection="shop")
+        settings, file = desk.settings, desk.settings.uploads_folder / "shop.d" / "lamps.md"
+        assert run(documents, settings).ok
+        if wrong == "no document":
+            desk.library.remove([str(file)])
+        elif wrong == "no file":
+            file.unlink()
+        else:
+            file.write_text("# Lamps\n\nA lamp costs 6.\n")
+        found = run(documents, settings)
+    assert not found.ok
+    assert f"as of {file}: upload it again" in found.detail
 
 
 def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_path: Path) -> None:

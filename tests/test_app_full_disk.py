@@ -1,35 +1,58 @@
-"""A disk that gets full, by the desk or by others: encoded passages make room, and everything else goes on."""
+"""A small disk that gets full, by the desk or by others: encoded passages make room, and everything else goes on."""
 
 from __future__ import annotations
 
-import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
-from full_disk import SmallDisk
 from waiting import wait_until
 
 import cache.memory.disk_writer
 from app.api.metrics import Meter
 from app.cli.reports import print_overview
 from app.desk.repeating import make_room
+from app.domain.errors import DeskError
 from app.storage.lock import lock_data_folder
+from cache.memory.free_space import free_space
 
-FLOOR = 1 << 20
+DISK, FLOOR = 8 << 20, 1 << 20
 QUESTION = "How long do returns take?"
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small file system."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    size = f"size={DISK},mode=700"
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("this user may mount no file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(disk: Path, leave: int) -> None:
+    """Somebody else's file takes all but this much, in place of the one before."""
+    (disk / "others").unlink(missing_ok=True)
+    with suppress(OSError), open(disk / "others", "wb") as others:
+        while (room := free_space(disk, 0).free - leave) > 0:
+            others.write(bytes(min(room, 1 << 16)))
+            others.flush()
+
+
 def test_a_small_disk_under_ingest_answers_and_a_backup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Was wrong once: encoded passages took the last byte of the disk from the database."""
-    disk = SmallDisk(tmp_path, 1 << 40)
-    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
     monkeypatch.setattr(cache.memory.disk_writer, "LOOK_S", 0.02)
-    with small_desk(tmp_path / "desk", disk_floor=FLOOR) as desk:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
         modules = desk.settings.modules_folder
-        desk.ingest([write_pages(tmp_path / "pages")])
+        desk.ingest([pages])
         desk.engine.flush()
         kept = len([*modules.iterdir()])
         assert kept > 1
@@ -37,13 +60,13 @@ def test_a_small_disk_under_ingest_answers_and_a_backup(
         overview = desk.overview()
         assert overview.disk_space is not None
         assert not overview.disk_space.is_short
-        disk.others = disk.usage().free - FLOOR + desk.overview().tier_bytes["disk"] // 2  # somebody else's
+        fill(disk, FLOOR - overview.tier_bytes["disk"] // 2)
         wait_until(lambda: 0 < len([*modules.iterdir()]) < kept)
         assert finish(desk, QUESTION).answer == said
-        disk.others = disk.total
+        fill(disk, FLOOR // 2)
         wait_until(lambda: not [*modules.iterdir()])
         desk.forget("returns.md")
-        desk.ingest([tmp_path / "pages"])
+        desk.ingest([pages])
         desk.engine.flush()
         assert [*modules.iterdir()] == []
         assert finish(desk, QUESTION).answer
@@ -55,20 +78,46 @@ def test_a_small_disk_under_ingest_answers_and_a_backup(
         text = Meter(desk).text().decode()
         assert "warmdesk_disk_floor_bytes 1.048576e+06" in text
         assert 'warmdesk_unwritten_passages_total{reason="failed"} 0' not in text
-        assert desk.back_up(tmp_path / "backup.tar.gz").file.is_file()
+        assert desk.back_up(disk / "backup.tar.gz").file.is_file()
 
 
-def test_a_desk_that_opens_on_a_full_disk_makes_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_a_free_byte_is_one_line_until_there_is_room(disk: Path, tmp_path: Path) -> None:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
+        desk.ingest([pages])
+        said = finish(desk, QUESTION)
+        wait_until(lambda: desk.missing() == ())
+        (pages / "more.md").write_text("# More\n\nThe desk opens at nine.\n")
+        before = [*disk.rglob("*")]
+        for _ in range(3):  # the log of the database has some room of its own
+            fill(disk, 0)
+            with suppress(DeskError):
+                finish(desk, QUESTION)
+        for work in (
+            lambda: finish(desk, QUESTION),
+            lambda: desk.ingest([pages]),
+            lambda: desk.back_up(disk / "b.tar.gz"),
+        ):
+            fill(disk, 0)
+            with pytest.raises((DeskError, OSError), match=r"disk is full|No space left") as caught:
+                work()
+            assert "\n" not in str(caught.value)
+        fill(disk, DISK)
+        assert finish(desk, QUESTION).answer == said.answer
+        assert desk.ingest([pages]).failed == []
+        assert len(desk.documents()) == 5
+        assert {*disk.rglob(".*")} <= {*before}, "files that were begun"
+        assert desk.back_up(disk / "b.tar.gz").file.is_file()
+
+
+def test_a_desk_that_opens_on_a_full_disk_makes_room_first(disk: Path, tmp_path: Path) -> None:
     """Was wrong once: it did not open, beside gigabytes that may go."""
-    with small_desk(tmp_path / "desk", disk_floor=FLOOR) as desk:
+    with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
         desk.engine.flush()
         settings = desk.settings
-    assert [*settings.modules_folder.iterdir()]
-    disk = SmallDisk(tmp_path, 1 << 40)
-    monkeypatch.setattr(shutil, "disk_usage", disk.usage)
     make_room(settings)
     assert [*settings.modules_folder.iterdir()]
-    disk.others = disk.total
+    fill(disk, 0)
     with lock_data_folder(settings.data_dir, "test", lambda: make_room(settings)):
         assert not [*settings.modules_folder.iterdir()]

@@ -31,6 +31,7 @@ from app.storage.database import Database, open_database
 from app.storage.document_change import remove_document
 from app.storage.history import REMOVED_QUOTE, History
 from app.storage.library import Library
+from evals import forgetting_beside
 
 ROWS = 10
 MOST = ROWS + 3
@@ -152,17 +153,25 @@ def test_what_is_kept_of_all_passages_is_written_in_pieces(database: Database, l
 
 
 def test_a_collection_is_forgotten_and_a_folder_emptied_document_by_document(tmp_path: Path) -> None:
-    shop, club = (pages(tmp_path / name, 24) for name in ("shop", "club"))
+    shop, club = (pages(tmp_path / name, 12) for name in ("shop", "club"))
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([shop], warm=False, collection="shop")
         desk.ingest([club], warm=False, collection="club")
         for page in sorted(club.iterdir())[1:]:
             page.unlink()
         with recorded(desk.database) as rows:
-            assert desk.forget_collection("shop").documents == 24
-            assert desk.ingest([club], warm=False, collection="club", sync=True).removed == 23
+            assert desk.forget_collection("shop").documents == 12
+            assert desk.ingest([club], warm=False, collection="club", sync=True).removed == 11
         assert len(desk.documents()) == 1
-    assert max(rows) < 24
+    assert max(rows) < 12
+
+
+def test_sixteen_customers_are_answered_while_hundreds_of_passages_are_forgotten() -> None:
+    """Of thousands: `python -m evals.forgetting_beside`."""
+    result = forgetting_beside.measure(passages=200, customers=16)
+    assert result["findings"] == []
+    assert result["forgotten"] == 200
+    assert result["answered"] >= 16
 
 
 def test_answers_lose_a_document_some_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,7 @@ ONLY_IN = {
     "sqlalchemy": {
         "evals.chaos_work",
         "evals.desk_examination",
+        "evals.forgetting_beside",
         "evals.postgres_server",
         "app.storage.people",
         *(

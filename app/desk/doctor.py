@@ -190,11 +190,19 @@ def free_space(settings: Settings) -> str:
 
 
 def documents(settings: Settings) -> str:
-    """How much was ingested."""
+    """How much was ingested, and whether uploads are as their files."""
+    from app.knowledge.uploads import out_of_step
+
     with _opened(settings) as (service, why_not):
         if service is None:
             return why_not
-        counts = service.library.counts()
+        counts, hashes = service.library.counts(), {one.path: one.content_hash for one in service.documents()}
+        if not service.begun.left("upload") and (wrong := out_of_step(settings.uploads_folder, hashes)):
+            raise DeskError(
+                f"{len(wrong)} uploads and their documents differ, or one of the two is missing, as of {wrong[0]}: "
+                "upload it again, or forget it and delete the file",
+                code="uploads",
+            )
     return f"{counts.documents} documents, {counts.passages} passages"
 
 

@@ -14,7 +14,7 @@ comes when it is due. A reading that was interrupted is due at once. Not covered
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -30,6 +30,7 @@ from app.storage.begun import BegunWork
 from app.storage.faq import SyncedFolderTable
 from app.storage.files import PARTIAL, replace_file
 from cache.errors import CacheError
+from retrieval.documents.document import content_hash
 from retrieval.errors import RetrievalError, UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
 from retrieval.reading.reader import FileReader
@@ -99,6 +100,19 @@ class Uploads:
         there = self._library.find(str(plain.resolve()))
         is_its_own = collection == "" if there is None else collection == there.collection  # once all were kept here
         return plain if is_its_own else self._folder / collection_folder(collection) / name
+
+
+def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
+    """Paths of uploads that are not as their documents: one of the two is missing, or they differ. Notes tell what this
+    version left so; an older one made none. folder: where uploads are. hashes: of all documents, by path.
+    """
+    files = {
+        str(file): file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith(".")
+    }
+    stored = {path: hash_ for path, hash_ in hashes.items() if Path(path).is_relative_to(folder.resolve())}
+    both = files.keys() & stored.keys()
+    differ = {path for path in both if not stored[path].startswith(content_hash(files[path].read_bytes()))}
+    return sorted((files.keys() ^ stored.keys()) | differ)
 
 
 def keep_file(file: Path, data: bytes) -> None:

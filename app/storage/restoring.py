@@ -164,9 +164,7 @@ def _sync(folder: Path) -> None:
 
 
 def _aside(folder: Path) -> Path:
-    """A new folder for what is replaced; within one second there may be several."""
+    """Where what is replaced goes, which nothing is yet; within one second there may be several."""
     now = f"{REPLACED}{datetime.now():%Y-%m-%d-%H%M%S}"
     names = (now, *(f"{now}-{number}" for number in range(2, 100)))
-    aside = next(path for name in names if not (path := folder / name).exists())
-    aside.mkdir(mode=0o700)
-    return aside
+    return next(path for name in names if not (path := folder / name).exists())

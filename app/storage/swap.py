@@ -16,13 +16,14 @@ SWAP_FILE = "warmdesk.swap.json"
 
 
 def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
-    """Rename what is in `folder` and in folders of it, in this order, from one path to another. Raises OSError; then
-    none is renamed, or the note stays for `undo_swap`.
+    """Rename what is in `folder` and in folders of it, in this order, from one path to another; folders that they go to
+    are made. Raises OSError; then none is renamed, or the note stays for `undo_swap`.
     """
     noted = [[str(path.relative_to(folder)) for path in pair] for pair in renames]
     replace_file(folder / SWAP_FILE, json.dumps(noted).encode())
     try:
         for source, target in renames:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
             source.rename(target)
         for changed in {path.parent for pair in renames for path in pair}:
             sync_folder(changed)
