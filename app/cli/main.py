@@ -47,6 +47,7 @@ def main() -> NoReturn:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("MPLBACKEND", "agg")  # else Gradio looks for one at a page's first event, half a second
     os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars; ours are rich's
     if not sys.stderr.isatty():  # in a log, the bars of loading and fetching models are noise
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

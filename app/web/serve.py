@@ -196,6 +196,7 @@ def serve(
                 print(f"admin password (shown once): {password}", flush=True)
             service.read_ahead(bars, when_read)
             service.measure_savings()
+            service.examples()  # looked for now, not beside the first visitors' questions
         except BaseException as error:  # it ends the command, not only this thread
             failures.append(error)
             server.should_exit = True
