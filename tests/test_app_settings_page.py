@@ -157,7 +157,7 @@ def test_lists_and_tables_are_written_by_line(site: Site, admin: TestClient) -> 
     assert settings.example_questions == ("Do you deliver, too?", "What is it?")
     page = admin.get(PAGE).text
     assert "&#34;faq&#34; = https://b.example/?q=1" in page
-    assert "One a line." in page
+    assert "One per line." in page
     assert save(admin, example_questions="").status_code == 303
     assert loaded(site).example_questions == ()
 
@@ -209,6 +209,7 @@ def test_what_was_refused_stands_in_its_field_to_be_mended(site: Site, admin: Te
     [field] = page.select("[autofocus]")
     assert (field["aria-labelledby"], field.text.strip()) == ("name-page_urls", wrong)
     assert field["aria-invalid"] == "true"
+    assert "it must be a table" in field.find_next_sibling("p").text, "also in view, next to the field"
     page = parsed(save(admin, passages="0").text)
     assert [(one["name"], one["value"]) for one in page.select("[autofocus]")] == [("passages", "0")]
 
