@@ -128,7 +128,7 @@ def refused(page: Page) -> None:
 
 def confirming(page: Page) -> None:
     admin("/admin/settings", ".wd-setting")(page)
-    page.script("const one = document.querySelector('input[value=neighbours]').form; one.value.value = 2; one.submit()")
+    page.script("const one = document.querySelector('[name=neighbours]'); one.value = 2; one.form.submit()")
     page.one("[role=alertdialog]")
 
 

@@ -81,7 +81,7 @@ def confirming(driver: Any) -> None:
     """A change that costs something, asked about before it is saved."""
     see(driver, ".wd-setting")
     driver.execute_script(
-        "const form = document.querySelector('input[value=neighbours]').form; form.value.value = 2; form.submit()"
+        "const field = document.querySelector('[name=neighbours]'); field.value = 2; field.form.submit()"
     )
     see(driver, "[role=alertdialog]")
 

@@ -255,7 +255,7 @@ WEAK, BAD = replace(GOOD, grounding=0.3), replace(GOOD, feedback="down")
     ],
 )
 def test_rules(answers: list[Judged], reason: str | None) -> None:
-    assert due(answers, False, 5) == reason
+    assert due(answers, False) == reason
 
 
 def test_two_refusals_hand_over_while_somebody_is_there(people: People) -> None:

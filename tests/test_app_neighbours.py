@@ -354,13 +354,13 @@ def test_models_without_relocation_ingest_and_answer_all_the_same(tmp_path: Path
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
 def test_the_setting_says_how_a_conversation_is_placed(tmp_path: Path, pages: Path, placement: str) -> None:
-    with small_desk(tmp_path / "desk", placement=placement, slot_tokens=300) as desk:
+    with small_desk(tmp_path / "desk", placement=placement) as desk:
         desk.ingest([pages])
         answer = finish(desk, "How long do returns take?")
         again = finish(desk, "And refunds?", conversation_id=answer.conversation_id)
     system, first, second = answer.modules
     assert first.position == system.tokens
-    assert second.position == system.tokens + (300 if placement == "slotted" else 0)
+    assert second.position == system.tokens + (256 if placement == "slotted" else 0)
     assert again.usage.session > 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from app.domain.errors import DeskError
-from app.domain.settings import Settings, load_settings, parse_size
+from app.domain.setting_types import choices_of, parse_size
+from app.domain.settings import Settings, load_settings
 
 WriteFile = Callable[[str], Path]
 
@@ -95,9 +97,9 @@ def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
         ("temperature = nan", "temperature is nan"),
         ("temperature = false", "temperature is False"),
         ("refuse_below = 1.5", "refuse_below is 1.5"),
-        ("memory = '1 gib of it'", "memory is '1 gib of it'"),
-        ("memory = 10", "memory is 10"),
-        ("memory = true", "memory is True"),
+        ("device_memory = '1 gib of it'", "device_memory is '1 gib of it'"),
+        ("device_memory = 10", "device_memory is 10"),
+        ("device_memory = true", "device_memory is True"),
         ("model = ''", "model is ''"),
         ("model = ['a']", "model is ['a']"),
         ("system_text = 3", "system_text is 3"),
@@ -112,6 +114,17 @@ def test_wrong_value_in_the_file(environ: dict[str, str], write_file: WriteFile,
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.code == "settings"
+
+
+def test_a_wrong_value_of_any_setting_is_one_line_with_what_it_can_be() -> None:
+    for key, field in Settings.model_fields.items():
+        with pytest.raises(
+            DeskError, match=f"^{key} is .* in the flag --{key.replace('_', '-')}: it must be"
+        ) as caught:
+            load_settings({key: object()}, {})
+        needs = str(caught.value).rpartition("it must be ")[2]
+        assert all(re.search(rf"\b{choice}\b", needs) for choice in choices_of(field)), key
+    assert choices_of(Settings.model_fields["policy"]) == ("auto", "fast", "balanced", "exact")
 
 
 def test_wrong_value_in_the_environment_and_in_a_flag(environ: dict[str, str]) -> None:
@@ -130,8 +143,10 @@ def test_unknown_key_is_named_with_its_source_and_the_nearest_one(
 ) -> None:
     with pytest.raises(DeskError, match=r"unknown setting 'prot' in the environment variable WARMDESK_PROT.*'port'"):
         load_settings({}, environ | {"WARMDESK_PROT": "1"})
+    with pytest.raises(DeskError, match="did you mean 'host_memory' or 'device_memory'"):
+        load_settings({"memory": "1 GiB"}, environ)
     path = write_file("[server]\nport = 1")
-    with pytest.raises(DeskError, match=f"unknown setting 'server' in {path}: known are data_dir, model"):
+    with pytest.raises(DeskError, match=f"unknown setting 'server' in {path}: known are desk_name, desk_colour"):
         load_settings({}, environ)
 
 
@@ -212,27 +227,6 @@ def test_every_setting_says_what_it_is_and_nothing_can_be_changed(tmp_path: Path
         Settings(data_dir=tmp_path).port = 1  # type: ignore[misc]
 
 
-def test_an_old_name_still_works_and_says_its_new_one(
-    environ: dict[str, str], write_file: WriteFile, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_file("wording = 'quote'")
-    assert load_settings({}, environ).answer_mode == "quote"
-    assert capsys.readouterr().err == f"note: setting `wording` in {path} is called `answer_mode` now: rename it\n"
-    assert load_settings({}, environ | {"WARMDESK_WORDING": "free"}).answer_mode == "free"
-    variable = "the environment variable WARMDESK_WORDING"
-    assert f"note: setting `wording` in {variable} is called `answer_mode` now" in capsys.readouterr().err
-    assert load_settings({}, environ | {"WARMDESK_ANSWER_MODE": "checked"}).answer_mode == "checked", "later wins"
-    with pytest.raises(DeskError, match="answer_mode is 'loud' in"):
-        load_settings({}, environ | {"WARMDESK_WORDING": "loud"})
-
-
-def test_the_size_of_memory_has_two_names(environ: dict[str, str], write_file: WriteFile) -> None:
-    write_file("memory = '64 MiB'")
-    assert load_settings({}, environ).device_memory == 64 << 20
-    assert load_settings({}, environ | {"WARMDESK_MEMORY": "65 MiB"}).device_memory == 65 << 20
-    assert load_settings({"device_memory": "66 MiB"}, environ | {"WARMDESK_MEMORY": "65 MiB"}).device_memory == 66 << 20
-
-
 def test_memory_may_be_what_there_is_room_for_and_is_on_a_gpu(environ: dict[str, str], write_file: WriteFile) -> None:
     assert load_settings({"device": "cuda:1"}, environ).device_memory == "auto"
     assert load_settings({"device": "cuda", "device_memory": "20 GiB"}, environ).device_memory == 20 << 30
@@ -244,20 +238,6 @@ def test_memory_may_be_what_there_is_room_for_and_is_on_a_gpu(environ: dict[str,
         DeskError, match=r"device_memory is 'all of it' in .* or a number of bytes, .* or more, or auto"
     ):
         load_settings({"device_memory": "all of it"}, environ)
-
-
-def test_a_removed_setting_is_left_out_and_named(
-    environ: dict[str, str], write_file: WriteFile, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_file("order_margin = 0.02\nport = 5")
-    assert load_settings({}, environ).port == 5
-    assert capsys.readouterr().err == f"note: setting `order_margin` in {path} does nothing any more: remove it\n"
-
-
-def test_an_old_and_a_new_name_together_are_an_error(environ: dict[str, str], write_file: WriteFile) -> None:
-    path = write_file("wording = 'quote'\nanswer_mode = 'quote'")
-    with pytest.raises(DeskError, match=f"^`wording` in {path} is the old name of `answer_mode`, which is given too"):
-        load_settings({}, environ)
 
 
 def test_lists_and_tables_of_the_file_and_of_the_environment(environ: dict[str, str], write_file: WriteFile) -> None:

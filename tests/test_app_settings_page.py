@@ -1,4 +1,4 @@
-"""The admins' page of settings: what is written to the file, refused, asked before, and not shown."""
+"""The Settings page: what is written to the file, refused, asked before, and not shown."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
 from desk_site import Site
 from fastapi.testclient import TestClient
 
 from app.domain.setting_values import lines_of, table_of, text_of
-from app.domain.settings import SETTINGS_FILE, Settings, load_settings
+from app.domain.settings import GROUPS, SETTINGS_FILE, Settings, load_settings
 from app.storage.files import SettingsFile
-from app.web.settings_routes import EDITABLE, EFFECTS, setting_rows
+from app.web.settings_routes import COSTLY, EDITABLE, setting_rows
 
 PAGE = "/admin/settings"
 CLOSED = {
@@ -49,8 +49,19 @@ def site(one_site: Site) -> Site:
     return one_site
 
 
-def save(admin: TestClient, key: str, value: str, **more: str) -> Any:
-    return admin.post(PAGE, data={"key": key, "value": value, **more})
+def save(admin: TestClient, **values: str) -> Any:
+    return admin.post(PAGE, data=values)
+
+
+def parsed(html: str) -> BeautifulSoup:
+    return BeautifulSoup(html, "html.parser")
+
+
+def sent_by(form: Tag) -> dict[str, str]:
+    """What a browser sends for a form that nobody changed."""
+    chosen = {one["name"]: one.select_one("option[selected]")["value"] for one in form.select("select")}
+    texts = {one["name"]: one.text.removeprefix("\n") for one in form.select("textarea")}
+    return {one["name"]: one["value"] for one in form.select("input")} | chosen | texts
 
 
 def loaded(site: Site) -> Settings:
@@ -90,14 +101,15 @@ def test_a_table_and_a_list_as_people_write_them() -> None:
 def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) -> None:
     file = site.settings.settings_file
     file.write_text("# ours\nanswer_tokens = 120  # short\n")
-    for key, value in (("temperature", "0.5"), ("answer_tokens", "200"), ("device_memory", "512 MiB")):
-        assert save(admin, key, value).status_code == 303
+    assert save(admin, temperature="0.5", answer_tokens="200", device_memory="512 MiB").status_code == 303
     text = file.read_text()
     assert text.startswith("# ours\nanswer_tokens = 200")
     assert "# short" in text
     assert "temperature = 0.5" in text
-    assert "until the next start: 120" in admin.get(f"{PAGE}?did=settings").text
-    assert save(admin, "temperature", "").status_code == 303
+    page = admin.get(f"{PAGE}?did=settings").text
+    assert "until the restart: 120" in page
+    assert "These changes need a restart: answer_tokens, temperature, device_memory." in page
+    assert save(admin, temperature="").status_code == 303
     assert "temperature" not in file.read_text()
     assert [path.name for path in file.parent.glob("*.tmp")] == []
     assert {entry[2] for entry in site.audited()} == {"temperature", "answer_tokens", "device_memory"}
@@ -111,40 +123,59 @@ def test_the_default_of_memory_follows_the_device_however_that_is_given(site: Si
     assert (row.value, row.written, row.origin, row.form, row.is_open) == ("auto", None, "default", "line", True)
 
 
-def test_a_setting_under_its_former_name_is_written_under_the_new_one(site: Site, admin: TestClient) -> None:
-    file = site.settings.settings_file
-    file.write_text('memory = "256 MiB"\n')
-    assert save(admin, "device_memory", "512 MiB").status_code == 303
-    assert file.read_text() == "device_memory = 536870912\n"
+def test_each_group_has_one_form_and_only_changed_fields_are_written(site: Site, admin: TestClient) -> None:
+    """A form sends all fields of its group. Another admin may have changed one of them in the meantime."""
+    forms = [form for form in parsed(admin.get(PAGE).text).select("form.wd-settings") if form.select("[type=submit]")]
+    shown = [{one["name"] for one in form.select("[name]:not([type=hidden])")} for form in forms]
+    assert shown == [keys for group in GROUPS if (keys := EDITABLE & group.model_fields.keys())]
+    privacy, search = (
+        next(form for form in forms if form.select(f"[name={key}]")) for key in ("keep_days", "passages")
+    )
+    for form in forms:
+        assert save(admin, **sent_by(form)).status_code == 303
+    assert not site.settings.settings_file.exists()
+    assert save(admin, passages="7").status_code == 303
+    assert save(admin, **sent_by(search) | {"passage_tokens": "400", "prefetch": "false"}).status_code == 303
+    assert save(admin, **sent_by(privacy) | {"keep_days": "9"}).status_code == 303
+    written = tomllib.loads(site.settings.settings_file.read_text())
+    assert written == {"passages": 7, "prefetch": False, "keep_days": 9}
+
+
+def test_one_wrong_field_keeps_all_fields_of_its_form_from_being_written(site: Site, admin: TestClient) -> None:
+    response = save(admin, keep_days="9", passages="0", neighbours="3")
+    assert response.status_code == 409
+    assert not site.settings.settings_file.exists()
+    fields = {one["name"]: one["value"] for one in parsed(response.text).select("input:not([type=hidden])[name]")}
+    assert (fields["keep_days"], fields["passages"], fields["neighbours"]) == ("9", "0", "3"), "not typed again"
 
 
 def test_lists_and_tables_are_written_by_line(site: Site, admin: TestClient) -> None:
-    assert save(admin, "page_urls", '"" = https://a.example/{name}\r\nfaq = https://b.example/?q=1').status_code == 303
-    assert save(admin, "example_questions", "Do you deliver, too?\n\nWhat is it?").status_code == 303
+    assert save(admin, page_urls='"" = https://a.example/{name}\r\nfaq = https://b.example/?q=1').status_code == 303
+    assert save(admin, example_questions="Do you deliver, too?\n\nWhat is it?").status_code == 303
     settings = loaded(site)
     assert settings.page_urls == {"": "https://a.example/{name}", "faq": "https://b.example/?q=1"}
     assert settings.example_questions == ("Do you deliver, too?", "What is it?")
     page = admin.get(PAGE).text
     assert "&#34;faq&#34; = https://b.example/?q=1" in page
-    assert "One a line." in page
-    assert save(admin, "example_questions", "").status_code == 303
+    assert "One per line." in page
+    assert save(admin, example_questions="").status_code == 303
     assert loaded(site).example_questions == ()
 
 
 def test_a_table_of_the_file_can_be_changed_and_keys_written_beside_it(site: Site, admin: TestClient) -> None:
     file = site.settings.settings_file
     file.write_text('[page_urls]\nfaq = "https://a.example"\n')
-    assert save(admin, "passages", "4").status_code == 303
-    assert save(admin, "page_urls", "returns = https://b.example").status_code == 303
-    assert save(admin, "slot_tokens", "128").status_code == 303
-    expected = {"passages": 4, "page_urls": {"returns": "https://b.example"}, "slot_tokens": 128}
+    assert save(admin, passages="4").status_code == 303
+    assert save(admin, page_urls="returns = https://b.example").status_code == 303
+    assert save(admin, threads="3").status_code == 303
+    expected = {"passages": 4, "page_urls": {"returns": "https://b.example"}, "threads": 3}
     assert tomllib.loads(file.read_text()) == expected
 
 
 def test_what_was_taken_out_of_the_file_can_be_set_again(site: Site, admin: TestClient) -> None:
-    assert save(admin, "answer_tokens", "").status_code == 303
-    assert "until the next start: 120" in admin.get(PAGE).text
-    assert save(admin, "answer_tokens", "120").status_code == 303
+    assert save(admin, answer_tokens="").status_code == 303
+    assert "until the restart: 120" in admin.get(PAGE).text
+    assert save(admin, answer_tokens="120").status_code == 303
 
 
 def test_every_setting_is_either_changed_here_or_closed() -> None:
@@ -166,7 +197,7 @@ def test_every_setting_is_either_changed_here_or_closed() -> None:
     ],
 )
 def test_a_wrong_value_is_said_and_not_written(site: Site, admin: TestClient, key: str, value: str, words: str) -> None:
-    response = save(admin, key, value)
+    response = save(admin, **{key: value})
     assert response.status_code == 409
     assert words in response.text
     assert not site.settings.settings_file.exists()
@@ -174,29 +205,31 @@ def test_a_wrong_value_is_said_and_not_written(site: Site, admin: TestClient, ke
 
 def test_what_was_refused_stands_in_its_field_to_be_mended(site: Site, admin: TestClient) -> None:
     wrong = "faq = https://a.example\n<b> = b"
-    page = BeautifulSoup(save(admin, "page_urls", wrong).text, "html.parser")
+    page = parsed(save(admin, page_urls=wrong).text)
     [field] = page.select("[autofocus]")
     assert (field["aria-labelledby"], field.text.strip()) == ("name-page_urls", wrong)
     assert field["aria-invalid"] == "true"
-    page = BeautifulSoup(save(admin, "passages", "0").text, "html.parser")
-    assert [(one["name"], one["value"]) for one in page.select("[autofocus]")] == [("value", "0")]
+    assert "it must be a table" in field.find_next_sibling("p").text, "also in view, next to the field"
+    page = parsed(save(admin, passages="0").text)
+    assert [(one["name"], one["value"]) for one in page.select("[autofocus]")] == [("passages", "0")]
 
 
 # ------------------------------------------------------------------ asked before
 
 
 def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site, admin: TestClient) -> None:
-    asked = save(admin, "neighbours", "2")
+    asked = save(admin, neighbours="2", passages="3")
     assert asked.status_code == 200
-    assert "reads 412 passages again, which takes about 3 min" in asked.text
+    assert "encodes 412 passages again, which takes about 3 min" in asked.text
+    assert "when the documents are added again" in asked.text
     assert not site.settings.settings_file.exists()
-    assert save(admin, "neighbours", "2", confirmed="yes").status_code == 303
-    assert loaded(site).neighbours == 2
+    confirmation = sent_by(parsed(asked.text).select_one("[role=alertdialog] form"))
+    assert save(admin, **confirmation).status_code == 303
+    assert (loaded(site).neighbours, loaded(site).passages) == (2, 3)
 
 
 def test_what_is_in_use_already_is_saved_unasked(site: Site, admin: TestClient) -> None:
-    for key in EFFECTS:
-        assert save(admin, key, "").status_code == 303
+    assert save(admin, **dict.fromkeys(COSTLY, "")).status_code == 303
 
 
 # ------------------------------------------------------------------ not shown
@@ -214,4 +247,5 @@ def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert 'type="password"' not in page
     assert "environment variable" in page
     for key in ("answer_mode", "temperature"):  # a variable and a flag win over the file
-        assert f'aria-label="Save: {key}"' not in page
+        assert f'name="{key}"' not in page
+    assert "default: 0.0" in page

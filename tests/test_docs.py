@@ -9,7 +9,8 @@ import pytest
 from typer.main import get_command
 
 from app.cli.main import app
-from app.domain.settings import Settings
+from app.domain.settings import GROUPS
+from app.web.settings_routes import words_of
 from cache.pml.binding import bind
 from cache.pml.layout import Layout, lay_out
 from cache.pml.parser import parse_prompt, parse_schema
@@ -26,11 +27,18 @@ PAGES = [
 ]
 
 
-def test_every_setting_is_documented_with_its_own_words() -> None:
+def test_every_setting_is_documented_in_its_group_with_its_own_words_and_default() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
-    for key, field in Settings.model_fields.items():
-        meaning = re.escape(" ".join((field.description or "").split()))
-        assert re.search(rf"^\| `{key}` \| .* \| {meaning} \|$", page, re.MULTILINE), key
+    for group in GROUPS:
+        table = page.partition(f"\n## {group.title}\n")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", table, re.MULTILINE)
+        fields = group.model_fields
+        meanings = [(key, " ".join((field.description or "").split())) for key, field in fields.items()]
+        assert [(key, meaning) for key, _, meaning in rows] == meanings
+        for key, default, _ in rows:
+            if not fields[key].default_factory:
+                words = words_of(key, fields[key].default).replace("\n", ", ")
+                assert default == (words or ("unset" if fields[key].default is None else "none")), key
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

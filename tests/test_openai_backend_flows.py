@@ -367,7 +367,7 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(
 
 
 def test_openai_flows_settings_make_nothing_read_again(site: TestClient) -> None:
-    saved = site.post("/admin/settings", data={"key": "system_text", "value": "Be brief."}, follow_redirects=False)
+    saved = site.post("/admin/settings", data={"system_text": "Be brief."}, follow_redirects=False)
     assert saved.status_code == 303, "no passage is read again"
 
 

@@ -8,7 +8,7 @@ import typer
 
 from app.cli.options import Common, progress_line, takes, whole_numbers
 from app.domain.errors import DeskError
-from app.domain.settings import parse_size
+from app.domain.setting_types import parse_size
 from app.domain.words import size
 
 if TYPE_CHECKING:

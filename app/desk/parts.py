@@ -93,7 +93,6 @@ def engine_spec(settings: Settings) -> EngineSpec:
         kv_storage=settings.kv_storage,
         modules=settings.modules_folder,
         placement=settings.placement,
-        slot=settings.slot_tokens,
         limits=limits_of(settings),
         threads=settings.threads,
         log_format=settings.log_format,

@@ -1,19 +1,8 @@
-"""Lists and tables of settings as text: a list has one entry a line, a table one `name = value` a line.
+"""Values of settings that are more than a number or a text: lists and tables, remote models, office hours.
 
-`lines_of` and `table_of` read what `text_of` writes. Not covered: what the entries may be (`settings`), sizes.
-
-A model that runs elsewhere: how the setting `model` names it, `openai:URL#NAME`, and where its key is.
-
-The key is read from the environment only, so that it is in no file, on no page and in no log, and it is for one place.
-Not covered: asking the server (`cache.remote`).
-
-When people of the company answer: hours as people write them, with a time zone.
-
-Where the data is that comes with the program: the adapter, the calibration, the sample help centre.
-
-A source tree has it in `data/`; an installed wheel has it in `warmdesk_data/`, beside the packages.
-
-The sample help centres that come with the program, and questions to ask them (`data/samples.toml`).
+A list has one entry per line, a table one `name = value` per line. `lines_of` and `table_of` read the output of
+`text_of`. The key of a remote model is read from the environment only, so that no file, page or log contains it. It is
+sent to one server only. The bundled data is in `data/` of a source tree, in `warmdesk_data/` of an installed wheel.
 """
 
 import json
@@ -35,13 +24,13 @@ _ROW = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*"|[^"=\s]+(?:\s+[^"=\s]+)*)\s*=\s*(
 
 
 def lines_of(text: str, also: str = "\n") -> tuple[str, ...]:
-    """The entries of a list, without empty ones. also: what else than the end of a line may stand between two."""
+    """Return the entries of a list, without empty ones. also: separators besides the end of a line."""
     return tuple(entry.strip() for entry in re.split(rf"[\n{also}]", text) if entry.strip())
 
 
 def table_of(text: str) -> dict[str, str]:
-    """The entries of a table. A name may, and one that is empty or has an equals sign in it must, stand in quotation
-    marks, as in TOML. Raises ValueError.
+    """Return the entries of a table. A name can be quoted as in TOML. An empty name, or one with an equals sign, must
+    be. Raises ValueError.
     """
     table: dict[str, str] = {}
     for line in lines_of(text):
@@ -50,13 +39,13 @@ def table_of(text: str) -> dict[str, str]:
             raise ValueError(f"{line!r} is not name = value")
         name, value = (_unquoted(row[part]) for part in ("name", "value"))
         if name in table:
-            raise ValueError(f"{name!r} stands there twice")
+            raise ValueError(f"{name!r} appears twice")
         table[name] = value
     return table
 
 
 def text_of(value: object) -> str:
-    """The value of a setting; empty if it is not set."""
+    """Return the value of a setting as text, empty if it is not set."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -75,24 +64,24 @@ def _unquoted(text: str) -> str:
 SCHEME = "openai:"
 KEY_VARIABLE = "WARMDESK_OPENAI_API_KEY"
 KEY_VARIABLES = (KEY_VARIABLE, "OPENAI_API_KEY")
-"""Where the key is looked for; the first wins."""
+"""Variables that can hold the key. The first one wins."""
 URL_VARIABLE = "WARMDESK_OPENAI_URL"
-"""Names the only server that the key is sent to; its path does not count."""
+"""URL of the only server that gets the key. Its path is ignored."""
 NO_SETTINGS = frozenset({KEY_VARIABLE, URL_VARIABLE})
-"""What is of the environment only, and begins as the variables of settings do."""
+"""Variables that look like settings but are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """url: what OpenAI's routes stand below. name: of the model there."""
+    """Server of a remote model. url: base URL of OpenAI's API. name: name of the model on the server."""
 
     url: str
     name: str
 
 
 def model_server(model: str | None) -> ModelServer | None:
-    """The server that a model's name means; None for a model that runs here. A URL without a path gets /v1. Raises
-    ValueError for one that is not usable: without name, with a password or a query, or neither http nor https.
+    """Return the server of `openai:URL#NAME`, None for a local model. /v1 is added to a URL without a path. Raises
+    ValueError for a URL without a model name, with a password or a query, or that is neither http nor https.
     """
     if model is None or not model.startswith(SCHEME):
         return None
@@ -105,9 +94,9 @@ def model_server(model: str | None) -> ModelServer | None:
 
 
 def key_for(server: ModelServer, environ: Mapping[str, str], *, is_of_file: bool) -> str | None:
-    """The key for the server, if there is one. It goes to the server that URL_VARIABLE names or, without that, to one
-    that whoever starts the desk named. is_of_file: the settings file names it, which may come from a backup. Raises
-    DeskError for a key that cannot be sent, or not to this server.
+    """Return the key for the server, if any. Only the server in URL_VARIABLE gets it or, without this variable, the
+    server that a flag or variable names. is_of_file: the settings file names the server; the file may come from a
+    backup. Raises DeskError for a key with wrong characters, or one that this server must not get.
     """
     for variable in KEY_VARIABLES:
         if key := environ.get(variable, "").strip():
@@ -126,7 +115,7 @@ def key_for(server: ModelServer, environ: Mapping[str, str], *, is_of_file: bool
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    """Scheme, host and port of an address; None of what is none."""
+    """Return scheme, host and port of a URL, None if it is not a URL."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -146,14 +135,14 @@ class OfficeHours:
     zone: ZoneInfo
 
     def cover(self, moment: datetime) -> bool:
-        """Whether somebody answers then. moment: with a zone of its own."""
+        """Return whether the moment is within the hours. moment: with its time zone."""
         return self.hours.is_open(moment.astimezone(self.zone))
 
 
 @cache
 def office_hours(text: str) -> OfficeHours:
-    """Hours such as "Mon-Fri 9:00-17:00, Sat 10:00-14:00 Europe/Dublin": the notation of OpenStreetMap, in which days
-    may also be written out, and the name of a time zone. Raises ValueError for anything else.
+    """Read hours such as "Mon-Fri 9:00-17:00, Sat 10:00-14:00 Europe/Dublin": OpenStreetMap's notation, also with full
+    names of days, then a time zone. Raises ValueError.
     """
     parts = _ZONE.fullmatch(text.strip())
     if parts is None:
@@ -169,7 +158,7 @@ def office_hours(text: str) -> OfficeHours:
 
 
 def is_open(hours: str | None, now: datetime) -> bool:
-    """Whether somebody answers now. hours: as `office_hours` reads them; None: always."""
+    """Return whether now is within the hours. hours: see `office_hours`. None: always open."""
     return hours is None or office_hours(hours).cover(now)
 
 
@@ -178,12 +167,12 @@ _IN_SOURCE_TREE = _ROOT / "data"
 SHIPPED_DATA = _IN_SOURCE_TREE if (_IN_SOURCE_TREE / "search.json").is_file() else _ROOT / "warmdesk_data"
 
 SAMPLE = "knowledge"
-"""The folder of the first one."""
+"""Folder of the first sample help centre."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Questions about a help centre. compared: what `warmdesk demo` asks. warm_up: asked before."""
+    """Questions about a sample help centre. compared: questions of `warmdesk demo`. warm_up: a question before them."""
 
     compared: tuple[str, ...]
     warm_up: str
@@ -191,12 +180,12 @@ class Sample:
 
 @cache
 def samples() -> dict[str, Sample]:
-    """All of them, by the name of their folder in the data that comes with the program."""
+    """Return the samples of `data/samples.toml`, by folder name."""
     rows = tomllib.loads((SHIPPED_DATA / "samples.toml").read_text(encoding="utf-8"))
     return {folder: Sample(compared=tuple(row["compared"]), warm_up=row["warm_up"]) for folder, row in rows.items()}
 
 
 def sample_of(folder: Path) -> Sample:
-    """The help centre in a folder; the first one's questions for other documents."""
+    """Return the sample in a folder, or the first sample for other documents."""
     found = samples().get(folder.name) if folder.absolute().parent == SHIPPED_DATA else None
     return found or samples()[SAMPLE]

@@ -1,6 +1,6 @@
 """Writing a file of the data folder completely or not at all; opening one that nobody put a link in place of.
 
-Changing one setting in `warmdesk.toml`: comments and order stay, and the file is whole at any moment.
+Changing settings in `warmdesk.toml`: comments and order stay, and the file is whole at any moment.
 
 Not covered: what settings there are and what may stand in them (`app.domain.settings`).
 """
@@ -20,7 +20,7 @@ from tomlkit.exceptions import ParseError
 
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_TEXT, check_length
-from app.domain.settings import Settings, names_of, settings_in, value_in
+from app.domain.settings import Settings, settings_in, value_in
 
 PARTIAL = ".upload-"
 """What the names of files begin with that are not complete yet."""
@@ -110,28 +110,27 @@ class SettingsFile:
         """What the file gives, without the environment and flags."""
         return settings_in(self.values(), self._path)
 
-    def check(self, key: str, text: str) -> Settings:
-        """What the file would give with a changed value. text: as a person writes it; empty: the default. Raises
-        DeskError, which says what the value must be.
+    def check(self, changes: Mapping[str, str]) -> Settings:
+        """Return what the file would give with changed values. changes: texts as a person writes them, by key. An empty
+        text means the default. Raises DeskError, which says what the value must be.
         """
-        return settings_in(self._changed(key, text).unwrap(), self._path)
+        return settings_in(self._changed(changes).unwrap(), self._path)
 
-    def change(self, key: str, text: str) -> None:
-        """Write a value, if it is one that the setting takes; `check` says why not."""
+    def change(self, changes: Mapping[str, str]) -> None:
+        """Write changed values, if all of them are right (see `check`)."""
         with self._lock:
-            document = self._changed(key, text)
+            document = self._changed(changes)
             settings_in(document.unwrap(), self._path)
             self._write(tomlkit.dumps(document))
 
-    def _changed(self, key: str, text: str) -> tomlkit.TOMLDocument:
-        check_length(text, LONGEST_TEXT, "value")
+    def _changed(self, changes: Mapping[str, str]) -> tomlkit.TOMLDocument:
         document = self._read()
-        for name in names_of(key)[1:]:
-            document.pop(name, None)
-        if text.strip():
-            document[key] = value_in(key, text)
-        else:
-            document.pop(key, None)
+        for key, text in changes.items():
+            check_length(text, LONGEST_TEXT, "value")
+            if text.strip():
+                document[key] = value_in(key, text)
+            else:
+                document.pop(key, None)
         return document
 
     def _read(self) -> tomlkit.TOMLDocument:

@@ -1,7 +1,7 @@
 """When a conversation goes to a person although nobody asked for one.
 
 A rule never fires twice for the same reason: after a hand-off only what came since counts, and nothing does until the
-customer has asked some more questions (the setting `handoff_pause`), so a conversation cannot go back and forth.
+customer has asked `PAUSE` more questions, so a conversation cannot go back and forth.
 
 The agents' side of a hand-off: who waits, what was said, taking, answering, giving back.
 
@@ -28,15 +28,17 @@ from app.storage.handoffs import HandoffOfSomebody, Handoffs, Judged
 from app.storage.history import History
 from retrieval.text.terms import language_of
 
+PAUSE = 5
+"""Questions after an agent handed a conversation back before the rules apply again."""
 IN_A_ROW = 2
 """As many answers in a row must be empty or hardly supported, and as many be judged bad."""
 LOW_SUPPORT = 0.5
 """Answers with less support by the documents count as hardly supported."""
 
 
-def due(answers: Sequence[Judged], came_back: bool, pause: int) -> HandoffReason | None:
+def due(answers: Sequence[Judged], came_back: bool) -> HandoffReason | None:
     """Why a person should step in now, or None. answers: see `Handoffs.judged_since`. came_back: from a person."""
-    if came_back and len(answers) < pause:
+    if came_back and len(answers) < PAUSE:
         return None
     last = answers[-IN_A_ROW:]
     if len(last) == IN_A_ROW and all(answer.outcome == "nothing" for answer in last):
@@ -171,7 +173,7 @@ class HandingOff:
         current, now = self._handoffs.latest(conversation_id, owner), self._now()
         if current is not None and current.state != "closed":
             return None
-        reason = due(*self._handoffs.judged_since(conversation_id), self._settings.handoff_pause)
+        reason = due(*self._handoffs.judged_since(conversation_id))
         if reason is None:
             return None
         watched = self._handoffs.watched()

@@ -65,7 +65,7 @@ DONE = {
     "account-removed": translatable("The account was removed, and its sign-ins ended."),
     "role": translatable("The role was changed, and the account's sign-ins ended."),
     "key-revoked": translatable("The key no longer works."),
-    "settings": translatable("Saved. It counts from the next start of the desk on."),
+    "settings": translatable("Saved. Restart Warmdesk to use the changes."),
 }
 """What a page says after something was done, by the `did` of its address."""
 NO_STORE = {"cache-control": "no-store"}

@@ -1,39 +1,37 @@
-"""What the page of settings shows of each: its meaning, its value, where that comes from, how it is written, and what a
-change costs. Of secrets it shows whether they are set.
+"""The Settings page: every setting in groups, with meaning, value, source and, if an admin may change it, a field.
 
-The admins' page of settings (`setting_rows`), with a form for each that needs no hand on the machine. A change goes
-to `warmdesk.toml` and counts from the next start on.
+Each group has one Save. It writes the changed fields to `warmdesk.toml`, which takes effect after a restart. Secrets
+are never shown, only whether they are set.
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args, get_origin
+from typing import Annotated, Literal, get_origin
 
-from fastapi import FastAPI, Form, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic.fields import FieldInfo
 
 from app.access.identity import caller_of
 from app.desk.interface import Desk
 from app.domain.errors import DeskError
+from app.domain.setting_types import choices_of
 from app.domain.setting_values import text_of
-from app.domain.settings import PREFIX, Settings, names_of
+from app.domain.settings import GROUPS, PREFIX, Settings
 from app.domain.words import size, translatable
 from app.storage.files import SettingsFile
 from app.storage.people import Audit
 from app.web.admin_pages import admin_page, done
 from app.web.rendering import admin_words
 
+PAGE = "/admin/settings"
 SettingsForm = Literal["line", "text", "list", "table", "choice", "secret"]
-"""How a setting is written. text: several lines. list: one entry a line. table: one `name = value` a line. secret: not
-here, and never shown.
+"""Field of a setting. text: several lines. list: one entry per line. table: one `name = value` per line. secret: no
+field, and never shown.
 """
-Reader = Literal["model", "nobody"]
-"""Who has to read all passages again."""
-
 HIDDEN = "database_url"
-"""Not on the page at all: it holds a password, and names where everything is kept."""
+"""Not on the page. It contains a password and names the place of all data."""
 EDITABLE = frozenset(
     {
         *("context_tokens", "first_token_seconds", "send_cache_salt", "send_prompt_cache_key"),
@@ -42,16 +40,20 @@ EDITABLE = frozenset(
         *("questions_per_minute", "answers_at_once", "conversations_kept", "keep_days", "redact", "show_technical"),
         *("questions_at_once", "questions_waiting", "answer_seconds", "max_question_chars"),
         *("desk_name", "desk_colour", "greeting", "example_questions", "page_urls"),
-        *("passages", "passage_tokens", "prefetch", "neighbours", "placement", "slot_tokens", "answer_tokens"),
+        *("passages", "passage_tokens", "prefetch", "neighbours", "placement", "answer_tokens"),
         *("policy", "answer_mode", "temperature", "repetition_penalty", "refuse_below", "answer_above"),
         *("savings_sample", "faq_answers", "faq_threshold", "system_text", "refusal_text"),
         *("contact_email", "contact_phone", "contact_hours", "contact_url"),
-        *("handoff", "handoff_pause", "office_hours", "show_agent_names"),
+        *("handoff", "office_hours", "show_agent_names"),
     }
 )
-"""Changed on the page. All others are changed in the file or on the command line only, by whoever has the machine: they
-hold secrets, send data or keys elsewhere, name what is loaded or who is trusted, or would keep admins out.
+"""Settings that the page can change. The others are changed in the file or on the command line by the operator: they
+are secrets, send data or keys elsewhere, name what is loaded or who is trusted, or could lock admins out.
 """
+COSTLY = frozenset({"system_text", "passage_tokens", "neighbours", "weights", "kv_storage"})
+"""Settings whose change re-encodes passages. The page shows the cost before it saves them."""
+_AT_INGESTION = frozenset({"passage_tokens", "neighbours"})
+"""Settings that apply to passages at the next ingestion."""
 SIZES = frozenset({"device_memory", "host_memory", "disk", "disk_floor"})
 TEXTS = frozenset({"system_text", "refusal_text"})
 ORIGINS = {
@@ -62,38 +64,18 @@ ORIGINS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a change of a setting costs. words: what else there is to know before it is saved."""
-
-    reader: Reader
-    words: str = ""
-
-
-_NEXT_INGEST = translatable("This begins when the documents are taken in again.")
-EFFECTS = {
-    "system_text": Effect("model"),
-    "passage_tokens": Effect("model", _NEXT_INGEST),
-    "neighbours": Effect("model", _NEXT_INGEST),
-    "weights": Effect("model"),
-    "kv_storage": Effect("model"),
-}
-"""Settings that are not saved before somebody has read what that costs."""
-_EFFECTS_ELSEWHERE = {"passage_tokens": Effect("nobody", _NEXT_INGEST)}
-"""Of these for what a model has to read, where the model runs elsewhere."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """A setting as the page shows it. value: in use now; written: in the file, and in use from the next start on, if
-    that is another one; both are empty for a secret. choices: what it can be, if its form is that. is_open: it can be
-    changed here. is_set: it has a value.
+    """A setting on the page. value: in use now. written: value in the file, if another one applies after a restart.
+    default: empty if unset. All three are empty for a secret. origin: key of ORIGINS. choices: values of a short list.
+    is_open: the page can change it. is_set: it has a value.
     """
 
     key: str
     meaning: str
     value: str
     written: str | None
+    default: str
     origin: str
     form: SettingsForm
     choices: tuple[str, ...]
@@ -104,17 +86,15 @@ class SettingRow:
 def setting_rows(
     settings: Settings, at_start: Settings, file: SettingsFile, environ: Mapping[str, str]
 ) -> list[SettingRow]:
-    """Every setting but one, in the order of the documentation. at_start: what the file gave when the desk
-    was started. Raises DeskError.
-    """
+    """Return all settings but HIDDEN. at_start: what the file contained when the server started. Raises DeskError."""
     written, found = file.settings(), []
     for key, field in Settings.model_fields.items():
         if key == HIDDEN:
             continue
         value, new = getattr(settings, key), getattr(written, key)
-        in_file, is_default = getattr(at_start, key), value == default_of(field, settings)
-        origin = origin_of(key, value, in_file, is_default and in_file == default_of(field, at_start), environ)
-        is_same = new == value or (is_default and new == default_of(field, written))
+        in_file, default = getattr(at_start, key), default_of(field, settings)
+        origin = origin_of(key, value, in_file, value == default and in_file == default_of(field, at_start), environ)
+        is_same = new == value or (value == default and new == default_of(field, written))
         is_open = key in EDITABLE and origin in ("default", "file")
         choices = choices_of(field)
         found.append(
@@ -123,6 +103,7 @@ def setting_rows(
                 meaning=" ".join((field.description or "").split()),
                 value=words_of(key, value) if field.repr else "",
                 written=words_of(key, new) if is_open and not is_same and field.repr else None,
+                default=words_of(key, default) if field.repr else "",
                 origin=origin,
                 form="choice" if choices else form_of(key, field),
                 choices=choices,
@@ -133,24 +114,16 @@ def setting_rows(
     return found
 
 
-def effect_of(key: str, new: Settings) -> Effect | None:
-    """What a change of a setting costs; None if it is saved without a question. new: the settings with it."""
-    effect = EFFECTS.get(key)
-    if effect is not None and effect.reader == "model" and new.model_server is not None:
-        return _EFFECTS_ELSEWHERE.get(key)
-    return effect
-
-
 def default_of(field: FieldInfo, settings: Settings) -> object:
-    """The default of a setting, which may depend on the device."""
+    """Return the default of a setting, which may depend on the device."""
     return field.get_default(call_default_factory=True, validated_data={"device": settings.device})
 
 
 def origin_of(key: str, value: object, in_file: object, is_default: bool, environ: Mapping[str, str]) -> str:
-    """Where a value comes from: a key of ORIGINS. in_file: what the file gave when the desk was started. is_default:
-    whether both are the default.
+    """Return the source of a value, a key of ORIGINS. in_file: what the file contained when the server started.
+    is_default: both values are the default.
     """
-    if any(environ.get(f"{PREFIX}{name.upper()}", "").strip() for name in names_of(key)):
+    if environ.get(f"{PREFIX}{key.upper()}", "").strip():
         return "environment"
     if is_default:
         return "default"
@@ -158,12 +131,12 @@ def origin_of(key: str, value: object, in_file: object, is_default: bool, enviro
 
 
 def words_of(key: str, value: object) -> str:
-    """A value as a person writes it; empty if it is not set."""
+    """Return a value as a person writes it, empty if it is not set."""
     return size(value) if key in SIZES and isinstance(value, int) else text_of(value)
 
 
 def form_of(key: str, field: FieldInfo) -> SettingsForm:
-    """How a setting without choices is written."""
+    """Return the field of a setting without choices."""
     if not field.repr:
         return "secret"
     kind = get_origin(field.annotation)
@@ -172,35 +145,29 @@ def form_of(key: str, field: FieldInfo) -> SettingsForm:
     return "text" if key in TEXTS else "line"
 
 
-def choices_of(field: FieldInfo) -> tuple[str, ...]:
-    """What a setting can be, if that is a short list."""
-    annotation = field.annotation
-    if annotation is bool:
-        return ("true", "false")
-    parts = get_args(annotation) if get_origin(annotation) not in (None, Literal) else (annotation,)
-    if any(get_origin(part) is not Literal for part in parts):
-        return ()
-    return tuple(str(one) for part in parts for one in get_args(part))
-
-
-PAGE = "/admin/settings"
+async def fields_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form, with plain line ends. Files are ignored."""
+    form = await request.form()
+    return {name: text.replace("\r\n", "\n").strip() for name, text in form.items() if isinstance(text, str)}
 
 
 def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Audit) -> None:
-    """The page, and what its forms send."""
+    """Add the page, and the route for its forms."""
     file = SettingsFile(settings.settings_file)
     at_start = file.settings()
 
     def rows() -> list[SettingRow]:
         return setting_rows(settings, at_start, file, os.environ)
 
-    def from_next_start(in_file: Settings) -> Settings:
-        """With what wins over the file, if the desk is started as it was this time."""
+    def after_restart(in_file: Settings) -> Settings:
+        """Return the settings of the next start, with the same variables and flags."""
         others = [row.key for row in rows() if row.origin in ("environment", "flag")]
         return in_file.model_copy(update={key: getattr(settings, key) for key in others})
 
     def page(request: Request, problem: str = "", **asked: object) -> HTMLResponse:
-        values = {"asks": None, "refused": None, "origins": ORIGINS, "rows": rows(), **asked}
+        by_key = {row.key: row for row in rows()}
+        groups = [(group.title, [by_key[key] for key in group.model_fields if key in by_key]) for group in GROUPS]
+        values = {"asks": None, "changed": {}, "refused": "", "origins": ORIGINS, "groups": groups, **asked}
         return admin_page(request, "settings.html", status=409 if problem else 200, problem=problem, **values)
 
     @app.get(PAGE)
@@ -208,24 +175,29 @@ def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Aud
         return page(request)
 
     @app.post(PAGE)
-    def change(
-        request: Request,
-        key: Annotated[str, Form()],
-        value: Annotated[str, Form()] = "",
-        confirmed: Annotated[str, Form()] = "",
-    ) -> Response:
-        value = value.replace("\r\n", "\n").strip()
+    def change(request: Request, sent: Annotated[dict[str, str], Depends(fields_of)]) -> Response:
+        """Save the fields that differ from `was-KEY`, the value that the page showed."""
+        confirmed = sent.pop("confirmed", "")
+        before = {name: sent.pop(name) for name in list(sent) if name.startswith("was-")}
+        changed = {key: value for key, value in sent.items() if value != before.get(f"was-{key}")}
+        can_change, refused = {row.key for row in rows() if row.is_open}, ""
         try:
-            row = next((row for row in rows() if row.key == key), None)
-            if row is None or not row.is_open:
-                raise DeskError(f"{key[:80]} is changed in the file or on the command line", code="setting-closed")
-            new = from_next_start(file.check(key, value))
-            effect = effect_of(key, new)
-            if effect is not None and getattr(new, key) != getattr(settings, key) and not confirmed:
-                cost = desk.reading_cost(new.neighbours)
-                return page(request, asks={"key": key, "value": value, "effect": effect, "cost": cost})
-            file.change(key, value)
+            for key, value in changed.items():
+                refused = key
+                if key not in can_change:
+                    raise DeskError(f"{key[:80]} is changed in the file or on the command line", code="setting-closed")
+                file.check({key: value})
+            new = after_restart(file.check(changed))
+            costly = COSTLY if new.model_server is None else {"passage_tokens"}  # a remote model encodes no passages
+            costly = {key for key in costly & changed.keys() if getattr(new, key) != getattr(settings, key)}
+            if costly and not confirmed:
+                cost = desk.reading_cost(new.neighbours) if new.model_server is None else None
+                asks = {"keys": sorted(costly), "cost": cost, "at_ingestion": bool(costly & _AT_INGESTION)}
+                return page(request, asks=asks, changed=changed)
+            if changed:
+                file.change(changed)
         except DeskError as error:
-            return page(request, admin_words(error), refused={"key": key, "value": value})
-        audit.record(caller_of(request).name, "settings", key)
+            return page(request, admin_words(error), changed=changed, refused=refused)
+        for key in changed:
+            audit.record(caller_of(request).name, "settings", key)
         return done(PAGE, "settings")
