@@ -8,7 +8,7 @@ from made_files import put, workbook
 
 from retrieval.documents.document import Document, split
 from retrieval.loaders.load import load
-from retrieval.parsing.rows import faq_blocks
+from retrieval.loaders.rows import faq_blocks
 
 ROWS = [
     ["Question", "Answer", "Category", "Link"],

@@ -47,12 +47,12 @@ from pptx import Presentation
 
 from retrieval.documents.document import Block, BlockKind, Contents, Document, content_hash
 from retrieval.errors import UnreadableDocument, file_problem
+from retrieval.loaders.decoding import check_container, decode, parsing
+from retrieval.loaders.html_blocks import HEADINGS, blocks_of
 from retrieval.loaders.markdown import load_markdown, web_address
+from retrieval.loaders.pdf import load_pdf
 from retrieval.loaders.records import load_delimited, load_json, load_json_lines, load_spreadsheet
-from retrieval.parsing.decoding import check_container, decode, parsing
-from retrieval.parsing.html_blocks import HEADINGS, blocks_of
-from retrieval.parsing.rows import one_line, table_blocks
-from retrieval.pdf.blocks import pdf_blocks, pdf_pages
+from retrieval.loaders.rows import one_line, table_blocks
 from retrieval.text.terms import readable
 
 _LONGEST_HEADING = 80
@@ -77,36 +77,6 @@ def _kind(paragraph: str) -> BlockKind:
 def _is_title(paragraph: str) -> bool:
     line = paragraph.strip()
     return len(line) <= _LONGEST_HEADING and "\n" not in line and not line.endswith((".", ":", ",", ";", "。", "："))
-
-
-_NAMED_PAGES = 20
-
-
-def load_pdf(data: bytes, path: Path) -> Contents:
-    """Read a PDF. Raises UnreadableDocument for a damaged, encrypted or scanned one, and for too many pages."""
-    if b"%PDF-" not in data[:1024]:
-        raise UnreadableDocument(path, "damaged, or not a .pdf file")
-    pages = list(pdf_pages(data, path))
-    scanned = [page.number for page in pages if page.has_drawing and not page.items and not page.is_damaged]
-    damaged = [page.number for page in pages if page.is_damaged]
-    if not any(page.items for page in pages):
-        if damaged or not pages:
-            raise UnreadableDocument(path, "damaged .pdf file: no page can be read")
-        if scanned:
-            count = "1 scanned page" if len(scanned) == 1 else f"{len(scanned)} scanned pages"
-            raise UnreadableDocument(path, f"no text layer: {count}; run OCR over it first (for example ocrmypdf)")
-    blocks = pdf_blocks(pages)
-    remarks = []
-    if scanned:
-        remarks.append(f"{_numbers(scanned)} left out: no text layer; run OCR over it first (for example ocrmypdf)")
-    if damaged:
-        remarks.append(f"{_numbers(damaged)} left out: damaged")
-    return Contents(blocks=blocks, remarks=remarks)
-
-
-def _numbers(pages: list[int]) -> str:
-    named = ", ".join(map(str, pages[:_NAMED_PAGES])) + (", …" if len(pages) > _NAMED_PAGES else "")
-    return f"page {named}" if len(pages) == 1 else f"{len(pages)} pages ({named})"
 
 
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"

@@ -28,8 +28,8 @@ from markdown_it.rules_core import StateCore
 
 from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.decoding import decode
-from retrieval.parsing.html_blocks import blocks_of
+from retrieval.loaders.decoding import decode
+from retrieval.loaders.html_blocks import blocks_of
 from retrieval.text.terms import readable
 
 _BLOCK = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)

@@ -27,8 +27,8 @@ from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError, Shee
 
 from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.decoding import check_container, decode, parsing
-from retrieval.parsing.rows import faq_blocks, table_blocks
+from retrieval.loaders.decoding import check_container, decode, parsing
+from retrieval.loaders.rows import faq_blocks, table_blocks
 from retrieval.text.terms import readable
 
 _DELIMITERS = ",;\t|^~¦\x1f"  # the likelier first

@@ -33,13 +33,14 @@ from pdfminer.pdftypes import dict_value, int_value, resolve1
 from pdfplumber.page import Page as PlumberPage
 from pdfplumber.utils.exceptions import PdfminerException
 
-from retrieval.documents.document import Block, BlockKind
+from retrieval.documents.document import Block, BlockKind, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.decoding import parsing
-from retrieval.parsing.rows import is_header, one_line, row_line, row_lines, without_empty
+from retrieval.loaders.decoding import parsing
+from retrieval.loaders.rows import is_header, one_line, row_line, row_lines, without_empty
 from retrieval.text.terms import readable
 
 MAX_PAGES = 2000
+_NAMED_PAGES = 20  # in a message
 
 _MOST_RULES = 2000  # a page with more ruling lines is a drawing; the search for tables would take long
 _SMALLEST_TABLE = 2  # rows and columns
@@ -81,6 +82,33 @@ class Page:
     items: tuple[Line | Table, ...]
     has_drawing: bool
     is_damaged: bool = False
+
+
+def load_pdf(data: bytes, path: Path) -> Contents:
+    """Read a PDF. Raises UnreadableDocument for a damaged, encrypted or scanned one, and for too many pages."""
+    if b"%PDF-" not in data[:1024]:
+        raise UnreadableDocument(path, "damaged, or not a .pdf file")
+    pages = list(pdf_pages(data, path))
+    scanned = [page.number for page in pages if page.has_drawing and not page.items and not page.is_damaged]
+    damaged = [page.number for page in pages if page.is_damaged]
+    if not any(page.items for page in pages):
+        if damaged or not pages:
+            raise UnreadableDocument(path, "damaged .pdf file: no page can be read")
+        if scanned:
+            count = "1 scanned page" if len(scanned) == 1 else f"{len(scanned)} scanned pages"
+            raise UnreadableDocument(path, f"no text layer: {count}; run OCR over it first (for example ocrmypdf)")
+    blocks = pdf_blocks(pages)
+    remarks = []
+    if scanned:
+        remarks.append(f"{_numbers(scanned)} left out: no text layer; run OCR over it first (for example ocrmypdf)")
+    if damaged:
+        remarks.append(f"{_numbers(damaged)} left out: damaged")
+    return Contents(blocks=blocks, remarks=remarks)
+
+
+def _numbers(pages: list[int]) -> str:
+    named = ", ".join(map(str, pages[:_NAMED_PAGES])) + (", …" if len(pages) > _NAMED_PAGES else "")
+    return f"page {named}" if len(pages) == 1 else f"{len(pages)} pages ({named})"
 
 
 def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:

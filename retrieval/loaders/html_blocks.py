@@ -18,7 +18,7 @@ from bs4.builder import HTMLTreeBuilder
 from bs4.element import CData, NavigableString, PageElement
 
 from retrieval.documents.document import Block, BlockKind
-from retrieval.parsing.rows import row_line
+from retrieval.loaders.rows import row_line
 from retrieval.text.terms import readable
 
 _MAX_SPAN = 50  # a hostile page could ask for millions of cells
