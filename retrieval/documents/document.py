@@ -70,7 +70,6 @@ class Document:
 
 
 def with_headings(heading_path: tuple[str, ...], text: str) -> str:
-    """Return a text under its headings, as embedders and readers see it."""
     return " > ".join(heading_path) + "\n" + text
 
 
@@ -197,7 +196,6 @@ class _Splitter:
     joins: bool
 
     def outline(self, document: Document) -> _Section:
-        """Return the tree of sections. Its root is the document, under its title."""
         root = _Section(path=(document.title,), level=0)
         open_sections = [root]
         seen_heading = False
@@ -224,7 +222,6 @@ class _Splitter:
         return cut(heading, self.count, max(1, int(self.limit * _LONGEST_HEADING) - 1))[0].rstrip() + "…"
 
     def pieces(self, section: _Section) -> list[_Piece]:
-        """Return the section and all sections below it, cut where too long and joined where too short."""
         own = cut("\n\n".join(section.texts), self.count, self.limit)
         found = [_Piece(section.path, text, is_whole=len(own) == 1) for text in own]
         for child in section.children:
@@ -252,5 +249,4 @@ class _Splitter:
 
 
 def _below(piece: _Piece, path: tuple[str, ...]) -> str:
-    """Return the piece's text under the headings that `path` does not have."""
     return "\n".join([*piece.path[len(path) :], *([piece.text] if piece.text else [])])

@@ -66,7 +66,6 @@ def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Itera
 
 
 def _alike(lines: Sequence[TextLine], at: int) -> list[TextLine]:
-    """Return the lines of one list or table."""
     first, group = lines[at], [lines[at]]
     for line in lines[at + 1 :]:
         if line.kind != first.kind or (
@@ -78,13 +77,11 @@ def _alike(lines: Sequence[TextLine], at: int) -> list[TextLine]:
 
 
 def _first_column(row: TextLine) -> str:
-    """Return the name of a row's first cell; "" if it has none."""
     name, named, _ = row.text.partition(": ")
     return name if named and "; " not in name else ""
 
 
 def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
-    """Return whether an item is the first of another list."""
     if item.level:
         return False
     restarts = item.number == 1 and (group[-1].number or 1) > 1

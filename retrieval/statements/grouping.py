@@ -127,7 +127,6 @@ def is_needed(line: str, item: str) -> bool:
 
 
 def under(line: str, said: str) -> str:
-    """Return a statement after its governing line."""
     if not line:
         return said
     if line.endswith(("?", "？", "!", "！", "。")):
@@ -138,8 +137,7 @@ def under(line: str, said: str) -> str:
     return f"{line} – {said}" if _LABEL.match(said) else f"{line}: {said}"
 
 
-TOGETHER = 60
-"""Maximum number of words of sentences that are joined."""
+TOGETHER = 60  # maximum number of words of sentences that are joined
 
 _DEPENDS = re.compile(
     r"(?:They|These|Those|Then|Otherwise|Its|Their|Both|Instead|In (?:that|this) case|But|And|So|For example|Or"
@@ -172,7 +170,6 @@ class Group(NamedTuple):
 
 
 def located(text: str, language: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the sentences of a line with their character spans."""
     if not _INNER_END.search(text):  # like most items and cells
         yield text.strip(), 0, len(text)
         return
@@ -213,7 +210,6 @@ def grouped(text: str, language: str) -> Iterator[Group]:
 
 
 def needs_before(sentence: str) -> bool:
-    """Return whether a sentence refers to the one before it."""
     return bool(_DEPENDS.match(sentence) or _POINTS_BACK.search(sentence))
 
 

@@ -63,7 +63,6 @@ class TextLine:
 
 
 def lines_of(text: str) -> list[TextLine]:
-    """Return the lines that contain letters or digits, in order."""
     spans = _spans(text)
     rows = _in_tables([text[start:end] for start, end in spans])
     language = language_of(text)
@@ -75,7 +74,6 @@ def lines_of(text: str) -> list[TextLine]:
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    """Return the character span of every line, with wrapped lines joined."""
     spans: list[tuple[int, int]] = []
     at, is_open = 0, False
     is_wrapped = max(map(len, text.split("\n"))) <= _WIDEST
@@ -134,10 +132,8 @@ def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
     return following.kind == "item" or (following.kind == "text" and ENDED.search(following.text) is not None)
 
 
-LONGEST_LIST = 60
-"""Maximum number of words of joined items, with their governing line."""
-LONGEST_PROCEDURE = 120
-"""Maximum number of words of a procedure. A longer one is cut between steps."""
+LONGEST_LIST = 60  # maximum number of words of joined items, with their governing line
+LONGEST_PROCEDURE = 120  # maximum number of words of a procedure. A longer one is cut between steps.
 
 _LEAST = 4  # words of a step without a full stop
 _SLACK = 20  # words by which an uncut procedure may be longer

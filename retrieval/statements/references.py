@@ -37,24 +37,10 @@ _POINTERS = [
         rf"\b(?:is|are|can be)(?: \w+)? (?:{_TOLD}|found|covered|documented)\b[^.]{{0,30}}? {_PLACE}",
     )
 ]
-_HINTS = (
-    *(
-        "see",
-        "refer",
-        "cf.",
-        "descri",
-        "expla",
-        "shown",
-        "list",
-        "outl",
-        "detail",
-        "specif",
-        "mention",
-        "found",
-        "cover",
-    ),
-    *("docum", "steps", "instruc", "click", "siehe", "vgl", "wie", "folgen", "klick", "详", "参", "见", "点"),
-)
+_HINTS = """
+    see refer cf. descri expla shown list outl detail specif mention found cover docum steps instruc click siehe
+    vgl wie folgen klick 详 参 见 点
+    """.split()  # noqa: SIM905
 """Every sentence that `_CUTS` or `_POINTERS` match contains one of these, so few sentences need a full search."""
 
 _OPENS = "|".join(

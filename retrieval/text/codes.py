@@ -37,9 +37,8 @@ _NO_FAMILIES = """
 _NO_FAMILY = frozenset(_NO_FAMILIES.split())
 """Words and units before numbers of other kinds: prices, months, days, steps. English and German."""
 _ALIKE = dict.fromkeys(("err", "errors", "code", "codes", "fault", "errorcode", "fehler", "fehlercode"), "error")
-_FORMS = frozenset(
-    ("error", "form", "model", "version", "formular", "modell", "schedule")
-)  # also before numbers in small letters
+# Names also in small letters.
+_FORMS = frozenset(("error", "form", "model", "version", "formular", "modell", "schedule"))
 _PAPER = re.compile(r"[ab][0-6]", re.IGNORECASE)
 _PAPER_NEAR = re.compile(
     r"(?i:\b(?:paper|sheets?|pages?|size|format|print\w*|labels?|envelopes?|din|blatt|papier|druck\w*)\b)|[纸打印]"

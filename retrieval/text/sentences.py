@@ -86,7 +86,6 @@ def _split(line: str, language: str) -> list[str]:
 
 
 def joined_lines(text: str) -> list[str]:
-    """Return the lines of a text, with wrapped lines joined."""
     lines: list[str] = []
     for line in (" ".join(line.split()) for line in text.splitlines()):
         if lines and lines[-1] and line and goes_on(lines[-1], line):

@@ -59,8 +59,7 @@ _SURE, _TIMES = 0.3, 2.0
 """A text has another language than the default if that language has at least this probability, and this many times the
 default's. With these limits none of 256 English questions (sample questions and login.gov's) is misjudged.
 """
-_ENOUGH = 400
-"""Maximum number of characters that are examined; each takes about half a microsecond."""
+_ENOUGH = 400  # maximum number of characters that are examined; each takes about half a microsecond
 _KANA, _HANGUL, _HAN = (re.compile(f"[{c}]") for c in ("\u3040-\u30ff", "\uac00-\ud7af", "\u3400-\u9fff\uf900-\ufaff"))
 _LETTER = re.compile(r"[^\W\d_]")
 _LETTERS_PER_CHARACTER = 4  # letters that say as much as one Chinese, Japanese or Korean character
@@ -171,7 +170,6 @@ def _stemmer(language: str) -> Stemmer:
 
 
 def is_unspaced(word: str) -> bool:
-    """Return whether a word is in a script without spaces."""
     return _UNSPACED.match(word) is not None
 
 
