@@ -26,9 +26,7 @@ from retrieval.search.retriever import Query, Retriever
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogisticModel:
-    """A logistic regression. weights, means, deviations: by name of the feature. Features without a
-    weight are ignored.
-    """
+    """A logistic regression. weights, means, deviations: by feature name; features without a weight are ignored."""
 
     weights: dict[str, float]
     means: dict[str, float]
@@ -98,9 +96,7 @@ def as_json(classifier: AnswerabilityClassifier) -> str:
 
 
 def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """Return a classifier for an embedder without fitted models. The ranker decides, with even odds at about its own
-    bar.
-    """
+    """Return a classifier for an embedder without fitted models: the ranker decides, at about its own bar."""
     return AnswerabilityClassifier(
         embedder=embedder,
         ranker=ranker,
@@ -145,9 +141,7 @@ def judge(
     queries: Sequence[Query],
     passages: Sequence[FoundPassageText],
 ) -> JudgedStatements:
-    """Rank the statements of passages. queries: the question; the last one includes the turn before it, if there is
-    one. passages: best first.
-    """
+    """Rank statements. queries: the question; the last one may include the turn before it. passages: best first."""
     query = queries[-1]
     logits = ranker.mixture.logits(ranker.question(query.text), [passage.vectors for passage in passages])
     candidates = candidates_of(retriever, query, queries[0], passages, logits)

@@ -70,18 +70,13 @@ ANSWER_TYPES = (  # (pattern of such questions, pattern of texts with such an an
 
 
 def agreement(question: str, text: str) -> float:
-    """Return whether a text has the answer types that a question expects: 1 for all, -1 for none, 0
-    if it expects none.
-    """
+    """Return whether a text has the expected types of answer: 1 for all, -1 for none, 0 if none is expected."""
     expected = [has for asks, has in ANSWER_TYPES if re.search(asks, question, re.IGNORECASE)]
     signs = [1.0 if re.search(has, text, re.IGNORECASE) else -1.0 for has in expected]
     return sum(signs) / len(signs) if signs else 0.0
 
 
-LEAST_TRUST = 0.4
-"""From this trust on, ranker and embedder are used, because an English embedder knows some German. Below it, only words
-are used.
-"""
+LEAST_TRUST = 0.4  # below it, only words are used; an English embedder has more for German, which it knows a little
 FAR = 5.0  # lead of the best passage, in log-odds, if there is no other
 
 
@@ -218,16 +213,12 @@ class QuestionMeasures:
 
 
 def _score(query: Query, passage: FoundPassageText) -> float:
-    """Return the search score, without the embedder if it does not know the language, because its cosines are then
-    noise.
-    """
+    """Return the search score, without the cosine if the embedder does not know the language."""
     return passage.hit.score if query.trust >= LEAST_TRUST else passage.hit.share
 
 
 def _rarities(retriever: Retriever, question: str, *, of_parts: bool = False) -> dict[str, float]:
-    """Return the terms of a question, or their parts, with their rarity. Common words are skipped, unless there are no
-    others.
-    """
+    """Return the rarity of the question's terms, or their parts, without common words if there are others."""
     rarity = retriever.keywords.rarity
     told = telling_words(question)
     asked = {
@@ -238,7 +229,7 @@ def _rarities(retriever: Retriever, question: str, *, of_parts: bool = False) ->
 
 
 def _share_in(rarity: Mapping[str, float]) -> Callable[[frozenset[str]], float]:
-    """Return a function that gives the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
+    """Return a function for the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
     total = sum(rarity.values())
     return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
 

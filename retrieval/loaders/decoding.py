@@ -91,8 +91,8 @@ _LEGACY = [
 
 
 def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
-    """Return the file's text. declared: the encoding that the document names. Raises UnreadableDocument for binary
-    content.
+    """Return the file's text. declared: encoding that the document names. Raises UnreadableDocument
+    for binary content.
     """
     text = _decoded(data, declared)
     if text is None or "\0" in text:

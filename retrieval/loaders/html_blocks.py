@@ -57,16 +57,17 @@ def _grid(rows: list[Tag], text_of: Callable[[Tag], str]) -> list[list[str]]:
         for cell in row.find_all(["td", "th"]):
             while column in places[number]:
                 column += 1
-            text, width = text_of(cell), _span(cell, "colspan")
-            for covered in places[number : number + _span(cell, "rowspan")]:
+            width, height = (min(max(_number(cell, name), 1), _MAX_SPAN) for name in ("colspan", "rowspan"))
+            text = text_of(cell)
+            for covered in places[number : number + height]:
                 for offset in range(width):
                     covered.setdefault(column + offset, text)
     return [[place.get(column, "") for column in range(max(place) + 1)] for place in places]
 
 
-def _span(cell: Tag, name: str) -> int:
-    value = str(cell.get(name, "1"))
-    return min(max(int(value), 1), _MAX_SPAN) if value.isascii() and value.isdigit() else 1
+def _number(tag: Tag, name: str) -> int:
+    value = str(tag.get(name))
+    return int(value) if re.fullmatch("[0-9]{1,1000}", value) else 1  # int() refuses thousands of digits
 
 
 def _line(header: list[str], values: list[str]) -> str:
@@ -150,10 +151,10 @@ class _HtmlBlockWriter:
         elif tag.name == "pre":
             self.preformatted += 1
         elif tag.name in ("ul", "ol", "dl"):
-            start = str(tag.get("start", "1"))
-            number = int(start) if start.isascii() and start.isdigit() else 1
             depth = self.lists[-1].depth + 1 if self._in_list() else 0
-            self.lists.append(_List(map("{}. ".format, count(number)) if tag.name == "ol" else repeat("- "), depth))
+            self.lists.append(
+                _List(map("{}. ".format, count(_number(tag, "start"))) if tag.name == "ol" else repeat("- "), depth)
+            )
         elif tag.name in ("li", "dt") and self.lists:
             marker = next(self.lists[-1].markers)
             if self._in_list():

@@ -202,9 +202,7 @@ def _is_menu(tag: Tag) -> bool:
 
 
 def _is_around_content(tag: Tag) -> bool:
-    """Return whether a tag is around the content. Inside <main> or <article>, a header contains the title and an aside
-    is usually a note, so there they are content.
-    """
+    """Return whether a tag is around the content. In <main> or <article>, headers and asides are content."""
     if tag.name == "form":  # some servers put the whole page into a form
         return tag.find(["h1", "main", "article"]) is None
     return tag.name in ("header", "aside") or _is_menu(tag)
@@ -244,7 +242,6 @@ FORMATS = (
     Format("text", ".txt", load_text),
 )
 SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items()))
-"""Loaders by suffix."""
 
 _REPLACEMENTS = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
 
@@ -253,9 +250,7 @@ _LONGEST_TITLE = 200
 
 
 def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
-    """Read one file. Raises UnreadableDocument for a file that cannot become a document: a type not in SUPPORTED, more
-    than `max_bytes`, binary content, no text, or a file that cannot be opened.
-    """
+    """Read one file. Raises UnreadableDocument for an unsupported type, over `max_bytes`, or without readable text."""
     suffix = path.suffix.lower()
     if suffix in _REPLACEMENTS:
         raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_REPLACEMENTS[suffix]}")
@@ -289,9 +284,7 @@ def document_of(data: bytes, path: Path) -> Document:
 
 
 def _title(contents: Contents, path: Path) -> str:
-    """Return the loader's title, else the first heading, else the file name made readable. It is
-    one line, never empty.
-    """
+    """Return the loader's title, else the first heading, else the readable file name: one line, never empty."""
     headings = (block.text for block in contents.blocks if block.kind == "heading")
     given = next(headings, "") if contents.title is None else contents.title
     name = re.sub(r"[\s._-]+", " ", path.stem).strip()

@@ -124,9 +124,7 @@ def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:
 
 
 def _check_number_of_pages(document: PDFDocument, path: Path) -> None:
-    """Check the claimed number of pages, which is fast, then count, because a file can list more
-    pages than it claims.
-    """
+    """Check the claimed number of pages, which is fast, then count, because a file can list more pages."""
     root = dict_value(document.catalog.get("Pages", {}))
     claimed = resolve1(root.get("Count"))
     if isinstance(claimed, int) and int_value(claimed) > MAX_PAGES:
@@ -246,9 +244,7 @@ def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _is_wrapped(rows: Sequence[Sequence[Line]]) -> bool:
-    """Return whether cells continue in the next row: then they start with a small letter. A column where all cells do
-    so is ignored.
-    """
+    """Return whether cells continue in the next row with a small letter. Columns where all cells do so are ignored."""
     small = [[cell.text[0].islower() for cell in column[1:]] for column in zip(*rows, strict=True)]
     if all(all(column) for column in small):
         return True

@@ -36,9 +36,7 @@ _LARGEST_CELL = 2**20  # characters
 
 
 def load_delimited(data: bytes, path: Path) -> Contents:
-    """Read a table. Raises UnreadableDocument for binary content, and for a cell over 1 MB with the
-    number of its row.
-    """
+    """Read a table. Raises UnreadableDocument for binary content, and for a cell over 1 MB with its row."""
     rows = _delimited_rows(decode(data, path), path)
     faq = faq_blocks(rows[0], rows[1:]) if rows else None
     blocks, remarks = faq or (table_blocks(rows), [])
@@ -135,9 +133,7 @@ _WANTED = "question and answer, or text, content, body or context"
 
 
 def load_json_lines(data: bytes, path: Path) -> Contents:
-    """Read one JSON object per line. Raises UnreadableDocument with the number of the first line
-    that is not an object.
-    """
+    """Read one JSON object per line. Raises UnreadableDocument with the number of the first bad line."""
     records = []
     for number, line in enumerate(decode(data, path).split("\n"), start=1):
         if line.strip():

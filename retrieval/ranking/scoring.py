@@ -84,9 +84,7 @@ class Mixture:
     matches: float
 
     def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
-        """Return a logit for each statement of all passages, in order, `[statements]`. It is above 0 for a likely
-        answer.
-        """
+        """Return a logit for each statement of all passages, `[statements]`; above 0 for a likely answer."""
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32)

@@ -39,9 +39,7 @@ PASSAGES, QUESTIONS = 16, 56  # passages (about) and questions (at most) of a ba
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingQuestion:
-    """A question. right: numbers of the statements that answer it, none if unanswerable. weight: probability of use in
-    a batch.
-    """
+    """A question. right: numbers of the statements that answer it. weight: probability of use in a batch."""
 
     text: str
     earlier: str
@@ -217,9 +215,7 @@ _IMPOSSIBLE = -1e4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankerCard:
-    """A description of a ranker and its training. name: of its vectors, made from its weights;
-    empty before training.
-    """
+    """A description of a ranker and its training. name: made from the weights; empty before training."""
 
     name: str = ""
     data: tuple[str, ...]
@@ -334,9 +330,7 @@ def all_scores(
 
 
 def save_ranker(model: RankerModel, folder: Path, card: RankerCard) -> RankerCard:
-    """Write weights (float16) and card, each file completely or not at all. Returns the card with the name from the
-    weights.
-    """
+    """Write weights (float16) and card, each file completely or not at all. Returns the card with its name."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: weight.detach().half().contiguous() for name, weight in model.trained().items()})
     card = replace(card, name=f"ranker-{blake2b(weights, digest_size=4).hexdigest()}")

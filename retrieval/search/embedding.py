@@ -34,9 +34,7 @@ class Embedder(Protocol):
         """Embed documents. Returns one row of length 1 per text, shape `[texts, dimension]`."""
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """Embed questions, which some models do differently. Returns one row of length 1 per question, shape `[texts,
-        dimension]`.
-        """
+        """Embed questions, which some models embed differently. Returns the same shape."""
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         """Return the number of tokens that the model reads of all texts, without truncated ones."""

@@ -117,9 +117,7 @@ class KeywordSegment:
         return _in_order(ids, all_words, stems, sparse.vstack(parts, format="csr"), tuple(languages))
 
     def only(self, stays: npt.NDArray[np.bool_]) -> "KeywordSegment":
-        """Return a new segment with some of the windows, without words that no longer occur. stays: for each window
-        whether it stays.
-        """
+        """Return a new segment with the windows for which `stays` is true, without words that no longer occur."""
         kept = self.counts[stays]
         in_use = np.flatnonzero(kept.getnnz(axis=0)).tolist()
         some = [self.words[column] for column in in_use]
@@ -246,9 +244,7 @@ class KeywordIndex:
         return np.isin(passage_ids(self.window_ids), np.array([*passages], np.int64))
 
     def having(self, word: str, among: npt.NDArray[np.bool_] | None = None) -> int:
-        """Return the number of windows with a form of a folded word. among: for each of `window_ids`, whether it
-        counts; all by default.
-        """
+        """Return the number of windows with a form of a folded word. among: windows that count; all by default."""
         rows = [start + segment.with_word(word)[0] for start, segment in zip(self._starts, self.segments, strict=False)]
         return sum(len(some) if among is None else int(among[some].sum()) for some in rows)
 
@@ -271,9 +267,7 @@ class KeywordIndex:
         return float(np.log1p((len(self) - having + 0.5) / (having + 0.5)))
 
     def _terms_of(self, word: str) -> tuple[str | None, ...]:
-        """Return a key that is equal for words with the same term: its term in each segment, or its stem if no segment
-        has it.
-        """
+        """Return a key that is equal for words with the same term: the term in each segment, else the stem."""
         terms = tuple(segment.term_of(word) for segment in self.segments)
         return terms if any(terms) else (stem(word),)
 
@@ -304,9 +298,7 @@ de las tiendas. Возврат заказов в магазинах. Επιστ�
 
 
 def save_keywords(index: KeywordIndex, folder: Path) -> None:
-    """Write the new segments of an index, and delete files that do not belong to it. Raises OSError; the folder then
-    contains the old index.
-    """
+    """Write new segments and delete old files. Raises OSError; the folder then contains the old index."""
     folder.mkdir(mode=0o700, exist_ok=True)
     there = {file.name for file in folder.iterdir()}
     for segment in index.segments:
@@ -319,7 +311,7 @@ def save_keywords(index: KeywordIndex, folder: Path) -> None:
 
 
 def load_keywords(folder: Path) -> KeywordIndex:
-    """Read an index. Raises IndexDamaged if a file is missing, truncated or altered, or if words are now divided or
+    """Read an index. Raises IndexDamaged if a file is not as written, or words are now divided or
     stemmed differently.
     """
     header, _ = read_index_file(folder / LIST, KIND)

@@ -97,9 +97,7 @@ class PassageHit:
 
 
 class Retriever:
-    """Searches one snapshot of both indexes, or some of its passages. Another snapshot needs another retriever. Safe to
-    use from several threads.
-    """
+    """Searches one snapshot of both indexes, or some of its passages. Safe to use from several threads."""
 
     def __init__(
         self, embedder: Embedder, index: VectorIndex, keywords: KeywordIndex, *, within: Collection[int] | None = None
@@ -136,8 +134,8 @@ class Retriever:
         ]
 
     def search(self, queries: Sequence[Query], k: int) -> list[PassageHit]:
-        """Return at most `k` passages for several wordings of one question, best first, without near copies of better
-        ones. A blank wording finds nothing.
+        """Return at most `k` passages for several wordings of a question, best first, without near copies of better
+        ones.
         """
         wordings = [one for query in queries for one in (query, query.as_written) if one is not None]
         best: dict[int, PassageHit] = {}

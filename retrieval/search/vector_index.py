@@ -61,18 +61,14 @@ def merged(segments: Sequence[S], join: Callable[[Sequence[S]], S]) -> list[S]:
 
 
 def write_index_file(path: Path, kind: str, header: Mapping[str, Any], *payload: bytes | memoryview) -> None:
-    """Write a file that only this user can read. It is always the complete old or the complete new
-    one. Raises OSError.
-    """
+    """Write a file that only this user can read: always the complete old or new one. Raises OSError."""
     line = json.dumps(header).encode("ascii") + b"\n"
     start = f"{kind}\n{content_hash(line, *payload)}\n".encode("ascii")
     _replace(path, (start, line, *payload))
 
 
 def read_index_file(path: Path, kind: str) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the bytes of a file. Raises IndexDamaged if it is missing, truncated, altered, or of
-    another kind.
-    """
+    """Return the header and the bytes of a file. Raises IndexDamaged if it is missing, altered, or of another kind."""
     try:
         with path.open("rb") as file:
             kind_line, digest, header = (file.readline() for _ in range(3))
@@ -146,9 +142,7 @@ class Selection:
 
 
 class VectorSegment:
-    """Vectors of some windows. Reading is safe from several threads. It shares memory with faiss and must not be
-    changed.
-    """
+    """Vectors of some windows. Never changed, because it shares memory with faiss. Safe from several threads."""
 
     def __init__(self, vectors: faiss.Index) -> None:
         assert isinstance(vectors, faiss.IndexIDMap)
@@ -164,14 +158,12 @@ class VectorSegment:
 
     @classmethod
     def merged(cls, segments: Sequence["VectorSegment"]) -> "VectorSegment":
-        """Return one new segment with the contents of these, in order. Numbers stay the same, because they are already
-        half precision.
-        """
+        """Return one new segment with the contents of these, in order. Half-precision numbers stay the same."""
         vectors = np.concatenate([segment.vectors(np.arange(len(segment))) for segment in segments])
         return cls.of(np.concatenate([segment.window_ids for segment in segments]), vectors)
 
     def only(self, stays: npt.NDArray[np.bool_]) -> "VectorSegment":
-        """Return a new segment with some of the windows. stays: for each window whether it stays."""
+        """Return a new segment with the windows for which `stays` is true."""
         return VectorSegment.of(self.window_ids[stays], self.vectors(np.flatnonzero(stays)))
 
     def __len__(self) -> int:

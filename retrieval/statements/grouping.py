@@ -96,9 +96,7 @@ def announces_steps(line: str) -> bool:
 
 
 def governing_heading(headings: Sequence[str]) -> str:
-    """Return the nearest heading, or the one above it if the nearest is generic ("The list"). headings: from the top
-    down.
-    """
+    """Return the nearest heading, or the one above a generic one ("The list"). headings: from the top down."""
     for heading in reversed(headings):
         if not _GENERIC.fullmatch(heading.rstrip(":：")):
             return heading
@@ -106,9 +104,7 @@ def governing_heading(headings: Sequence[str]) -> str:
 
 
 def is_fragment(item: str) -> bool:
-    """Return whether an item has the form of a fragment: no full stop, a small letter at its start,
-    or too few words.
-    """
+    """Return whether an item is a fragment by its form: no full stop, a small first letter, or too few words."""
     return num_words(item) < _LEAST or LOWER.match(item) is not None or not ENDED.search(item)
 
 
@@ -214,7 +210,7 @@ def needs_before(sentence: str) -> bool:
 
 
 def _depends(sentence: str, before: str) -> bool:
-    """Return whether one of two neighbouring sentences cannot be understood without the other."""
+    """Return whether one of two sentences cannot be understood without the other."""
     depends = needs_before(sentence) or _BARE.fullmatch(before)
     is_rest = " " not in sentence and not UNSPACED.search(sentence)
     return bool(depends or is_rest) and num_words(before) + num_words(sentence) <= TOGETHER

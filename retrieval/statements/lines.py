@@ -123,8 +123,8 @@ def _is_heading(line: str) -> bool:
 
 
 def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
-    """Return whether a line with a colon inside ("Once a month: the heating element") is a heading. The next line must
-    follow directly and be of another kind.
+    """Return whether a line with a colon ("Once a month: the heating element") is a heading of the line directly after
+    it.
     """
     is_like_heading = line.kind == "text" and ": " in line.text and _is_heading(line.text.replace(": ", " ", 1))
     if not is_like_heading or text.count("\n", line.end, following.start) != 1:

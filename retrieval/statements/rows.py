@@ -169,9 +169,7 @@ def _in_order(subject: str) -> str:
 
 
 def _as_name(name: str, is_german: bool) -> str:
-    """Return a column's name for the middle of a sentence. Names of things and German nouns keep
-    their capital letter.
-    """
+    """Return a column's name for mid-sentence. Names of things and German nouns keep their capital letter."""
     name = name.rstrip("?").strip()
     return name if is_german or not _ORDINARY.match(name) else name[0].lower() + name[1:]
 

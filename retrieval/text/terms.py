@@ -138,9 +138,7 @@ def asked_words(text: str) -> list[str]:
 
 
 def telling_words(text: str) -> list[str]:
-    """Return the words of a question that an answer can contain. Chinese words that only ask are omitted, unless there
-    are no others.
-    """
+    """Return the words of a question without Chinese words that only ask, unless there are no others."""
     return asked_words(_ASKING.sub(" ", folded(text))) or asked_words(text)
 
 
@@ -151,9 +149,7 @@ def parts_of(word: str) -> Iterable[str]:
 
 @lru_cache(maxsize=100_000)
 def stem(word: str, language: str = "en") -> str:
-    """Return the stem of a word in this language. Languages without a stemmer use the English one, which changes only
-    Latin words.
-    """
+    """Return the stem of a word. Languages without a stemmer use English, which changes only Latin words."""
     if word in _APART:
         return word
     with _STEMMING:
