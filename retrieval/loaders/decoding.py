@@ -91,9 +91,7 @@ _LEGACY = [
 
 
 def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
-    """Return the file's text. declared: encoding that the document names. Raises UnreadableDocument
-    for binary content.
-    """
+    """Return a file's text. declared: encoding named in the document. Raises UnreadableDocument for binary content."""
     text = _decoded(data, declared)
     if text is None or "\0" in text:
         raise UnreadableDocument(path, f"not text: binary content in a {path.suffix.lower()} file")

@@ -104,9 +104,7 @@ class RankerModel(nn.Module):
         return wholes, functional.normalize(self.shorten(states), dim=-1), weights, self.bar(wholes).squeeze(-1)
 
     def statements(self, ids: Tensor, mask: Tensor, spans: Sequence[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
-        """Return wholes `[spans, hidden]` and tokens of all spans `[tokens, SHORT]`. spans: row,
-        first and end token.
-        """
+        """Return wholes `[spans, hidden]` and all tokens `[tokens, SHORT]`. spans: row, first and end token."""
         states = self.read(ids, mask)
         width = states.shape[1]
         where = torch.cat([torch.arange(row * width + first, row * width + end) for row, first, end in spans])

@@ -311,9 +311,7 @@ def save_keywords(index: KeywordIndex, folder: Path) -> None:
 
 
 def load_keywords(folder: Path) -> KeywordIndex:
-    """Read an index. Raises IndexDamaged if a file is not as written, or words are now divided or
-    stemmed differently.
-    """
+    """Read an index. Raises IndexDamaged for altered files, or if words are now divided or stemmed differently."""
     header, _ = read_index_file(folder / LIST, KIND)
     if header["terms"] != fingerprint():
         raise IndexDamaged(folder, "it was written with other rules for words")

@@ -134,9 +134,7 @@ class Retriever:
         ]
 
     def search(self, queries: Sequence[Query], k: int) -> list[PassageHit]:
-        """Return at most `k` passages for several wordings of a question, best first, without near copies of better
-        ones.
-        """
+        """Return at most `k` passages for wordings of one question, best first, without near copies of better ones."""
         wordings = [one for query in queries for one in (query, query.as_written) if one is not None]
         best: dict[int, PassageHit] = {}
         for found in chain.from_iterable(self._fused(wording, k) for wording in wordings):

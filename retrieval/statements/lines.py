@@ -123,9 +123,7 @@ def _is_heading(line: str) -> bool:
 
 
 def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
-    """Return whether a line with a colon ("Once a month: the heating element") is a heading of the line directly after
-    it.
-    """
+    """Return whether a line with a colon ("Once a month: the heating element") is a heading of the next line."""
     is_like_heading = line.kind == "text" and ": " in line.text and _is_heading(line.text.replace(": ", " ", 1))
     if not is_like_heading or text.count("\n", line.end, following.start) != 1:
         return False

@@ -53,7 +53,7 @@ def printable(path: Path | str) -> str:
 
 LANGUAGES = """
     ar bg cs da de el en es et fa fi fr he hi hr hu id it ja ko lt lv nl no pl pt ro ru sk sl sv th tr uk vi zh
-    """.split()  # noqa: SIM905  # a list of words reads better so
+    """.split()  # noqa: SIM905  # a list of words is easier to read this way
 """Recognised languages. Rare ones that resemble a common one are missing, so "minimum" is not Latin."""
 _SURE, _TIMES = 0.3, 2.0
 """A text has another language than the default if that language has at least this probability, and this many times the
