@@ -23,8 +23,7 @@ from cache.prompt.parts import Text
 from retrieval.documents.document import Block, Document, Passage, content_hash, split
 from retrieval.errors import UnreadableDocument
 from retrieval.ranking.scoring import StatementVectors
-from retrieval.reading.files import find_files
-from retrieval.reading.reader import FileReader
+from retrieval.reading.reader import FileReader, find_files
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Retriever

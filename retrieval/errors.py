@@ -1,10 +1,10 @@
-"""The errors of this package; each message is one line that names the thing and, if there is one, the cure.
+"""The errors of this package. Each message is one line that names the thing and, if there is one, the fix.
 
-    RetrievalError            a user's mistake or a missing piece: wrong model name, vectors that do not fit
-    ├── UnreadableDocument    one file that cannot become a document; the others go on
+    RetrievalError            a user's mistake or a missing file: wrong model name, vectors of another size
+    ├── UnreadableDocument    one file that cannot become a document; other files are still read
     └── IndexDamaged          a saved index that must be rebuilt from the stored passages
 
-Bugs of our own are assertions, not these.
+Bugs are assertions, not these errors.
 """
 
 from pathlib import Path
@@ -13,11 +13,11 @@ from retrieval.text.terms import printable
 
 
 class RetrievalError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class UnreadableDocument(RetrievalError):
-    """A file that gives no document. `reason` is one line without the path, such as "empty file"."""
+    """A file that cannot become a document. `reason` is one line without the path, for example "empty file"."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{printable(path)}: {reason}")
@@ -26,7 +26,7 @@ class UnreadableDocument(RetrievalError):
 
 
 class IndexDamaged(RetrievalError):
-    """A saved vector index that is missing, truncated, altered, or made by another embedder."""
+    """A saved index that is missing, truncated, altered, or made by another embedder."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{printable(path)}: {reason}; rebuild the index from the stored passages")
@@ -34,7 +34,7 @@ class IndexDamaged(RetrievalError):
 
 
 def file_problem(error: Exception) -> str:
-    """Why a file or folder cannot be opened, in one line without its name."""
+    """Return why a file or folder cannot be opened, in one line without its name."""
     match error:
         case FileNotFoundError():
             return "no such file or folder"
@@ -49,5 +49,5 @@ def file_problem(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a library's message, which may have many."""
+    """Return the first line of a library's message, which may have many."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

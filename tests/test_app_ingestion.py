@@ -129,7 +129,7 @@ def test_a_file_that_cannot_be_read_any_more_keeps_its_former_content(tmp_path: 
 def test_a_part_that_is_left_out_is_a_warning_each_time(tmp_path: Path) -> None:
     file = tmp_path / "faq.csv"
     file.write_text("question,answer\nHow long do cards last?,Five years.\nIs there parking?,\n")
-    warning = FileReason(path=str(file), reason="row 3 left out: no question or no answer")
+    warning = FileReason(path=str(file), reason="row 3 skipped: no question or no answer")
     with small_desk(tmp_path / "desk") as desk:
         for unchanged in (0, 1):
             report = desk.ingest([file])

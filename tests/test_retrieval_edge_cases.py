@@ -11,7 +11,7 @@ FOLDER = Path("/work/shared/data/ingest_edge_cases")
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the files of other readers' tests are not here")
 
 PICTURES = "only pictures, no text in it"
-SCANNED = "no text layer: 1 scanned page; run OCR over it first (for example ocrmypdf)"
+SCANNED = "no text layer: 1 scanned page; run OCR first (for example ocrmypdf)"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from made_files import put, workbook
 
 from retrieval.documents.document import Document, split
 from retrieval.loaders.load import load
-from retrieval.parsing.rows import faq_blocks
+from retrieval.loaders.rows import faq_blocks
 
 ROWS = [
     ["Question", "Answer", "Category", "Link"],
@@ -79,15 +79,15 @@ def test_pairs_that_are_not_whole_are_left_out_with_a_remark(tmp_path: Path) -> 
     rows = "question,answer\nWhere?,Here.\nWhy?,\n,Because.\n,\nWho?,You.\n"
     document = load(put(tmp_path / "a.csv", rows.encode()))
     assert [path[-1] for path, _ in passages(document)] == ["Where?", "Who?"]
-    assert document.remarks == ("2 rows left out, without question or answer: 3, 4",)
+    assert document.remarks == ("2 rows skipped, without question or answer: 3, 4",)
     document = load(put(tmp_path / "a.jsonl", b'{"q": "Why?", "a": null}\n{"q": "Who?", "a": "You."}'))
-    assert document.remarks == ("record 1 left out: no question or no answer",)
+    assert document.remarks == ("record 1 skipped: no question or no answer",)
     rows_of_sheet = [[], ["Question", "Answer"], ["Where?", "Here."], [], ["Why?", None]]
     document = load(put(tmp_path / "a.xlsx", workbook(One=rows_of_sheet, Two=[["a", "b"], [1, 2]])))
-    assert document.remarks == ("sheet One: row 5 left out: no question or no answer",)
+    assert document.remarks == ("sheet One: row 5 skipped: no question or no answer",)
     many = "q,a\n" + "Why?,\n" * 30
     assert load(put(tmp_path / "b.csv", (many + "Who?,You.").encode())).remarks == (
-        "30 rows left out, without question or answer: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …",
+        "30 rows skipped, without question or answer: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, …",
     )
 
 

@@ -22,10 +22,9 @@ from made_files import (
 )
 
 from retrieval.errors import UnreadableDocument
+from retrieval.loaders.decoding import parsing
 from retrieval.loaders.load import SUPPORTED, load
-from retrieval.parsing.decoding import parsing
-from retrieval.reading.files import find_files
-from retrieval.reading.reader import FileReader
+from retrieval.reading.reader import FileReader, find_files
 
 ROWS = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
 OFFICE = {

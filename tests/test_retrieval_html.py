@@ -121,3 +121,9 @@ def test_deep_nesting_keeps_the_text(tag: str) -> None:
 def test_enormous_spans_are_bounded() -> None:
     page = "<table>" + "<tr><td rowspan=99999 colspan=99999>x<td>y" * 20 + "</table>"
     assert len(shown(page)[0][1]) < 100_000
+
+
+def test_numbers_of_thousands_of_digits_are_ignored() -> None:
+    endless = "9" * 5000
+    assert shown(f"<table><tr><td colspan={endless}>x<td>y</table>") == [("table", "x: y")]
+    assert shown(f"<ol start={endless}><li>x</ol>") == [("list", "1. x")]

@@ -167,7 +167,7 @@ def test_equal_scores_come_in_order_of_number() -> None:
 
 def test_vectors_that_do_not_fit_are_refused() -> None:
     index = index_of(3)
-    with pytest.raises(RetrievalError, match=r"shape \[1, 9\] do not fit an index of hash, made for \[1, 8\]"):
+    with pytest.raises(RetrievalError, match=r"shape \[1, 9\] do not fit an index of hash, which needs \[1, 8\]"):
         index.search(vectors(1, 9)[0], 1)
     with pytest.raises(RetrievalError, match=r"shape \[2, 8\]"):
         index.updated((), [1], vectors(2))

@@ -27,7 +27,7 @@ def test_texts_with_and_without_titles(tmp_path: Path) -> None:
         ("text", 0, "One\nTwo"),
     ]
     assert not document.is_faq
-    assert document.remarks == ("1 of 3 records left out: no text",)
+    assert document.remarks == ("1 of 3 records skipped: no text",)
     same = load(put(tmp_path / "a.json", b'[{"title": "Returns", "content": "30 days."}]'))
     assert [block.text for block in same.blocks] == ["Returns", "30 days."]
 
@@ -36,7 +36,7 @@ def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     assert reason(path, '{"text": "x"}\n\n{"text": }\n') == "line 3 is not JSON: expecting value"
     assert reason(path, '{"text": "x"}\n[1]\n') == "line 2 is not a JSON object"
-    assert reason(path, '{"text": ' + "9" * 5000 + "}") == "line 1 holds a number that is too long"
+    assert reason(path, '{"text": ' + "9" * 5000 + "}") == "line 1 contains a number that is too long"
     assert reason(path, '{"text": ' + "[" * 100_000) == "nested too deeply"
     assert reason(path, '{"id": 1}') == f"no record has {NAMES}"
 

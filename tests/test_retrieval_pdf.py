@@ -12,7 +12,7 @@ from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 
-OCR = "run OCR over it first (for example ocrmypdf)"
+OCR = "run OCR first (for example ocrmypdf)"
 
 
 def read(tmp_path: Path, data: bytes) -> Document:
@@ -136,8 +136,8 @@ def test_pages_without_text_are_reported(tmp_path: Path) -> None:
     assert reason(tmp_path, scanned_pdf(pages=3)) == f"no text layer: 3 scanned pages; {OCR}"
     assert reason(tmp_path, scanned_pdf()) == f"no text layer: 1 scanned page; {OCR}"
     mixed = read(tmp_path, joined_pdf(text, scanned_pdf(pages=2), text))
-    assert mixed.remarks == (f"2 pages (2, 3) left out: no text layer; {OCR}",)
-    assert read(tmp_path, joined_pdf(text, scanned_pdf())).remarks == (f"page 2 left out: no text layer; {OCR}",)
+    assert mixed.remarks == (f"2 pages (2, 3) skipped: no text layer; {OCR}",)
+    assert read(tmp_path, joined_pdf(text, scanned_pdf())).remarks == (f"page 2 skipped: no text layer; {OCR}",)
     assert read(tmp_path, pdf(column(60, 700, ["Text."]), [])).remarks == ()  # an empty page is no scan
     assert reason(tmp_path, pdf([])) == "no text in it"
 

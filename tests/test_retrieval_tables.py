@@ -9,7 +9,7 @@ from made_files import Cells, old_workbook, open_document_sheet, put, workbook
 from retrieval.documents.document import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
-from retrieval.parsing.rows import is_header, parted, row_line
+from retrieval.loaders.rows import is_header, parted, row_line
 
 PEOPLE = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
 PEOPLE_LINES = "Name: Alice; Age: 30\nName: Bob; Age: 25"

@@ -42,8 +42,7 @@ from app.storage.library import Library
 from retrieval.documents.document import Document, Passage, content_hash, split
 from retrieval.errors import UnreadableDocument, first_line
 from retrieval.loaders.load import read_bytes
-from retrieval.reading.files import find_files
-from retrieval.reading.reader import FileReader
+from retrieval.reading.reader import FileReader, find_files
 from retrieval.text.terms import printable
 
 

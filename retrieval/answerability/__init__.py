@@ -1,1 +1,1 @@
-"""Whether passages answer a question, and which statement does."""
+"""Decides whether passages answer a question, and which statement does."""

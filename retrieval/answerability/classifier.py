@@ -1,12 +1,8 @@
-"""A fitted logistic regression over named features, as it is kept in a file.
+"""Decides whether found passages answer the question, and which statement does.
 
-Decides whether the passages found answer the question, and which statement does.
-
-Logistic models over `features`, fitted for one embedder and one statement ranker by `warmdesk calibrate-search`. One
-score alone cannot decide: a question about something else in the same shop can be as near to a passage as one that the
-passage answers.
-
-Judges what was found for a question: which statements answer it, and whether any does.
+Uses logistic models over `features`, fitted for one embedder and one statement ranker by `warmdesk calibrate-search`.
+One score alone cannot decide: a question about another topic of the same shop can be as near to a passage as a question
+that the passage answers.
 """
 
 import json
@@ -30,7 +26,7 @@ from retrieval.search.retriever import Query, Retriever
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogisticModel:
-    """weights, means, deviations: by the name of the feature. Features without a weight are ignored."""
+    """A logistic regression. weights, means, deviations: by feature name; features without a weight are ignored."""
 
     weights: dict[str, float]
     means: dict[str, float]
@@ -38,53 +34,50 @@ class LogisticModel:
     bias: float
 
     def logit(self, features: Mapping[str, float]) -> float:
-        """Log-odds, in nats."""
         return self.bias + sum(
             weight * (features[name] - self.means[name]) / self.deviations[name]
             for name, weight in self.weights.items()
         )
 
     def probability(self, features: Mapping[str, float]) -> float:
-        """From 0 to 1."""
         return 1 / (1 + math.exp(-max(-60.0, min(60.0, self.logit(features)))))
 
 
 CODE = 4.0
-"""Log-odds for a statement that names the code asked about. Such questions are too rare in collections to be fitted,
-and the ranker reads "E03" as any other number.
+"""Log-odds for a statement that names the code of the question. Such questions are too rare in collections for fitting,
+and the ranker reads "E03" like any other number.
 """
 MODELS = ("relevance", "statement", "written", "written_statement")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerabilityClassifier:
-    """The models and what they were fitted on. Two are for questions in languages that the embedder knows, and two that
-    look at words only are for the others. The thresholds hold for both: the probabilities of `written` are shifted so.
+    """The fitted models. Two are for questions in languages that the embedder knows, two use only words and are for
+    other languages. The thresholds hold for both, because the probabilities of `written` are shifted accordingly.
     """
 
-    embedder: str  # whose cosines the models were fitted on
-    ranker: str  # whose logits
-    fitted_on: str  # the questions, for people
-    threshold: float  # probability below which the question counts as not answered
-    certain: float  # probability from which an answer counts as sure; between the two it may help
-    relevance: LogisticModel  # whether what is shown answers
-    statement: LogisticModel  # whether a statement answers
-    written: LogisticModel  # whether what is shown answers, from words only
-    written_statement: LogisticModel  # whether a statement answers, from words only
+    embedder: str  # embedder of the fitted models
+    ranker: str  # ranker of the fitted models
+    fitted_on: str  # the questions, as a text for people
+    threshold: float  # below this probability the question is not answered
+    certain: float  # from this probability on the answer is confident; between the two it may help
+    relevance: LogisticModel  # probability that the shown text answers
+    statement: LogisticModel  # probability that a statement answers
+    written: LogisticModel  # the first, from words only
+    written_statement: LogisticModel  # the second, from words only
 
     def is_answered(self, features: QuestionFeatures) -> float:
-        """The probability that the likeliest statements answer the question."""
+        """Return the probability that the most likely statements answer the question."""
         model = self.relevance if features.trust >= LEAST_TRUST else self.written
         return model.probability(_values(model, features))
 
     def answers(self, features: StatementFeatures) -> float:
-        """Log-odds that a statement answers the question."""
+        """Return the log-odds that a statement answers the question."""
         model = self.statement if features.trust >= LEAST_TRUST else self.written_statement
         return statement_logit(model, features)
 
 
 def statement_logit(model: LogisticModel, features: StatementFeatures) -> float:
-    """Log-odds that a statement answers, by a model of statements."""
     return model.logit(_values(model, features)) + CODE * features.code
 
 
@@ -93,19 +86,17 @@ def _values(model: LogisticModel, features: QuestionFeatures | StatementFeatures
 
 
 def load_classifier(file: Path) -> AnswerabilityClassifier:
-    """The models in a file."""
     kept = json.loads(file.read_text(encoding="utf-8"))
     models = {name: LogisticModel(**kept[name]) for name in MODELS}
     return AnswerabilityClassifier(**(kept | models))
 
 
 def as_json(classifier: AnswerabilityClassifier) -> str:
-    """What `load_classifier` reads."""
     return json.dumps(asdict(classifier), indent=2) + "\n"
 
 
 def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """For an embedder without fitted models: the ranker decides, with even odds at about its own bar."""
+    """Return a classifier for an embedder without fitted models: the ranker decides, at about its own bar."""
     return AnswerabilityClassifier(
         embedder=embedder,
         ranker=ranker,
@@ -131,14 +122,14 @@ def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedStatements:
-    """ranked: candidates with their log-odds, likeliest first. measures: None if there is no candidate."""
+    """Candidates with their log-odds, the most likely first. measures: None if there is no candidate."""
 
     ranked: tuple[tuple[float, Candidate], ...]
     measures: QuestionMeasures | None
 
     @property
     def features(self) -> QuestionFeatures:
-        """The features of the question. There must be a candidate."""
+        """The features of the question. At least one candidate is required."""
         assert self.measures is not None
         return self.measures.features(self.ranked)
 
@@ -150,9 +141,7 @@ def judge(
     queries: Sequence[Query],
     passages: Sequence[FoundPassageText],
 ) -> JudgedStatements:
-    """Rank the statements of passages. queries: the question, and as the last with its earlier turn, if it has one.
-    passages: best first.
-    """
+    """Rank statements. queries: the question; the last one may include the turn before it. passages: best first."""
     query = queries[-1]
     logits = ranker.mixture.logits(ranker.question(query.text), [passage.vectors for passage in passages])
     candidates = candidates_of(retriever, query, queries[0], passages, logits)

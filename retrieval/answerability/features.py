@@ -1,13 +1,10 @@
-"""The expected answer type of a question (Li and Roth 2002, "Learning Question Classifiers"), by rules, and whether a
-text has such an answer.
+"""Measures from which `classifier` decides whether passages answer a question, and which statement does.
 
-Types: money, time, number, contact, steps; in Chinese also place, name and cause. English and Chinese only. Other
-questions have no expected type.
+Values of the ranker and the embedder are multiplied by the query's trust, which is how well they know its language.
 
-Features from which `classifier` decides whether passages answer a question, and which statement does.
-
-Only measures. What comes from the ranker or the embedder is multiplied by the query's trust: how well they know the
-question's language.
+The expected answer type of a question is found by rules (Li and Roth 2002, "Learning Question Classifiers"). Types:
+money, time, number, contact, steps; in Chinese also place, name and cause. English and Chinese only. Other questions
+have no expected type.
 """
 
 import math
@@ -28,7 +25,7 @@ NUMBER = (
 MONTH = r"(?:january|february|march|april|may|june|july|august|september|october|november|december)\b"
 
 
-ANSWER_TYPES = (  # (what questions for such an answer match, what texts that have one match)
+ANSWER_TYPES = (  # (pattern of such questions, pattern of texts with such an answer)
     (  # money
         r"how much\b(?! (?:time|longer))|\b(?:costs?|prices?|charged?|fees?|expensive|discounts?|refund limit)\b"
         r"|多少钱|多少[元块]|价格|费用|票价|造价|投资",
@@ -73,62 +70,58 @@ ANSWER_TYPES = (  # (what questions for such an answer match, what texts that ha
 
 
 def agreement(question: str, text: str) -> float:
-    """Whether a text has the types of answer that a question expects: 1 for all, -1 for none, 0 if it expects none."""
+    """Return whether a text has the expected types of answer: 1 for all, -1 for none, 0 if none is expected."""
     expected = [has for asks, has in ANSWER_TYPES if re.search(asks, question, re.IGNORECASE)]
     signs = [1.0 if re.search(has, text, re.IGNORECASE) else -1.0 for has in expected]
     return sum(signs) / len(signs) if signs else 0.0
 
 
-LEAST_TRUST = 0.4
-"""From this trust ranker and embedder are used, for what they are worth: an English embedder knows something of German.
-Below it, words only.
-"""
-FAR = 5.0
-"""Lead of the best passage in log-odds where there is no other."""
+LEAST_TRUST = 0.4  # below it, only words are used; an English embedder has more for German, which it knows a little
+FAR = 5.0  # lead of the best passage, in log-odds, if there is no other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementFeatures:
-    """Of one statement of a passage found. Shares of the question's terms and of their parts are weighted by rarity, 0
-    to 1. Parts of terms are the characters of scripts without spaces, where many pairs of characters only seem to be
-    words; in other scripts, the terms.
+    """Features of one statement. Shares of the question's terms and of their parts are weighted by rarity, 0 to 1. In
+    scripts without spaces, the parts are single characters, because many pairs of characters only look like words. In
+    other scripts, the parts are the terms.
     """
 
     trust: float  # the query's
     ranked: float  # the ranker's logit
     covered: float  # share of terms in the statement and its headings
     own: float  # in the statement
-    before: float  # in the one before and the headings
+    before: float  # in the statement before and the headings
     parts: float  # share of parts in the statement and its headings
-    beyond: float  # of the parts that the headings lack, in the statement
+    beyond: float  # share of the parts missing in the headings that are in the statement
     passage: float  # score of its passage (`_score`)
-    behind: float  # how much less than the best passage's
-    rank: float  # of its passage, from 0
+    behind: float  # difference to the best passage's score
+    rank: float  # rank of its passage, from 0
     length: float  # logarithm of its characters
-    expected: float  # `expected_answer.agreement`
-    code: float  # 1 if it names a code that the question asks about (`names_code`), else 0
+    expected: float  # `agreement` with the question
+    code: float  # 1 if it names a code of the question (`names_code`), else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionFeatures:
-    """Of all that was found for a question."""
+    """Features of the whole result for a question."""
 
     trust: float  # the query's
-    likely: float  # highest log-odds of a statement, as fitted
-    others: float  # how much less those of the next passage's best statement are
+    likely: float  # highest log-odds of a statement
+    others: float  # lead over the best statement of other passages
     cosine: float  # of the first passage
     score: float  # of the first passage (`_score`)
     rest: float  # mean score of the passages
     covered: float  # highest share of terms in a passage
     stated: float  # highest share of terms in a statement and its headings
-    parts: float  # of the likeliest statement, as of `StatementFeatures`
+    parts: float  # as in `StatementFeatures`, of the most likely statement
     beyond: float
-    expected: float  # agreement of the likeliest statement with the expected type of answer
+    expected: float  # `agreement` of the most likely statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPassageText:
-    """A passage found, as far as it is judged."""
+    """A found passage, with what the judgement needs."""
 
     hit: PassageHit
     headings: Sequence[str]
@@ -139,7 +132,7 @@ class FoundPassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A statement that may answer. passage: its place among those found."""
+    """A statement that may answer. passage: its position among the found passages."""
 
     passage: int
     statement: Statement
@@ -149,9 +142,9 @@ class Candidate:
 def candidates_of(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], logits: Vectors
 ) -> list[Candidate]:
-    """Every statement once, without those about another model than the question's. query: with its earlier turn, if it
-    has one; question: without. passages: best first. logits: the ranker's,
-    of all their statements, one after another.
+    """Return every statement once, without statements about another model than the question's. query: with the turn
+    before it, if there is one; question: without. passages: best first. logits: of the ranker, for all their statements
+    in order.
     """
     share_in = _share_in(_rarities(retriever, query.text))
     parts_in = _share_in(_rarities(retriever, query.text, of_parts=True))
@@ -188,10 +181,10 @@ def candidates_of(
 
 
 class QuestionMeasures:
-    """What is measured of a question: most of it once, the rest for an order of its candidates."""
+    """Measures of a question. Most are computed once, the rest for an order of the candidates."""
 
     def __init__(self, retriever: Retriever, query: Query, passages: Sequence[FoundPassageText]) -> None:
-        """Arguments as of `candidates_of`; at least one passage."""
+        """Takes the arguments of `candidates_of`, with at least one passage."""
         share_in = _share_in(_rarities(retriever, query.text))
         texts = ["\n".join([*passage.headings, passage.text]) for passage in passages]
         self._trust = query.trust
@@ -201,7 +194,7 @@ class QuestionMeasures:
         self._covered = max(share_in(terms_of(text)) for text in texts)
 
     def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
-        """The features of the question. ranked: its candidates with their log-odds, likeliest first; at least one."""
+        """Return the features of the question. ranked: at least one candidate with log-odds, the most likely first."""
         best_logit, best = ranked[0]
         elsewhere = (logit for logit, candidate in ranked if candidate.passage != best.passage)
         return QuestionFeatures(
@@ -220,14 +213,12 @@ class QuestionMeasures:
 
 
 def _score(query: Query, passage: FoundPassageText) -> float:
-    """What the search says, without the embedder where it does not know the language: there its cosines are noise."""
+    """Return the search score, without the cosine if the embedder does not know the language."""
     return passage.hit.score if query.trust >= LEAST_TRUST else passage.hit.share
 
 
 def _rarities(retriever: Retriever, question: str, *, of_parts: bool = False) -> dict[str, float]:
-    """The terms of a question with how rare they are, or their parts. Its common words are left out, unless it has no
-    others.
-    """
+    """Return the rarity of the question's terms, or their parts, without common words if there are others."""
     rarity = retriever.keywords.rarity
     told = telling_words(question)
     asked = {
@@ -238,11 +229,11 @@ def _rarities(retriever: Retriever, question: str, *, of_parts: bool = False) ->
 
 
 def _share_in(rarity: Mapping[str, float]) -> Callable[[frozenset[str]], float]:
-    """Gives the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
+    """Return a function for the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
     total = sum(rarity.values())
     return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
 
 
 def terms_of(text: str) -> frozenset[str]:
-    """The stems of a text, and its codes in their one spelling."""
+    """Return the stems of a text, and its codes in their one spelling."""
     return frozenset(map(stem, words(text))) | codes(text)

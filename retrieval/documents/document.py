@@ -1,18 +1,15 @@
 """Documents as plain-text blocks, and the passages that are cut from them.
 
-Values only: nothing here reads files. No markup is left at this point except list markers.
+Only values: nothing here reads files. No markup is left except list markers.
 
-Cuts a text into parts of limited length at the best places it has.
+`cut` divides a text at paragraphs, else lines (list items, table rows), else sentences, else words, else characters
+(for example Chinese without punctuation). Only white space at the cuts is lost.
 
-Between paragraphs, else lines (list items, table rows), else sentences, else words, else characters (Chinese
-without punctuation, a megabyte without a space). Only white space at the cuts is lost.
-
-Splits a document into passages: by its structure first, by length second.
-
-Small neighbouring sections under the same heading are joined; long sections are cut, if possible between blocks (see
-`cutting`). Every word of the document is in a passage, in order. A heading is in the heading path of its passages, or a
-line of their text where sections were joined. Passages do not overlap: the model reads each one once, on its own. In a
-table of questions and answers nothing is joined, so that each passage has one question.
+`split` divides a document by its structure first, by length second. Small neighbouring sections under the same heading
+are joined, long sections are cut, if possible between blocks. Every word of the document is in a passage, in order. A
+heading is in the heading path of its passages, or a line of their text where sections were joined. Passages do not
+overlap, because the model reads each one once and alone. In a table of questions and answers nothing is joined, so each
+passage has one question.
 """
 
 import json
@@ -28,7 +25,7 @@ BlockKind: TypeAlias = Literal["heading", "text", "list", "table", "code"]
 
 
 def content_hash(*parts: bytes | memoryview) -> str:
-    """The identity of some content, whole or in parts: "b2:" and the 256-bit BLAKE2b digest in hexadecimal."""
+    """Return the identity of some content, whole or in parts: "b2:" and the 256-bit BLAKE2b digest in hexadecimal."""
     digest = blake2b(digest_size=32)
     for part in parts:
         digest.update(part)
@@ -37,10 +34,10 @@ def content_hash(*parts: bytes | memoryview) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One structural piece of a document as plain text.
+    """One structural part of a document as plain text.
 
     A list has one item per line, with "- " or "1. " and two spaces per level. A table has one row per line, written
-    "header: value; header: value": it can be cut at any row, and a small language model need not count columns.
+    "header: value; header: value". So it can be cut at any row, and a small language model need not count columns.
     """
 
     kind: BlockKind
@@ -50,41 +47,40 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a loader finds in a file."""
+    """The result of a loader for one file."""
 
     blocks: Sequence[Block]
-    title: str | None = None  # the author's; None for the first heading, "" for the file's name
-    is_faq: bool = False  # each heading over a text is one question, and sections are never joined
-    remarks: Sequence[str] = ()  # one line each: what was left out although the file was read
-    url: str = ""  # where the page stands for everybody, if the file says so
+    title: str | None = None  # by the author; None: the first heading; "": the file's name
+    is_faq: bool = False  # each heading above a text is one question; sections are never joined
+    remarks: Sequence[str] = ()  # one line each, about skipped parts of a file that was read
+    url: str = ""  # the public address of the page, if the file has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file, read: its `Contents` with a title."""
+    """One file with its `Contents` and a title."""
 
     path: Path
     title: str
     blocks: tuple[Block, ...]
-    content_hash: str  # of its bytes: a file saved unchanged is the same document
+    content_hash: str  # of its bytes: a file saved without changes is the same document
     is_faq: bool = False
     remarks: tuple[str, ...] = ()
     url: str = ""
 
 
 def with_headings(heading_path: tuple[str, ...], text: str) -> str:
-    """A text below its headings: what embedders and readers see."""
     return " > ".join(heading_path) + "\n" + text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A part of a document, small enough to be retrieved and put into a prompt."""
+    """A part of a document that is small enough for search and for a prompt."""
 
     text: str
     heading_path: tuple[str, ...]  # from the document's title down to the section
-    ordinal: int  # the place in the document, from 0
-    content_hash: str = field(init=False)  # not of the ordinal: a passage that moved is the same passage
+    ordinal: int  # position in the document, from 0
+    content_hash: str = field(init=False)  # without the ordinal: a moved passage is the same passage
 
     def __post_init__(self) -> None:
         identity = json.dumps([*self.heading_path, self.text], ensure_ascii=True).encode("ascii")
@@ -93,7 +89,7 @@ class Passage:
 
 CountTokens = Callable[[str], int]
 
-# Separators stay with what stands before them.
+# Separators stay with the text before them.
 _PARAGRAPHS = re.compile(r"\n\n+")
 _LINES = re.compile(r"\n")
 _SENTENCES = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？；])")
@@ -103,11 +99,11 @@ _CUTS = (_PARAGRAPHS, _LINES, _SENTENCES, _WORDS, _CHARACTERS)
 
 _LEADS_IN = re.compile(r".*[:：]\s+", re.DOTALL)
 
-_UNEVENNESS = 1.15  # parts may be longer than an equal share by this factor, so that cuts are at good places
+_UNEVENNESS = 1.15  # parts may exceed an equal share by this factor, to end at better places
 
 
 def cut(text: str, count_tokens: CountTokens, max_tokens: int) -> list[str]:
-    """Parts of at most `max_tokens` tokens as `count_tokens` counts, about equally long; none is empty."""
+    """Return parts of at most `max_tokens` tokens by `count_tokens`, about equally long. None is empty."""
     total = count_tokens(text)
     if total <= max_tokens:
         return [text] if text.strip() else []
@@ -118,7 +114,7 @@ def cut(text: str, count_tokens: CountTokens, max_tokens: int) -> list[str]:
 
 
 def _parts(text: str, count: CountTokens, aim: int, limit: int, cuts: Sequence[re.Pattern[str]]) -> Iterator[str]:
-    """Parts of whole pieces, which end at the first of `cuts`; a piece over the limit is cut at the finer ones."""
+    """Yield parts of whole pieces, which end at the first of `cuts`. A piece over the limit is cut at finer ones."""
     pieces = _pieces(text, cuts[0])
     start = 0
     while start < len(pieces):
@@ -132,18 +128,18 @@ def _parts(text: str, count: CountTokens, aim: int, limit: int, cuts: Sequence[r
             *parts, rest = _parts(pieces[start], count, aim, limit, cuts[1:])
             yield from parts
             separator = pieces[start][len(pieces[start].rstrip()) :]
-            pieces[start] = rest + separator  # the rest may share a part with the next pieces
+            pieces[start] = rest + separator  # the rest may join the next pieces
 
 
 def _pieces(text: str, place: re.Pattern[str]) -> list[str]:
     ends = [found.end() for found in place.finditer(text) if 0 < found.end() < len(text)]
-    if place in (_PARAGRAPHS, _LINES):  # "You need:" stays with what follows
+    if place in (_PARAGRAPHS, _LINES):  # "You need:" stays with the text after it
         ends = [end for end in ends if not _LEADS_IN.fullmatch(text, max(0, end - 10), end)]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
 def _how_many(pieces: Sequence[str], start: int, count: CountTokens, aim: int) -> int:
-    """How many pieces from `start` fit the aim: doubling, then bisection, because counting long texts is slow."""
+    """Return how many pieces from `start` fit the aim. Doubles, then bisects, because counting long texts is slow."""
 
     def length(number: int) -> int:
         return count("".join(pieces[start : start + number]))
@@ -155,9 +151,9 @@ def _how_many(pieces: Sequence[str], start: int, count: CountTokens, aim: int) -
     return fitting + bisect_right(range(fitting + 1, too_many), aim, key=length)
 
 
-_JOIN_UP_TO = 0.6  # of max_tokens: sections are joined while they stay below this
-_TINY = 0.12  # of max_tokens: a piece below this is joined as long as the whole stays within max_tokens
-_LONGEST_HEADING = 0.25  # of max_tokens: longer ones are text
+_JOIN_UP_TO = 0.6  # of max_tokens: sections are joined while they are below this
+_TINY = 0.12  # of max_tokens: a piece below this is joined if the result is within max_tokens
+_LONGEST_HEADING = 0.25  # of max_tokens: longer headings are text
 _SMALLEST_LIMIT = 16
 
 
@@ -173,11 +169,11 @@ class _Section:
 class _Piece:
     path: tuple[str, ...]
     text: str
-    is_whole: bool = True  # a whole section, not a part of one that was cut
+    is_whole: bool = True  # not a part of a section that was cut
 
 
 def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) -> tuple[Passage, ...]:
-    """Passages of at most `max_tokens` tokens of text each, as `count_tokens` counts; always the same for a document.
+    """Return passages of at most `max_tokens` tokens of text each, by `count_tokens`. The result is deterministic.
 
     The heading path is not counted; each of its headings has at most a quarter of the limit. Raises ValueError for a
     limit below 16 tokens.
@@ -200,7 +196,6 @@ class _Splitter:
     joins: bool
 
     def outline(self, document: Document) -> _Section:
-        """The tree of sections; its root is the document, under its title."""
         root = _Section(path=(document.title,), level=0)
         open_sections = [root]
         seen_heading = False
@@ -223,11 +218,10 @@ class _Splitter:
         return root
 
     def _shortened(self, heading: str) -> str:
-        """The beginning of a long question, as the heading of its section."""
+        """Return the start of a long question, as the heading of its section."""
         return cut(heading, self.count, max(1, int(self.limit * _LONGEST_HEADING) - 1))[0].rstrip() + "…"
 
     def pieces(self, section: _Section) -> list[_Piece]:
-        """The section and all below it, cut where too long and joined where too short."""
         own = cut("\n\n".join(section.texts), self.count, self.limit)
         found = [_Piece(section.path, text, is_whole=len(own) == 1) for text in own]
         for child in section.children:
@@ -255,5 +249,4 @@ class _Splitter:
 
 
 def _below(piece: _Piece, path: tuple[str, ...]) -> str:
-    """The piece's text under the headings that `path` does not have."""
     return "\n".join([*piece.path[len(path) :], *([piece.text] if piece.text else [])])

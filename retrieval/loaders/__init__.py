@@ -1,1 +1,1 @@
-"""One file a format, and the table of formats."""
+"""Loaders for all formats, and the table of formats."""

@@ -1,35 +1,14 @@
-"""Plain text files: blank lines separate paragraphs.
+"""The table of formats, and the function that reads a file.
 
-Lines inside a paragraph stay as they are. A short first line that stands alone is the title. Nothing else is guessed:
-no underlined headings, no tables in columns.
+A format is one loader function and one line in `FORMATS`. The upload form and the messages use the table. No loader
+executes or fetches anything that a document contains. A hostile file can still use much time and memory, so
+`retrieval.reading` sets limits. The loaders of this file:
 
-PDF files with a text layer.
-
-Pages without one, mostly scans, need OCR, which is not done here. They are counted and named, never dropped silently.
-
-Word files: mammoth converts them to HTML.
-
-Keeps headings, lists, tables and footnotes; drops pictures, headers and footers, comments and tracked deletions. In a
-file without headings, short bold paragraphs are the headings.
-
-PowerPoint files: each slide is a section under its title.
-
-Reads text frames, tables and speaker notes, in the order of a screen reader. No charts, SmartArt or pictures.
-
-reStructuredText: docutils converts it to HTML.
-
-Directives that insert files or raw HTML are off, and no settings files are read. Sphinx's own roles keep their text;
-its own directives are left out with their contents.
-
-HTML pages: the main content, not the menus around it.
-
-Nothing is executed or fetched, so text written by scripts is missing. lxml repairs bad markup.
-
-From a file to a document: the table of formats, and the one function that reads a file.
-
-A format is one function in a file of its own and one line in `FORMATS`; the upload form and the messages follow the
-table. No loader executes or fetches what a document contains. A hostile file can still use up all time and memory:
-`retrieval.reading` sets limits.
+    text                blank lines separate paragraphs; a short first line that is alone is the title
+    Word                mammoth converts it to HTML; pictures, headers, footers, comments, tracked deletions are dropped
+    PowerPoint          each slide is a section; text frames, tables, notes; no charts, SmartArt or pictures
+    reStructuredText    docutils converts it to HTML; directives that insert files or raw HTML are off
+    HTML                the main content without the menus; text written by scripts is missing
 """
 
 import io
@@ -47,12 +26,12 @@ from pptx import Presentation
 
 from retrieval.documents.document import Block, BlockKind, Contents, Document, content_hash
 from retrieval.errors import UnreadableDocument, file_problem
+from retrieval.loaders.decoding import check_container, decode, parsing
+from retrieval.loaders.html_blocks import HEADINGS, blocks_of
 from retrieval.loaders.markdown import load_markdown, web_address
+from retrieval.loaders.pdf import load_pdf
 from retrieval.loaders.records import load_delimited, load_json, load_json_lines, load_spreadsheet
-from retrieval.parsing.decoding import check_container, decode, parsing
-from retrieval.parsing.html_blocks import HEADINGS, blocks_of
-from retrieval.parsing.rows import one_line, table_blocks
-from retrieval.pdf.blocks import pdf_blocks, pdf_pages
+from retrieval.loaders.rows import one_line, table_blocks
 from retrieval.text.terms import readable
 
 _LONGEST_HEADING = 80
@@ -79,38 +58,8 @@ def _is_title(paragraph: str) -> bool:
     return len(line) <= _LONGEST_HEADING and "\n" not in line and not line.endswith((".", ":", ",", ";", "。", "："))
 
 
-_NAMED_PAGES = 20
-
-
-def load_pdf(data: bytes, path: Path) -> Contents:
-    """Read a PDF. Raises UnreadableDocument for a damaged, encrypted or scanned one, and for too many pages."""
-    if b"%PDF-" not in data[:1024]:
-        raise UnreadableDocument(path, "damaged, or not a .pdf file")
-    pages = list(pdf_pages(data, path))
-    scanned = [page.number for page in pages if page.has_drawing and not page.items and not page.is_damaged]
-    damaged = [page.number for page in pages if page.is_damaged]
-    if not any(page.items for page in pages):
-        if damaged or not pages:
-            raise UnreadableDocument(path, "damaged .pdf file: no page can be read")
-        if scanned:
-            count = "1 scanned page" if len(scanned) == 1 else f"{len(scanned)} scanned pages"
-            raise UnreadableDocument(path, f"no text layer: {count}; run OCR over it first (for example ocrmypdf)")
-    blocks = pdf_blocks(pages)
-    remarks = []
-    if scanned:
-        remarks.append(f"{_numbers(scanned)} left out: no text layer; run OCR over it first (for example ocrmypdf)")
-    if damaged:
-        remarks.append(f"{_numbers(damaged)} left out: damaged")
-    return Contents(blocks=blocks, remarks=remarks)
-
-
-def _numbers(pages: list[int]) -> str:
-    named = ", ".join(map(str, pages[:_NAMED_PAGES])) + (", …" if len(pages) > _NAMED_PAGES else "")
-    return f"page {named}" if len(pages) == 1 else f"{len(pages)} pages ({named})"
-
-
 _STYLES = "p[style-name='Title'] => h1:fresh\np[style-name='Subtitle'] => p:fresh"
-_FIRST_ROW_IS_HEADER_FROM = 3  # columns; a table of two columns reads well as "name: value" either way
+_FIRST_ROW_IS_HEADER_FROM = 3  # columns; a table of two columns is always "name: value"
 
 
 def load_docx(data: bytes, path: Path) -> Contents:
@@ -119,7 +68,7 @@ def load_docx(data: bytes, path: Path) -> Contents:
     with parsing(path):
         html = mammoth.convert_to_html(io.BytesIO(data), style_map=_STYLES, convert_image=lambda image: []).value
     page = BeautifulSoup(html, "lxml")
-    for anchor in page.find_all("a", href=False):  # bookmarks, also where tables allow nothing
+    for anchor in page.find_all("a", href=False):  # bookmarks, also where tables allow no content
         anchor.unwrap()
     for table in page.find_all("table"):
         _as_data(table)
@@ -129,7 +78,7 @@ def load_docx(data: bytes, path: Path) -> Contents:
 
 
 def _as_data(table: Tag) -> None:
-    """A table in Word holds data even if its cells are styled as headings, and its first row is the header."""
+    """Mark a Word table as data, also if its cells are styled as headings, and its first row as the header."""
     for heading in table.find_all(list(HEADINGS)):
         heading.name = "p"
     first = table.find("tr")
@@ -178,7 +127,6 @@ def _slide(slide: Any, number: int) -> list[Block]:
 
 
 def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
-    """The shapes, with groups replaced by the shapes in them."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _leaves(shape.shapes)
@@ -187,7 +135,6 @@ def _leaves(shapes: Iterable[Any]) -> Iterator[Any]:
 
 
 def _text(paragraphs: Iterable[Any]) -> list[Block]:
-    """A text frame: one paragraph is text, several are a list."""
     lines = [(paragraph.level, one_line(paragraph.text)) for paragraph in paragraphs]
     lines = [(level, line) for level, line in lines if line]
     if len(lines) == 1:
@@ -246,7 +193,7 @@ def _main_content(page: BeautifulSoup) -> Tag | None:
     main = page.find("main") or page.find(role="main")
     if isinstance(main, Tag) and main.get_text(strip=True):
         return main
-    articles = page.find_all("article", limit=2)  # several articles are a page of teasers or comments
+    articles = page.find_all("article", limit=2)  # a page of several articles shows teasers or comments
     return articles[0] if len(articles) == 1 and articles[0].get_text(strip=True) else None
 
 
@@ -255,14 +202,14 @@ def _is_menu(tag: Tag) -> bool:
 
 
 def _is_around_content(tag: Tag) -> bool:
-    """Inside <main> or <article>, a header holds the title and an aside is usually a note: there they are content."""
-    if tag.name == "form":  # some servers wrap the whole page in a form
+    """Return whether a tag is around the content. In <main> or <article>, headers and asides are content."""
+    if tag.name == "form":  # some servers put the whole page into a form
         return tag.find(["h1", "main", "article"]) is None
     return tag.name in ("header", "aside") or _is_menu(tag)
 
 
 def _html_title(page: BeautifulSoup) -> str:
-    """The page's <title>, or its first <h1> where that is the same without the site's name."""
+    """Return the page's <title>, or its first <h1> if that is the same without the site's name."""
     title = " ".join(page.title.get_text().split()) if page.title else ""
     first = page.find("h1")
     heading = " ".join(first.get_text().split()) if isinstance(first, Tag) else ""
@@ -270,11 +217,11 @@ def _html_title(page: BeautifulSoup) -> str:
 
 
 Loader: TypeAlias = Callable[[bytes, Path], Contents]
-"""The path is for messages and for what its suffix tells; the bytes are the file, not empty."""
+"""Arguments: the bytes of the file, not empty; its path, for messages and the suffix."""
 
 
 class Format(NamedTuple):
-    """A document format."""
+    """A document format, for the table."""
 
     name: str  # for people
     suffixes: str  # in lower case, separated by spaces
@@ -295,21 +242,18 @@ FORMATS = (
     Format("text", ".txt", load_text),
 )
 SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items()))
-"""Suffix to loader."""
 
-_CURES = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
+_REPLACEMENTS = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
 
 MAX_BYTES = 20 * 2**20
 _LONGEST_TITLE = 200
 
 
 def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
-    """Read one file. Raises UnreadableDocument for anything that cannot become a document: a type not in SUPPORTED,
-    more than `max_bytes`, binary content, no text, or a file that cannot be opened.
-    """
+    """Read one file. Raises UnreadableDocument for an unsupported type, over `max_bytes`, or without readable text."""
     suffix = path.suffix.lower()
-    if suffix in _CURES:
-        raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_CURES[suffix]}")
+    if suffix in _REPLACEMENTS:
+        raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_REPLACEMENTS[suffix]}")
     if suffix not in SUPPORTED:
         kind = f"{path.suffix} files are" if suffix else "files without a suffix are"
         raise UnreadableDocument(path, f"{kind} not supported (supported: {' '.join(SUPPORTED)})")
@@ -326,7 +270,7 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
 
 
 def document_of(data: bytes, path: Path) -> Document:
-    """The document in a file's bytes; it may have no blocks. Raises UnreadableDocument and RecursionError."""
+    """Return the document in a file's bytes, which may have no blocks. Raises UnreadableDocument and RecursionError."""
     contents = SUPPORTED[path.suffix.lower()](data, path)
     return Document(
         path=path,
@@ -340,7 +284,7 @@ def document_of(data: bytes, path: Path) -> Document:
 
 
 def _title(contents: Contents, path: Path) -> str:
-    """The loader's title, else the first heading, else the file name made readable; one line, never empty."""
+    """Return the loader's title, else the first heading, else the readable file name: one line, never empty."""
     headings = (block.text for block in contents.blocks if block.kind == "heading")
     given = next(headings, "") if contents.title is None else contents.title
     name = re.sub(r"[\s._-]+", " ", path.stem).strip()
@@ -349,9 +293,9 @@ def _title(contents: Contents, path: Path) -> str:
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file. Raises UnreadableDocument, also for more than `max_bytes`."""
+    """Return the bytes of a regular file. Raises UnreadableDocument, also for more than `max_bytes`."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait forever
             raise UnreadableDocument(path, "not a regular file")
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)

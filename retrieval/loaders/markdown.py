@@ -1,19 +1,13 @@
-"""The YAML block that site generators (Jekyll, Hugo, Docusaurus) keep at the top of a page.
+"""Markdown pages, with the additions of site generators: front matter, Liquid tags, attribute lists, HTML.
 
-Gives the fields that are text or a list of texts, and all sentences among the fields: for a page without a body they
-are its text. The caller decides what of it belongs to the page.
+The page is rendered to HTML and read as HTML, because real pages mix both. Footnotes and mathematics stay as written.
 
-Removes the tags of Liquid, the template language of Jekyll pages.
+**Front matter** is the YAML block at the top of a page (Jekyll, Hugo, Docusaurus). If the page has no body, the
+sentences among its fields are the text.
 
-Nothing is evaluated: included files, `site` values and loop items are missing. A field of the page's front matter
-replaces a tag that names it, as in `{% include list.html items=page.x %}`.
-
-Addresses of pages, as files give them.
-
-Markdown pages, with what site generators add: front matter, Liquid tags, attribute lists, HTML.
-
-The page is rendered to HTML and then read as HTML, because real pages mix both. Footnotes and mathematics stay as
-written.
+**Liquid** is the template language of Jekyll. Its tags are removed and never evaluated, so included files, `site`
+values and loop items are missing. A field of the front matter replaces a tag that names it: `{% include list.html
+items=page.x %}`.
 """
 
 import re
@@ -28,35 +22,35 @@ from markdown_it.rules_core import StateCore
 
 from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.decoding import decode
-from retrieval.parsing.html_blocks import blocks_of
+from retrieval.loaders.decoding import decode
+from retrieval.loaders.html_blocks import blocks_of
 from retrieval.text.terms import readable
 
 _BLOCK = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _TITLE_LINE = re.compile(r"^title:[ \t]*(.*)$", re.MULTILINE)
 _MAX_CHARACTERS = 64 * 1024  # no real block is larger, and the YAML parser is slow
 _HEADING_FIELD = re.compile(r"(?:sub)?(?:title|heading|question|name)\d*")
-_ABOUT_THE_PAGE = frozenset(("title", "description"))  # at the top; not shown among the text
+_ABOUT_THE_PAGE = frozenset(("title", "description"))  # at the top level; not part of the text
 _SENTENCE = re.compile(r"\S+\s+\S+\s.*\S[.!?](?:\W*\s|\W*\Z)|[。！？]", re.DOTALL)
 
 
 class FrontMatter(NamedTuple):
-    """The block as Markdown."""
+    """The front matter as Markdown."""
 
     fields: dict[str, str]  # by name, lists as bullet lists
-    text: str  # the sentences among all fields, with the headings beside them in nested fields
+    text: str  # the sentences among all fields, with the headings of nested fields
 
 
 def split_front_matter(text: str) -> tuple[FrontMatter | None, str]:
-    """The front matter, if any, and the body. A block that is not a mapping is text between two rules: body."""
+    """Return the front matter, if any, and the body. A block that is not a mapping is part of the body."""
     found = _BLOCK.match(text[:_MAX_CHARACTERS])
     if not found:
         return None, text
     block, body = found[1], text[found.end() :]
     try:
-        # BaseLoader makes nothing but strings, lists and mappings, and leaves `title: On` a string.
+        # BaseLoader makes only strings, lists and mappings, so `title: On` stays a string.
         fields = yaml.load(block, Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, RecursionError):  # mostly a title with an unquoted colon
+    except (yaml.YAMLError, RecursionError):  # usually a title with an unquoted colon
         line = _TITLE_LINE.search(block)
         return (FrontMatter({"title": line[1].strip(" \t\"'")}, ""), body) if line else (None, text)
     if not isinstance(fields, dict | None):
@@ -99,9 +93,9 @@ _FIELD = re.compile(r"\bpage\.(\w+)")
 
 
 def without_liquid(text: str, fields: Mapping[str, str]) -> str:
-    """The text without comments and tags, with the page's `fields` filled in. `{% raw %}` parts stay."""
+    """Return the text without comments and tags, with the page's `fields` filled in. `{% raw %}` parts stay."""
     parts = _COMMENT_TAG.split(text)
-    if len(parts) % 2:  # an even number of parts: a tag without its partner, so keep all
+    if len(parts) % 2:  # an even number of parts: one tag has no partner, so keep all
         text = "".join(parts[::2])
     parts = _RAW_TAG.split(text)
     return "".join(
@@ -119,7 +113,7 @@ _WEB = re.compile(r"https?://[^\s<>\"'`\\{}]{3,2000}")
 
 
 def web_address(text: str) -> str:
-    """The text if it is the whole address of a web page, else "": a link to anything else could do harm."""
+    """Return the text if it is the complete address of a web page, else "", because other links could do harm."""
     text = text.strip()
     return text if _WEB.fullmatch(text) else ""
 

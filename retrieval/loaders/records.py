@@ -1,17 +1,14 @@
-"""Tables as text: values separated by commas, semicolons, tabs or another usual character.
+"""Tables and records: delimited text, spreadsheets, JSON.
 
-The delimiter is the one that splits the first rows into as many cells as the header has. csv.Sniffer and clevercsv take
-commas inside answers for the delimiter. Every cell is text; nothing is computed.
+**Delimited text**: the delimiter is the one that splits the first rows into as many cells as the header has.
+csv.Sniffer and clevercsv mistake commas inside answers for the delimiter. Every cell is text.
 
-Spreadsheets: Excel (.xlsx, .xls) and OpenDocument (.ods); each sheet is a section.
+**Spreadsheets** (Excel and OpenDocument): each sheet is a section. Values are read as last computed, also hidden ones.
+Out of scope: formulas, formats, comments, charts. A damaged file can make the parser request too much memory, which
+ends the process (see `retrieval.reading`).
 
-Reads values as last computed, also hidden ones; no formulas, formats, comments or charts. A damaged file can make the
-parser ask for too much memory, which ends the process: see `retrieval.reading`.
-
-JSON Lines (.jsonl, .ndjson) and JSON lists (.json) of records: questions with answers, or texts.
-
-A text record has its text under one of a few usual names, and perhaps a title. Other JSON is refused: nothing tells
-which of its values people are meant to read.
+**JSON Lines and JSON lists** contain questions with answers, or texts. A text record has its text under one of a few
+usual names, and sometimes a title. Other JSON is refused, because nothing tells which values are for readers.
 """
 
 import contextlib
@@ -27,11 +24,11 @@ from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError, Shee
 
 from retrieval.documents.document import Block, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.decoding import check_container, decode, parsing
-from retrieval.parsing.rows import faq_blocks, table_blocks
+from retrieval.loaders.decoding import check_container, decode, parsing
+from retrieval.loaders.rows import faq_blocks, table_blocks
 from retrieval.text.terms import readable
 
-_DELIMITERS = ",;\t|^~¦\x1f"  # the likelier first
+_DELIMITERS = ",;\t|^~¦\x1f"  # the more likely first
 _PREFERRED = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
 _SAMPLE_ROWS = 200
 _SAMPLE_CHARACTERS = 256 * 1024
@@ -39,7 +36,7 @@ _LARGEST_CELL = 2**20  # characters
 
 
 def load_delimited(data: bytes, path: Path) -> Contents:
-    """Read a table. Raises UnreadableDocument for binary content and for a cell over 1 MB, naming its row."""
+    """Read a table. Raises UnreadableDocument for binary content, and for a cell over 1 MB with its row."""
     rows = _delimited_rows(decode(data, path), path)
     faq = faq_blocks(rows[0], rows[1:]) if rows else None
     blocks, remarks = faq or (table_blocks(rows), [])
@@ -49,15 +46,15 @@ def load_delimited(data: bytes, path: Path) -> Contents:
 def _delimited_rows(text: str, path: Path) -> list[list[str]]:
     csv.field_size_limit(_LARGEST_CELL)
     preferred = _PREFERRED.get(path.suffix.lower(), ",")
-    likeliest = preferred + _DELIMITERS.replace(preferred, "")
+    candidates = preferred + _DELIMITERS.replace(preferred, "")
     sample = text[:_SAMPLE_CHARACTERS]
-    delimiter = max(likeliest, key=lambda delimiter: _evenness(sample, delimiter))  # the first of equals
+    delimiter = max(candidates, key=lambda delimiter: _evenness(sample, delimiter))  # the first of equal ones
     rows: list[list[str]] = []
     try:
         rows.extend(_reader(text, delimiter))
     except csv.Error as error:
         is_long = "limit" in str(error)
-        reason = "has a cell over 1 MB (a quotation mark never closed?)" if is_long else f"is bad: {error}"
+        reason = "has a cell over 1 MB (a quotation mark never closed?)" if is_long else f"cannot be read: {error}"
         raise UnreadableDocument(path, f"row {len(rows) + 1} {reason}") from None
     return rows
 
@@ -67,11 +64,11 @@ def _reader(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _evenness(sample: str, delimiter: str) -> float:
-    """The share of rows with as many cells as the header, 0 if that has only one cell."""
+    """Return the share of rows with as many cells as the header; 0 if the header has only one cell."""
     widths: list[int] = []
-    with contextlib.suppress(csv.Error):  # the sample may end inside a cell; all of the text is read later
+    with contextlib.suppress(csv.Error):  # the sample may end inside a cell; the whole text is read later
         widths.extend(len(row) for row in islice(filter(any, _reader(sample, delimiter)), _SAMPLE_ROWS))
-    width = max(widths[:3], default=1)  # captions may stand above the header
+    width = max(widths[:3], default=1)  # captions may be above the header
     return sum(other == width for other in widths) / len(widths) if width > 1 else 0.0
 
 
@@ -89,9 +86,9 @@ def load_spreadsheet(data: bytes, path: Path) -> Contents:
             blocks.append(Block(kind="heading", text=name, level=1))
         start = next(number for number, row in enumerate(rows) if any(row))
         faq = faq_blocks(rows[start], rows[start + 1 :], first=start + 2, level=1 if is_alone else 2)
-        found, left_out = faq or (table_blocks(rows), [])
+        found, skipped = faq or (table_blocks(rows), [])
         blocks += found
-        remarks += left_out if is_alone else [f"sheet {name}: {remark}" for remark in left_out]
+        remarks += skipped if is_alone else [f"sheet {name}: {remark}" for remark in skipped]
         is_faq |= faq is not None
     return Contents(blocks=blocks, title="", is_faq=is_faq, remarks=remarks)
 
@@ -111,7 +108,7 @@ def _sheets(data: bytes, path: Path) -> list[tuple[str, list[list[str]]]]:
 
 
 def _sheet_rows(sheet: CalamineSheet) -> list[list[str]]:
-    """All rows of the sheet; empty rows have no cells, because a sheet can claim a million of them."""
+    """Return all rows of a sheet. Empty rows have no cells, because a sheet can claim a million of them."""
     return [[_text(cell) for cell in row] if any(cell != "" for cell in row) else [] for row in sheet.iter_rows()]
 
 
@@ -131,12 +128,12 @@ def _text(cell: object) -> str:
             return str(cell).strip()
 
 
-_TEXT = ("text", "content", "body", "context")  # the likelier first
+_TEXT = ("text", "content", "body", "context")  # the more likely first
 _WANTED = "question and answer, or text, content, body or context"
 
 
 def load_json_lines(data: bytes, path: Path) -> Contents:
-    """Read one JSON object per line. Raises UnreadableDocument naming the first line that is not one."""
+    """Read one JSON object per line. Raises UnreadableDocument with the number of the first bad line."""
     records = []
     for number, line in enumerate(decode(data, path).split("\n"), start=1):
         if line.strip():
@@ -157,19 +154,19 @@ def load_json(data: bytes, path: Path) -> Contents:
 
 
 def _parsed(text: str, path: Path, line: int | None = None) -> object:
-    """A JSON value. line: its number, where a line is all of the value."""
+    """Parse a JSON value. line: its number, if the value is one line."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise UnreadableDocument(path, f"line {line or error.lineno} is not JSON: {error.msg.lower()}") from None
     except ValueError:  # a number of thousands of digits
         where = f"line {line} " if line else ""
-        raise UnreadableDocument(path, f"{where}holds a number that is too long") from None
+        raise UnreadableDocument(path, f"{where}contains a number that is too long") from None
 
 
 def _contents(records: Sequence[dict[str, object]], path: Path) -> Contents:
     names = list(dict.fromkeys(name for record in records for name in record))
-    rows = ([_plain(record.get(name)) for name in names] for record in records)  # only made for questions and answers
+    rows = ([_plain(record.get(name)) for name in names] for record in records)  # only used for questions and answers
     faq = faq_blocks(names, rows, first=1, row_name="record")
     blocks, remarks = faq or _texts(records)
     if records and not faq and not blocks:
@@ -190,11 +187,10 @@ def _texts(records: Sequence[dict[str, object]]) -> tuple[list[Block], list[str]
         if title:
             blocks.append(Block(kind="heading", text=title, level=1))
         blocks.append(Block(kind="text", text=text))
-    return blocks, [f"{without_text} of {len(records)} records left out: no text"] if without_text else []
+    return blocks, [f"{without_text} of {len(records)} records skipped: no text"] if without_text else []
 
 
 def _plain(value: object) -> str:
-    """A value as text: lists line by line, what is nested deeper as JSON."""
     if value is None:
         return ""
     if isinstance(value, list):

@@ -1,1 +1,3 @@
-"""Ranks statements by how well they answer a question: a small encoder that reads passages once, beforehand."""
+"""Ranks statements by how well they answer a question, with a small encoder that reads each passage
+once, in advance.
+"""

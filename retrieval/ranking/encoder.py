@@ -1,11 +1,11 @@
-"""The statement encoder: reads a passage once and gives each of its statements vectors that know their context.
+"""The statement encoder: reads a passage once and returns vectors of each statement in its context.
 
-A passage is read as a whole, its headings before it, and the tokens of each statement are taken out afterwards ("late
-chunking", Günther et al. 2024). So "Damage from falls" is read below "What is not covered", and nothing is read when a
-question comes but the question.
+A passage is read as a whole with its headings, then the tokens of each statement are selected ("late chunking", Günther
+et al. 2024). So "Damage from falls" is read under "What is not covered". When a question comes, only the question is
+read.
 
-The upper layers and two small heads are trained (`retrieval.ranking.training`) and kept in a folder; embeddings and
-lower layers are those of the bundled embedder. Not covered: languages that model was not made for.
+The upper layers and two small heads are trained (`retrieval.ranking.training`) and stored in a folder. Embeddings and
+lower layers are those of the bundled embedder. Out of scope: languages that this model does not know.
 """
 
 import json
@@ -29,18 +29,17 @@ from retrieval.ranking.scoring import Mixture, QuestionVectors, StatementVectors
 from retrieval.search.sentence_embedder import bundled_folder
 
 WEIGHTS, CARD = "ranker.safetensors", "ranker.json"
-SHORT = 128
-"""Numbers in the vector of a token."""
+SHORT = 128  # length of a token's vector
 LONGEST_PASSAGE, LONGEST_QUESTION = 512, 48
-"""Tokens that are read at most; what is cut off of a passage gives no statements."""
+"""Maximum number of tokens. Truncated statements of a passage have no vectors."""
 _AT_ONCE = 8
-_GROUPS = 4  # of texts of about the same length
-_MULTIPLE = 8  # torch keeps kernels for every length
+_GROUPS = 4  # of texts of similar length
+_MULTIPLE = 8  # torch caches kernels for every length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageToRead:
-    """A passage below its headings. spans: first character and the one behind the last of each statement in `text`."""
+    """A passage with its headings. spans: first character and end of each statement in `text`."""
 
     headings: Sequence[str]
     text: str
@@ -48,21 +47,21 @@ class PassageToRead:
 
 
 class StatementRanker(Protocol):
-    """Reads passages beforehand and questions when they come. Safe to use from any thread."""
+    """Reads passages in advance and questions when they come. Safe to use from any thread."""
 
     @property
     def name(self) -> str:
-        """Names the vectors: those of another ranker cannot be compared."""
+        """Name of the ranker. Vectors of different rankers cannot be compared."""
 
     @property
     def mixture(self) -> Mixture:
-        """How scores are made of vectors."""
+        """Weights with which vectors become scores."""
 
     def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
-        """The vectors of all statements of each passage."""
+        """Return the vectors of all statements of each passage."""
 
     def question(self, text: str) -> QuestionVectors:
-        """The vectors of a question, the turn before it included where it needs it."""
+        """Return the vectors of a question, which may include the turn before it."""
 
 
 class RankerModel(nn.Module):
@@ -71,20 +70,20 @@ class RankerModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = AutoModel.from_pretrained(bundled_folder(), local_files_only=True)
-        self.encoder.pooler = None  # not used; leaving it out while loading would print a report
+        self.encoder.pooler = None  # unused; skipping it while loading would print a report
         hidden = self.encoder.config.hidden_size
         self.shorten = nn.Linear(hidden, SHORT, bias=False)
         self.weigh = nn.Linear(hidden, 1)
         self.bar = nn.Linear(hidden, 1)
-        self.mixture = nn.Parameter(torch.tensor([12.0, 12.0]))  # of cosines, and of matched tokens
+        self.mixture = nn.Parameter(torch.tensor([12.0, 12.0]))  # of cosines and of matched tokens
         nn.init.orthogonal_(self.shorten.weight)
         for layer, bias in ((self.weigh, 0.0), (self.bar, 6.0)):
             nn.init.zeros_(layer.weight)
             nn.init.constant_(layer.bias, bias)
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of about the same length are read
-        together: two fifths of a training batch would be padding to its longest text.
+        """Return vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of similar length are read
+        together, because otherwise two fifths of a training batch would be padding.
         """
         lengths = mask.sum(1)
         order = lengths.argsort()
@@ -96,8 +95,8 @@ class RankerModel(nn.Module):
         return torch.cat(parts)[order.argsort()]
 
     def questions(self, ids: Tensor, mask: Tensor, special: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Wholes `[questions, hidden]`, tokens `[questions, tokens, SHORT]`, weights `[questions, tokens]`, bars
-        `[questions]`. special: bool, tokens that count for nothing.
+        """Return wholes `[questions, hidden]`, tokens `[questions, tokens, SHORT]`, weights `[questions, tokens]` and
+        bars `[questions]`. special: bool, tokens that do not count.
         """
         states = self.read(ids, mask)
         wholes = functional.normalize((states * mask.unsqueeze(-1)).sum(1), dim=-1)
@@ -105,9 +104,7 @@ class RankerModel(nn.Module):
         return wholes, functional.normalize(self.shorten(states), dim=-1), weights, self.bar(wholes).squeeze(-1)
 
     def statements(self, ids: Tensor, mask: Tensor, spans: Sequence[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
-        """Wholes `[spans, hidden]`, and the tokens of all spans one after another `[tokens, SHORT]`. spans: row, first
-        token, token behind the last.
-        """
+        """Return wholes `[spans, hidden]` and all tokens `[tokens, SHORT]`. spans: row, first and end token."""
         states = self.read(ids, mask)
         width = states.shape[1]
         where = torch.cat([torch.arange(row * width + first, row * width + end) for row, first, end in spans])
@@ -116,23 +113,22 @@ class RankerModel(nn.Module):
         return functional.normalize(sums, dim=-1), functional.normalize(self.shorten(tokens), dim=-1)
 
     def trained(self) -> dict[str, Tensor]:
-        """The weights that training changes."""
         return {name: weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def freeze(self, lowest: int) -> None:
-        """Let training change neither the embeddings nor the lowest layers."""
+        """Exclude the embeddings and the lowest layers from training."""
         self.encoder.embeddings.requires_grad_(False)
         for layer in self.encoder.encoder.layer[:lowest]:
             layer.requires_grad_(False)
 
 
 def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
-    """For the tokens of all spans one after another, the number of their span."""
+    """Return the number of the span for each of the concatenated tokens of all spans."""
     return torch.repeat_interleave(torch.arange(len(spans)), torch.tensor([end - first for _, first, end in spans]))
 
 
 class StatementEncoder:
-    """Reads passages and questions. Safe to use from any thread. Raises RetrievalError if the folder has no ranker."""
+    """A trained ranker. Safe to use from any thread. Raises RetrievalError if the folder has no usable ranker."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -144,7 +140,7 @@ class StatementEncoder:
         own = self._model.state_dict()
         wrong = [name for name, weight in weights.items() if name not in own or own[name].shape != weight.shape]
         if wrong:
-            raise RetrievalError(f"ranker {folder}: it is made for another model ({wrong[0]})")
+            raise RetrievalError(f"ranker {folder}: made for another model ({wrong[0]})")
         self._model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
         self.tokens = RankerTokens()
         cosine, matches = self._model.mixture.tolist()
@@ -152,7 +148,6 @@ class StatementEncoder:
         self._lock = threading.Lock()
 
     def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
-        """The vectors of all statements of each passage."""
         found: dict[int, StatementVectors] = {}
         by_length = sorted(range(len(passages)), key=lambda place: len(passages[place].text))
         for start in range(0, len(by_length), _AT_ONCE):
@@ -161,7 +156,6 @@ class StatementEncoder:
         return [found[place] for place in range(len(passages))]
 
     def question(self, text: str) -> QuestionVectors:
-        """The vectors of a question, the turn before it included where it needs it."""
         with self._lock, torch.inference_mode():
             wholes, tokens, weights, bars = self._model.questions(*self.tokens.questions([text]))
         return QuestionVectors(
@@ -182,23 +176,23 @@ class StatementEncoder:
         found: list[StatementVectors] = []
         at = before = 0
         for passage in passages:
-            behind = at + len(passage.spans)
-            end = int(ends[behind - 1]) if behind else 0
+            after = at + len(passage.spans)
+            end = int(ends[after - 1]) if after else 0
             found.append(
-                StatementVectors(whole=wholes[at:behind], tokens=tokens[before:end], ends=ends[at:behind] - before)
+                StatementVectors(whole=wholes[at:after], tokens=tokens[before:end], ends=ends[at:after] - before)
             )
-            at, before = behind, end
+            at, before = after, end
         return found
 
 
 class RankerTokens:
-    """Texts as the network takes them."""
+    """Tokenizes texts for the network."""
 
     def __init__(self) -> None:
         self._tokenizer = AutoTokenizer.from_pretrained(bundled_folder(), local_files_only=True)
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, mask and which tokens are special, each `[texts, tokens]`. Of a long text the end is kept."""
+        """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text loses its beginning."""
         found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         opening, closing = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         rows = [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]
@@ -210,8 +204,8 @@ class RankerTokens:
     def passages(
         self, passages: Sequence[PassageToRead], longest: int
     ) -> tuple[Tensor, Tensor, list[tuple[int, int, int]]]:
-        """Ids and mask `[passages, tokens]`; for every statement of every passage its row, first token and the token
-        behind its last. These two are equal for one that was cut off.
+        """Return ids and mask `[passages, tokens]`, and for every statement of every passage its row, first token and
+        end token. First and end are equal for a truncated statement.
         """
         above = [" > ".join(passage.headings) + "\n" for passage in passages]
         found = self._tokenizer(

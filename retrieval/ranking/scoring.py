@@ -1,9 +1,7 @@
-"""What the statement encoder gives: vectors of a question, and of the statements of one passage.
+"""Vectors of questions and statements, and the scores of statements. No model runs here.
 
-Late interaction (Khattab and Zaharia 2020, "ColBERT"): besides one vector for the whole, every token keeps a short
-vector of its own, so that each word of a question finds the word that answers it. All vectors have length 1.
-
-How well statements answer a question, from their vectors. Plain arithmetic: no model runs here.
+Late interaction (Khattab and Zaharia 2020, "ColBERT"): each token has a short vector in addition to the vector of the
+whole, so that each word of a question can match the word that answers it. All vectors have length 1.
 """
 
 import struct
@@ -21,8 +19,8 @@ _SCALE = 127.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionVectors:
-    """A question. whole: `[hidden]`. tokens: `[tokens, short]`. weights: `[tokens]`, how much each token counts, in sum
-    1. bar: the score that a statement must reach to count as an answer.
+    """Vectors of a question. whole: `[hidden]`. tokens: `[tokens, short]`. weights: `[tokens]`, importance of each
+    token, in sum 1. bar: score that an answering statement must reach.
     """
 
     whole: Vectors
@@ -33,9 +31,9 @@ class QuestionVectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementVectors:
-    """The statements of a passage, read in their context. whole: float16 `[statements, hidden]`. tokens: int8
-    `[tokens, short]`, 127 for 1. ends: int32 `[statements]`, the token behind each statement's last; a statement
-    without tokens was not read and has zeros.
+    """Vectors of a passage's statements, read in context. whole: float16 `[statements, hidden]`. tokens: int8 `[tokens,
+    short]`, 127 stands for 1. ends: int32 `[statements]`, end token of each statement. A statement without tokens was
+    not read and has zeros.
     """
 
     whole: npt.NDArray[np.float16]
@@ -46,19 +44,18 @@ class StatementVectors:
         return len(self.ends)
 
     def packed(self) -> bytes:
-        """All of it in one byte string, to be stored."""
         sizes = (*self.whole.shape, *self.tokens.shape)
         return _HEADER.pack(*sizes) + self.whole.tobytes() + self.tokens.tobytes() + self.ends.tobytes()
 
     @classmethod
     def unpacked(cls, stored: bytes) -> "StatementVectors":
-        """What `packed` gave. Raises ValueError for other bytes."""
+        """Read the bytes of `packed`. Raises ValueError for other bytes."""
         if len(stored) < _HEADER.size:
             raise ValueError("the vectors of a passage's statements are cut off")
         number, hidden, tokens, short = _HEADER.unpack_from(stored)
         first, second = 2 * number * hidden, tokens * short
         if len(stored) != _HEADER.size + first + second + 4 * number:
-            raise ValueError("the vectors of a passage's statements have another length than they say")
+            raise ValueError("the vectors of a passage's statements do not have the length that they declare")
         at = _HEADER.size
         return cls(
             whole=np.frombuffer(stored, "<f2", number * hidden, at).reshape(number, hidden),
@@ -68,27 +65,26 @@ class StatementVectors:
 
 
 def short_form(tokens: Vectors) -> npt.NDArray[np.int8]:
-    """Vectors of length 1 in one byte per number."""
+    """Return vectors of length 1 with one byte per number."""
     short: npt.NDArray[np.int8] = np.clip(np.rint(tokens * _SCALE), -127, 127).astype(np.int8)
     return short
 
 
 def long_form(tokens: npt.NDArray[np.int8]) -> Vectors:
-    """The vectors of `short_form`, nearly of length 1."""
     return tokens.astype(np.float32) / np.float32(_SCALE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The two learned weights: of the cosine of the whole question with the whole statement, and of the best matches of
-    its tokens, which the question weighs.
+    """The two learned weights: of the cosine between whole question and whole statement, and of the best matches of the
+    question's tokens, weighted by importance.
     """
 
     cosine: float
     matches: float
 
     def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
-        """Of all statements of all passages, in order, `[statements]`: above 0 for a likely answer."""
+        """Return a logit for each statement of all passages, `[statements]`; above 0 for a likely answer."""
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32)
@@ -99,7 +95,7 @@ class Mixture:
 
 
 def _matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
-    """The best cosine of each token of the question in each statement, `[statements, question tokens]`."""
+    """Return the best cosine of each question token in each statement, `[statements, question tokens]`."""
     best: Vectors = np.full((len(passage), len(question.tokens)), -1.0, np.float32)
     starts = np.concatenate([[0], passage.ends[:-1]]).astype(np.int64)
     read = passage.ends > starts

@@ -1,16 +1,14 @@
-"""Training examples for the ranker: passages with their statements, and questions with those that answer.
+"""Trains the ranker, from files of passages with questions.
 
-A line of a file: {"title", "context", "qas": [{"question", "answers", "history"?, "from"?, "heading"?}]}, as question
-answering collections are published; `answers` stand in the context word for word, and none of them means that the
-context does not answer. Questions made from headings count less, and half of the headings asked about are taken out, so
-that matching a heading is not enough. Customers misspell: some questions get a slip of the finger.
+**Examples.** A line of a file is {"title", "context", "qas": [{"question", "answers", "history"?, "from"?,
+"heading"?}]}, the usual format of question answering collections. `answers` are verbatim parts of the context; if there
+are none, the context does not answer. Questions made from headings count less, and half of these headings are removed,
+so that matching a heading is not enough. Some questions get a typing error, as customers make them.
 
-Trains the ranker: questions against all statements of a batch of passages.
-
-Of a batch every question is compared with every statement: those that answer must win (InfoNCE, van den Oord et al.
-2018, with the sum over several right ones), and for questions without an answer the learned bar. Each answerable
-question is also compared with all statements but the right ones: then the bar must win, which is how near misses are
-learned. Embeddings and the lowest layers stay those of the bundled embedder.
+**Training.** Every question of a batch is compared with every statement. The right statements must win (InfoNCE, van
+den Oord et al. 2018, with the sum over several right ones). For questions without an answer, the learned bar must win.
+Each answerable question is also compared with all statements except the right ones. Then the bar must win, which
+teaches near misses. Embeddings and lowest layers stay those of the bundled embedder.
 """
 
 import gzip
@@ -32,20 +30,16 @@ from retrieval.ranking.encoder import CARD, WEIGHTS, PassageToRead, RankerModel,
 from retrieval.statements.cut import statements_of
 
 MOST_WORDS = 125
-"""Of a training passage; longer ones are cut at lines, so that a step stays short."""
-MADE = 0.5
-"""How much a question counts that a program made."""
-FIRST = 4
-"""Of a long answer, so many of its first statements count as right."""
-RELATED = 0.5
-"""Share of the batches whose passages stand side by side in their file: these are near misses of each other."""
-PASSAGES, QUESTIONS = 16, 56
-"""In a batch, about and at most; a small file has fewer passages."""
+"""Maximum number of words of a training passage. Longer ones are cut at lines, so that a step stays short."""
+MADE = 0.5  # weight of a question that a program made
+FIRST = 4  # number of first statements of a long answer that count as right
+RELATED = 0.5  # share of the batches whose passages are neighbours in their file, and so near misses of each other
+PASSAGES, QUESTIONS = 16, 56  # passages (about) and questions (at most) of a batch. A small file has fewer passages.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingQuestion:
-    """right: numbers of the statements that answer, none if none does. weight: how often it is drawn."""
+    """A question. right: numbers of the statements that answer it. weight: probability of use in a batch."""
 
     text: str
     earlier: str
@@ -55,8 +49,8 @@ class TrainingQuestion:
 
 @dataclass(slots=True, kw_only=True)
 class ExamplePassage:
-    """A part of a document. document: its number; questions that do not name what they ask about (`is_local`) are
-    compared with statements of their own document only.
+    """A part of a document. document: its number. is_local: its questions do not name their subject, so they are
+    compared only with statements of their own document.
     """
 
     read: PassageToRead
@@ -67,7 +61,7 @@ class ExamplePassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBatch:
-    """Passages, and questions each with the number of its passage."""
+    """Passages, and questions with the number of their passage."""
 
     passages: Sequence[ExamplePassage]
     questions: Sequence[tuple[int, TrainingQuestion]]
@@ -76,8 +70,8 @@ class TrainingBatch:
 def read_examples(
     files: Sequence[Path], left_out: frozenset[str], local: frozenset[str], seed: int
 ) -> list[list[ExamplePassage]]:
-    """The documents of all files, each a list of passages. left_out: sources that are kept for measuring. local:
-    sources whose questions do not say which document they are about. Raises OSError or ValueError.
+    """Return the documents of all files, each a list of passages. left_out: sources reserved for measuring. local:
+    sources whose questions do not name their document. Raises OSError or ValueError.
     """
     generator = random.Random(seed)
     documents: list[list[ExamplePassage]] = []
@@ -117,7 +111,6 @@ def _document(row: dict[str, Any], number: int, is_local: bool, generator: rando
 
 
 def _parts(context: str) -> Iterator[tuple[int, str]]:
-    """Parts of a text at line ends, each with the place where it begins."""
     start = at = num = 0
     for line in context.splitlines(keepends=True):
         length = len(line.split())
@@ -132,8 +125,8 @@ def _parts(context: str) -> Iterator[tuple[int, str]]:
 def _place(
     qa: dict[str, Any], context: str, passages: Sequence[ExamplePassage], starts: Sequence[int]
 ) -> tuple[int | None, tuple[int, ...]]:
-    """The passage to which a question belongs, and the statements that answer it; without an answer the passage that
-    shares most words, a near miss. None if its answer is in no statement.
+    """Return the passage of a question and the statements that answer it. An unanswerable question gets the passage
+    that shares most words, a near miss. The passage is None if no statement contains the answer.
     """
     if not qa["answers"]:
         asked = _long_words(qa["question"])
@@ -159,7 +152,7 @@ def _earlier(history: Sequence[Any]) -> str:
 
 
 def batches(documents: Sequence[Sequence[ExamplePassage]], generator: random.Random) -> Iterator[TrainingBatch]:
-    """Endless batches; passages of a document come together with one of it that nothing is asked about."""
+    """Yield batches without end. Passages of a document come with one of its passages without questions."""
     weights = [sum(one.weight for passage in passages for one in passage.questions) for passages in documents]
     while True:
         passages: list[ExamplePassage] = []
@@ -186,7 +179,6 @@ def batches(documents: Sequence[Sequence[ExamplePassage]], generator: random.Ran
 
 
 def as_asked(question: TrainingQuestion, generator: random.Random) -> str:
-    """The text of a question as a customer may write it."""
     text = question.text
     if generator.random() < 0.35:
         text = text.rstrip("? ")
@@ -212,23 +204,18 @@ def _misspelt(text: str, generator: random.Random) -> str:
     return " ".join(said)
 
 
-LONGEST = 224
-"""Tokens of a training passage."""
-FROZEN = 2
-"""Layers that stay as they are."""
-RATES = (5e-5, 1e-3, 2e-2)
-"""Learning rates of the layers, of the heads, and of the two weights of the mixture."""
-WARM_UP = 60
-"""Steps until the learning rate is reached; from the beginning it falls to 2 % at the end."""
-BAR = 0.5
-"""How much the loss of the bar counts."""
+LONGEST = 224  # maximum number of tokens of a training passage
+FROZEN = 2  # number of lowest layers that are not trained
+RATES = (5e-5, 1e-3, 2e-2)  # learning rates of the layers, the heads, and the two weights of the mixture
+WARM_UP = 60  # steps until the full learning rate. It also falls during training, to 2 % at the end.
+BAR = 0.5  # weight of the bar's loss
 SAVED_EVERY_S = 300.0
 _IMPOSSIBLE = -1e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankerCard:
-    """What a ranker is and how it was made. name: of its vectors, from its weights; unset before there are any."""
+    """A description of a ranker and its training. name: made from the weights; empty before training."""
 
     name: str = ""
     data: tuple[str, ...]
@@ -250,12 +237,12 @@ def train_ranker(
     start: Path | None,
     report: Callable[[int, float, float], None],
 ) -> RankerCard:
-    """Train for some minutes and write weights and card, also in between. start: the folder of a ranker to go on from.
+    """Train for some minutes and write weights and card, also in between. start: folder of a ranker to continue from.
     report: called with step, share of the time and loss. Returns the card as written. Raises OSError.
     """
     torch.manual_seed(card.seed)
     generator = random.Random(card.seed)
-    model, tokens = RankerModel().eval(), RankerTokens()  # eval: dropout costs three times the time here
+    model, tokens = RankerModel().eval(), RankerTokens()  # eval: dropout would take three times as long here
     if start is not None:
         model.load_state_dict({n: w.float() for n, w in load_file(start / WEIGHTS).items()}, strict=False)
     model.freeze(FROZEN)
@@ -300,7 +287,6 @@ def _groups(model: RankerModel) -> list[dict[str, object]]:
 
 
 def loss_of(model: RankerModel, tokens: RankerTokens, batch: TrainingBatch, generator: random.Random) -> Tensor:
-    """The loss of a batch, in nats."""
     ids, mask, cut = tokens.passages([passage.read for passage in batch.passages], LONGEST)
     spans = [span for span in cut if span[2] > span[1]]
     numbers = [n for passage in batch.passages for n in range(len(passage.read.spans))]
@@ -331,7 +317,7 @@ def all_scores(
     statements: tuple[Tensor, Tensor],
     spans: Sequence[tuple[int, int, int]],
 ) -> tuple[Tensor, Tensor]:
-    """Scores `[questions, spans]` and bars `[questions]`, as `scoring.Mixture` computes them."""
+    """Return scores `[questions, spans]` and bars `[questions]`, as `scoring.Mixture` computes them."""
     wholes, tokens, weights, bars = model.questions(*asked)
     statement_wholes, statement_tokens = statements
     number, length, _ = tokens.shape
@@ -344,7 +330,7 @@ def all_scores(
 
 
 def save_ranker(model: RankerModel, folder: Path, card: RankerCard) -> RankerCard:
-    """Write weights (float16) and card, each whole or not at all. Returns the card, named by the weights."""
+    """Write weights (float16) and card, each file completely or not at all. Returns the card with its name."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: weight.detach().half().contiguous() for name, weight in model.trained().items()})
     card = replace(card, name=f"ranker-{blake2b(weights, digest_size=4).hexdigest()}")

@@ -1,1 +1,1 @@
-"""Finding files, and reading them in a process of their own."""
+"""Finds files and reads them in a separate process."""

@@ -1,7 +1,7 @@
-"""The child process that reads files; `reader` starts it and talks to it.
+"""The child process that reads files. `reader` starts it and sends it requests.
 
-One request per line on standard input, one response per line on standard output, both JSON: a hostile file that takes
-over this process can only produce a wrong document. Ends when standard input ends. Never imports torch.
+Requests and responses are lines of JSON on standard input and output. So a hostile file that takes over this process
+can only produce a wrong document. The process ends when standard input ends. It never imports torch.
 """
 
 import contextlib
@@ -23,10 +23,10 @@ from retrieval.loaders.load import load
 def main() -> None:
     """Answer requests until the parent ends. The program's argument is the limit of its address space, in bytes."""
     responses = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no response
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a library's output is not a response
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit, macOS refuses to set it
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit, macOS refuses it
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
-    """Ends the process when the parent has ended, even while a file is being read."""
+    """End the process when the parent has ended, even while a file is being read."""
     for line in source:
         requests.put(line)
     os._exit(0)

@@ -1,7 +1,7 @@
-"""Reads files in a process of their own, so that a hostile file can cost a minute but cannot stop the desk.
+"""Finds files, and reads them in a separate process with limits of time and memory.
 
-The child has limits of time and memory; when it breaks one, it is replaced. It is no sandbox: it may open what its user
-may open. Only JSON comes back.
+A hostile file can cost a minute but cannot stop the server. A child that exceeds a limit is replaced. It is not a
+sandbox: it may open every file that its user may open. Only JSON comes back.
 """
 
 import contextlib
@@ -11,14 +11,14 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 from pydantic import TypeAdapter
 
 from retrieval.documents.document import Document
-from retrieval.errors import UnreadableDocument
+from retrieval.errors import UnreadableDocument, file_problem
 from retrieval.text.terms import printable
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -27,11 +27,64 @@ _LONGEST_RESPONSE = 256 * 2**20
 _DOCUMENT = TypeAdapter(Document)
 
 
+def find_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path, str | None]]:
+    """Yield each file once as (path, None), or (path, problem) with a one-line reason. Never raises OSError.
+
+    Folders are walked in sorted order, files before folders. Named paths are always yielded. Inside folders, hidden
+    names and special files are skipped. A symbolic link is followed only to a place inside the given folder. No file is
+    opened, and types are not checked.
+    """
+    seen: set[tuple[int, int]] = set()  # device and inode, so links and overlapping arguments cause no duplicates
+    for path in map(Path, paths):
+        try:
+            if path.is_dir():
+                yield from _walk(path, seen)
+            elif _is_new(path, seen):
+                yield path, None
+        except (OSError, ValueError) as error:
+            yield path, file_problem(error)
+
+
+def _walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, str | None]]:
+    root = folder.resolve()
+    waiting = [folder]  # a stack, because folders can be nested deeper than Python's call stack
+    while waiting:
+        current = waiting.pop()
+        folders: list[Path] = []
+        try:
+            if not _is_new(current, seen):
+                continue
+            names = sorted(os.listdir(current))
+        except OSError as error:
+            yield current, file_problem(error)
+            continue
+        for path in (current / name for name in names if not name.startswith(".")):
+            try:
+                if path.is_symlink() and not path.resolve(strict=True).is_relative_to(root):
+                    yield path, "symbolic link to a place outside the folder"
+                elif path.is_dir():
+                    folders.append(path)
+                elif path.is_file() and _is_new(path, seen):
+                    yield path, None
+            except (OSError, RuntimeError) as error:  # RuntimeError: a link loop, before Python 3.13
+                yield path, file_problem(error)
+        waiting.extend(reversed(folders))
+
+
+def _is_new(path: Path, seen: set[tuple[int, int]]) -> bool:
+    status = path.stat()
+    key = (status.st_dev, status.st_ino)
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
+
+
 class FileReader(contextlib.AbstractContextManager["FileReader"]):
     """Reads one file at a time, from any thread. Starts its child with the first file; `close()` ends it."""
 
     def __init__(self, *, seconds: float = 60.0, memory: int = 2 * 2**30, command: Sequence[str] = _COMMAND) -> None:
-        """seconds: the limit for one file; memory: bytes of address space, for the child as a whole."""
+        """seconds: limit for one file. memory: address space of the child, in bytes."""
         self._seconds = seconds
         self._command = [*command, str(memory)]
         self._child: _Child | None = None
@@ -42,7 +95,7 @@ class FileReader(contextlib.AbstractContextManager["FileReader"]):
 
     def load(self, path: Path) -> Document:
         """Read one file, as `loaders.load` does. Raises UnreadableDocument, also for a file that takes too long, needs
-        too much memory, or breaks the child.
+        too much memory, or crashes the child.
         """
         with self._lock:
             if self._child is None:
@@ -52,13 +105,13 @@ class FileReader(contextlib.AbstractContextManager["FileReader"]):
                 response = self._child.request({"path": os.path.abspath(path)}, self._seconds)
             except TimeoutError:
                 raise UnreadableDocument(path, f"took longer than {self._seconds:g} s to read") from None
-            finally:  # also after an interrupt: a late response must not be taken for that of the next file
+            finally:  # also after an interrupt: a late response must not be used for the next file
                 if response is None:
                     self._end_child()
         return _document(response, path)
 
     def close(self) -> None:
-        """End the child; a later `load` starts another."""
+        """End the child. The next `load` starts another."""
         with self._lock:
             self._end_child()
 
@@ -76,14 +129,14 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=_ROOT,  # where `-m` finds this package
-            start_new_session=True,  # Ctrl-C is the parent's to handle
+            start_new_session=True,  # the parent handles Ctrl-C
         )
         self._responses: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         assert self._process.stdout is not None
         threading.Thread(target=_collect, args=(self._process.stdout, self._responses), daemon=True).start()
 
     def request(self, request: dict[str, str], seconds: float) -> bytes | None:
-        """The response, or None if the child has crashed. Raises TimeoutError."""
+        """Return the response, or None if the child has crashed. Raises TimeoutError."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -103,7 +156,7 @@ class _Child:
 
 
 def _collect(source: IO[bytes], responses: "queue.SimpleQueue[bytes]") -> None:
-    """Runs in a thread: that is how to wait for a pipe with a time limit on every system. Ends with b""."""
+    """Collect responses in a thread, so that a pipe can be read with a time limit on every system. Ends with b""."""
     line = b"start"
     while line:
         try:
@@ -114,7 +167,7 @@ def _collect(source: IO[bytes], responses: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _document(response: bytes | None, path: Path) -> Document:
-    """The child's response, checked: it is trusted as little as the file."""
+    """Return the document in the child's response, after checks: it is trusted as little as the file."""
     try:
         fields = json.loads(response or b"null")
         if "reason" in fields:

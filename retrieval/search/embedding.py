@@ -1,12 +1,11 @@
-"""Texts as vectors: the interface of embedders.
+"""Interface of embedders, and an embedder that embeds each text of a question once.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
 that are too long for it.
 
-An embedder that embeds each text of one question once: what is compared with the FAQ first is then searched for,
-alone and with the question before it.
-
-It remembers nothing between questions: who asked what somebody else has just asked would see it by the time it takes.
+A question is compared with the FAQ, then searched for, alone and with the question before it. `OneQuestionEmbedder`
+stores these vectors only during the question. A longer cache would reveal, by its speed, which questions other
+customers asked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,28 +24,26 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Names the vectors: an index made by another embedder does not fit."""
+        """Name of the embedder. An index made by another embedder does not fit."""
 
     @property
     def dimension(self) -> int:
-        """Numbers in a vector."""
+        """Length of a vector."""
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
-        """One row of length 1 per text, shape `[texts, dimension]`."""
+        """Embed documents. Returns one row of length 1 per text, shape `[texts, dimension]`."""
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """One row of length 1 per question, shape `[texts, dimension]`. Some models embed questions and documents
-        differently.
-        """
+        """Embed questions, which some models embed differently. Returns the same shape."""
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """How many tokens it reads of all these texts; what is cut off is not counted."""
+        """Return the number of tokens that the model reads of all texts, without truncated ones."""
 
     def knowledge(self, text: str) -> float:
-        """How well the embedder knows the language of a text, from 0 to 1; not how well its script."""
+        """Return how well the embedder knows the language of a text (not just its script), from 0 to 1."""
 
     def knows_word(self, word: str) -> bool:
-        """Whether a word in lower case is one token of the embedder."""
+        """Return whether a lower-case word is one token of the embedder."""
 
 
 _KNOWN: ContextVar[dict[str, Vectors] | None] = ContextVar("vectors of the question", default=None)
@@ -54,7 +51,7 @@ _KNOWN: ContextVar[dict[str, Vectors] | None] = ContextVar("vectors of the quest
 
 @contextmanager
 def one_question() -> Iterator[None]:
-    """Within it, and in this thread, each text is embedded once."""
+    """Embed each text only once inside this context, in this thread."""
     before = _KNOWN.set({})
     try:
         yield
@@ -63,7 +60,7 @@ def one_question() -> Iterator[None]:
 
 
 class OneQuestionEmbedder:
-    """Another embedder, asked once for each text within `one_question`. Safe to use from any thread."""
+    """Wraps an embedder and calls it once for each text inside `one_question`. Safe to use from any thread."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder

@@ -1,5 +1,7 @@
-"""Ranks passages with a cross-encoder, which reads question and passage together: better than vectors and keywords, and
-far slower. Optional. Uses the network only when the caller names a model of the hub.
+"""Ranks passages with a cross-encoder, which reads question and passage together.
+
+It is better than vectors and keywords, much slower, and optional. The network is used only if the caller names a model
+of the hub.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,22 +11,22 @@ from typing import Protocol
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.retriever import PassageHit
 
-RERANKED = 20  # passages read together with the question
+RERANKED = 20  # number of passages to rerank
 MAX_TOKENS = 512
 
 
 class Reranker(Protocol):
-    """Says how well texts answer a question. Safe to call from several threads."""
+    """Scores how well texts answer a question. Safe to call from several threads."""
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """One score per text; higher is better."""
+        """Return one score per text; higher is better."""
 
 
 class CrossEncoderReranker:
-    """A cross-encoder by folder or hub name. Raises RetrievalError, with the cure, when it cannot be loaded."""
+    """A cross-encoder by folder or hub name. Raises RetrievalError with the fix if it cannot be loaded."""
 
     def __init__(self, name_or_path: str, device: str = "cpu") -> None:
-        from sentence_transformers import CrossEncoder  # takes seconds, and few desks have a reranker
+        from sentence_transformers import CrossEncoder  # takes seconds, and few servers use a reranker
 
         folder = Path(name_or_path).expanduser()
         is_local = folder.is_dir()
@@ -32,7 +34,7 @@ class CrossEncoderReranker:
             name = str(folder) if is_local else name_or_path
             self._model = CrossEncoder(name, device=device, max_length=MAX_TOKENS, local_files_only=is_local)
         except (OSError, ValueError, RuntimeError) as error:
-            reason = f"cannot be loaded ({first_line(error)}); give a folder or a hub name, or leave it out"
+            reason = f"cannot be loaded ({first_line(error)}); give a folder or a hub name, or unset the setting"
             raise RetrievalError(f"reranker {name_or_path}: {reason}") from error
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
@@ -43,6 +45,6 @@ class CrossEncoderReranker:
 def rerank(
     reranker: Reranker, question: str, found: Sequence[PassageHit], text_of: Callable[[PassageHit], str]
 ) -> list[PassageHit]:
-    """The same passages, best first as the reranker reads them."""
+    """Return the passages in the reranker's order, best first."""
     scores = reranker.scores(question, [text_of(hit) for hit in found])
     return [found[place] for place in sorted(range(len(found)), key=lambda place: -scores[place])]

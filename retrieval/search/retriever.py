@@ -1,19 +1,18 @@
-"""Misspelt words of a question, corrected to words that the passages have.
+"""Finds the passages that may answer a question, by embeddings and by keywords.
 
-A word counts as misspelt if no passage has it or another form of it, and the embedder does not know it. It is replaced
-by the nearest word of the passages with the same first letter (optimal string alignment distance), if one is near
-enough; of several by the one that most windows have. Only words of four letters or more, in scripts with spaces.
-
-From a question to the passages that may answer it, by embeddings and by keywords.
-
-Both scores say how much of the question a text covers, so they are added for each window, and a passage has the score
+Both scores measure how much of the question a text covers, so they are added for each window. A passage has the score
 of its best window. The cosine counts less if the embedder does not know the question's language: an English embedder
-knows little Chinese. Adding ranks instead (Cormack et al. 2009) would let a search that knows nothing spoil the order;
-`warmdesk eval recall` shows both. Whether the passages answer the question is decided in `answerability`.
+knows little Chinese. Adding ranks instead (Cormack et al. 2009) would let a search without useful signal spoil the
+order; `warmdesk eval recall` shows both. `retrieval.answerability` decides whether the passages answer the question.
 
-The best passages by the sum are found exactly, whatever the number of windows: each search proposes its best, both
-scores of all of these are computed, and more are proposed as long as one that was not could still be better (the
-threshold algorithm, Fagin et al. 2003).
+The best passages by this sum are found exactly. Each search proposes its best windows, and both scores of all of these
+are computed. More are proposed while a window that was not proposed could still be better (the threshold algorithm,
+Fagin et al. 2003).
+
+Misspelt words of a question are corrected to words of the passages. A word is misspelt if no passage has a form of it
+and the embedder does not know it. It is replaced by the most similar word with the same first letter (optimal string
+alignment distance), if one is similar enough, and the most frequent of equally similar ones. Only words of four letters
+or more, in scripts with spaces, are corrected.
 """
 
 import re
@@ -27,16 +26,16 @@ from rapidfuzz.distance import OSA
 
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Embedder, Vectors
-from retrieval.search.keyword_index import Ids, KeywordIndex, Scores
-from retrieval.search.vector_index import VectorIndex, passage_ids
+from retrieval.search.keyword_index import KeywordIndex
+from retrieval.search.vector_index import Ids, Scores, VectorIndex, passage_ids
 from retrieval.text.terms import UNSPACED, folded
 
 _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
-_LEAST_SIMILARITY = 0.7  # corrects all but two words of 16 misspelt sample questions
+_LEAST_SIMILARITY = 0.7  # corrects all except two words of 16 misspelt sample questions
 
 
 class Spelling:
-    """Knows how the words of some passages are written. Asks for words only when a question has an unknown one."""
+    """Corrects words by the spelling in some passages. Requests words only if a question has an unknown one."""
 
     def __init__(
         self,
@@ -44,14 +43,13 @@ class Spelling:
         having: Callable[[str], int],
         is_known: Callable[[str], bool],
     ) -> None:
-        """words_from: lists of words, folded, that begin with a letter; words of other passages may be among them.
-        having: how many windows of the passages have a form of a word. is_known: whether a folded word is correct
-        although no passage has it.
+        """words_from: returns lists of folded words that begin with a letter, perhaps also of other passages. having:
+        returns the number of windows with a form of a word. is_known: returns whether a folded word is correct although
+        no passage has it.
         """
         self._words_from, self._having, self._is_known = words_from, having, is_known
 
     def corrected(self, question: str) -> str:
-        """The question with its misspelt words replaced; the same text if there are none."""
         return _WORD.sub(lambda found: self._corrected_word(found[0]), question)
 
     def _corrected_word(self, written: str) -> str:
@@ -70,17 +68,16 @@ class Spelling:
         return min(having, key=lambda other: (-near[other], -having[other], other), default=written)
 
 
-CANDIDATES = 300
-"""Windows that either search proposes at first."""
-MORE = 4
-"""How many times as many it proposes if these are not enough."""
+CANDIDATES = 300  # number of windows that each search proposes at first
+MORE = 4  # factor by which the number grows if these are not enough
 ALIKE = 0.1  # near copies differ in score by less than this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1.
-    as_written: the same as the customer spelt it, if that is different; it is searched for, too.
+    """A wording of a question, spelt as in the passages, with its vector.
+
+    trust: factor of its cosines, 0 to 1. as_written: the customer's spelling, if different; it is also searched for.
     """
 
     text: str
@@ -91,23 +88,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageHit:
-    """A passage found."""
+    """A found passage with its scores."""
 
     id: int
-    score: float  # what passages are ranked by
-    cosine: float  # of its best window with the question, -1 to 1
-    share: float  # of the question's words that its best window has, 0 to 1
+    score: float  # passages are ranked by it
+    cosine: float  # of its best window and the question, -1 to 1
+    share: float  # share of the question's words in its best window, 0 to 1
 
 
 class Retriever:
-    """Searches one snapshot of both indexes, or only some passages of it; make another retriever for another snapshot.
-    Safe to use from several threads.
-    """
+    """Searches one snapshot of both indexes, or some of its passages. Safe to use from several threads."""
 
     def __init__(
         self, embedder: Embedder, index: VectorIndex, keywords: KeywordIndex, *, within: Collection[int] | None = None
     ) -> None:
-        """within: only these passages are found, and only their words are known to spelling; all by default."""
+        """within: only these passages are found, and spelling knows only their words; all by default."""
         if (embedder.name, embedder.dimension) != (index.embedder, index.dimension):
             raise RetrievalError(
                 f"the index is of {index.embedder}, the embedder is {embedder.name}; rebuild the index"
@@ -122,11 +117,9 @@ class Retriever:
         )
 
     def query(self, text: str) -> Query:
-        """One wording of a question, ready for search."""
         return self.queries([text])[0]
 
     def queries(self, texts: Sequence[str]) -> list[Query]:
-        """Several wordings of a question, embedded together."""
         corrected = [self._spelling.corrected(text) for text in texts]
         spellings = list(dict.fromkeys([*corrected, *texts]))
         vectors = dict(zip(spellings, self.embedder.embed_queries(spellings), strict=True))
@@ -141,13 +134,11 @@ class Retriever:
         ]
 
     def search(self, queries: Sequence[Query], k: int) -> list[PassageHit]:
-        """At most `k` passages for several wordings of one question, best first, without near copies of better ones.
-        A blank wording finds nothing.
-        """
+        """Return at most `k` passages for wordings of one question, best first, without near copies of better ones."""
         wordings = [one for query in queries for one in (query, query.as_written) if one is not None]
         best: dict[int, PassageHit] = {}
         for found in chain.from_iterable(self._fused(wording, k) for wording in wordings):
-            best[found.id] = max(best.get(found.id, found), found, key=lambda hit: hit.score)  # the first of equals
+            best[found.id] = max(best.get(found.id, found), found, key=lambda hit: hit.score)  # the first of equal ones
         chosen: list[PassageHit] = []
         for found in sorted(best.values(), key=lambda found: (-found.score, found.id)):
             if len(chosen) >= k:
@@ -158,7 +149,7 @@ class Retriever:
         return chosen
 
     def _fused(self, query: Query, k: int) -> list[PassageHit]:
-        """Passages with exact scores, the best `k` among them."""
+        """Return passages with exact scores, with the best `k` among them."""
         if not query.text.strip():
             return []
         shares = self.keywords.scores(query.text)
@@ -170,7 +161,7 @@ class Retriever:
             written, left = _largest(shares, number)
             windows = np.union1d(np.array([hit.id for hit in hits], np.int64), self.keywords.window_ids[written])
             found = self._best_windows(query, windows, shares)
-            if len(hits) < number:  # there are no more
+            if len(hits) < number:  # no more windows exist
                 return found
             best_of_others = query.trust * hits[-1].score + left
             if sum(hit.score >= best_of_others for hit in found) >= k:
@@ -178,7 +169,7 @@ class Retriever:
             number *= MORE
 
     def _best_windows(self, query: Query, windows: Ids, shares: Scores) -> list[PassageHit]:
-        """The passages of these windows, each with the scores of its best one. shares: of all windows."""
+        """Return the passages of these windows, each with the scores of its best window. shares: of all windows."""
         rows = self.keywords.rows_of(windows)
         share = np.where(rows < 0, np.float32(0), shares[rows]) if len(shares) else np.zeros(len(rows), np.float32)
         cosine = self.index.cosines(query.vector, windows)
@@ -193,7 +184,6 @@ class Retriever:
 
 
 def _largest(shares: Scores, number: int) -> tuple[Ids, float]:
-    """The places of the `number` largest shares that are not 0, and the largest one left."""
     places = np.flatnonzero(shares)
     if len(places) <= number:
         return places, 0.0

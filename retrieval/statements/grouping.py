@@ -1,12 +1,10 @@
-"""A statement: the smallest part of a passage that can be an answer by itself.
+"""Statements, the smallest parts of a passage that can be an answer alone, and what makes them complete.
 
-What a list or a sentence owes to the line or heading above it.
+**Governing lines.** "Damage from falls" has the opposite meaning without its heading "What is not covered". A line that
+denies, sets a condition or asks is repeated with every statement below it. Any governing line is repeated with
+fragments. Words are recognised in English, German and Chinese, fragments by their form in any language.
 
-"Damage from falls" says the opposite of what is meant without its heading "What is not covered". A governing line is
-repeated with every statement below it that denies, sets a condition or asks, and with all that are no sentences.
-By words of English, German and Chinese; a fragment is told by its form in any language.
-
-The sentences of a line, each with the following ones that cannot be understood without it.
+**Groups.** A sentence is joined with the following ones that cannot be understood without it.
 """
 
 import re
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from retrieval.statements.references import without_references
-from retrieval.text.sentences import ASKS, ENDED, LETTER, sentences
+from retrieval.text.sentences import ASKS, ENDED, LETTER, LOWER, UNSPACED, sentences
 from retrieval.text.terms import CHINESE_JAPANESE
 
 Kind: TypeAlias = Literal["sentence", "item", "list", "row", "procedure"]
@@ -25,10 +23,10 @@ _WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\W{CHINESE_JAPANESE}]+")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Text that a customer can read without the passage around it.
+    """Text that a customer can understand without the rest of the passage.
 
-    text: with the line or heading that governs it, and a full stop; the steps of a procedure on lines of their own.
-    start, end: the characters of the passage it stands for, without the governing line.
+    text: with its governing line or heading and a full stop. Each step of a procedure is on its own line. start, end:
+    character span in the passage, without the governing line.
     """
 
     text: str
@@ -38,7 +36,7 @@ class Statement:
 
 
 def num_words(text: str) -> int:
-    """Words of a text; two Chinese or Japanese characters count as one, which is about how long their words are."""
+    """Return the number of words. Two Chinese or Japanese characters count as one word, about their usual length."""
     return len(_WORD.findall(text))
 
 
@@ -77,30 +75,28 @@ _STEPS = re.compile(
     re.IGNORECASE,
 )
 _LABEL = re.compile(r"[^.:;!?–：。]{1,60}[:：]")
-_LOWER = re.compile(r"[a-zß-öø-ÿ]")
-_UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
-_LONG = 35  # words; a longer line is repeated only if the meaning hangs on it
+_LONG = 35  # words; a longer line is repeated only if it changes the meaning
 _LIKE_A_SENTENCE = 8  # words
 _LEAST = 4  # words of a sentence
 
 
 def denies(line: str) -> bool:
-    """Whether the line turns what stands below it into its contrary."""
+    """Return whether a line reverses the meaning of the text below it."""
     return _DENIES.search(line) is not None
 
 
 def turns_sentences(heading: str) -> bool:
-    """Whether a heading denies what whole sentences below it say: "Never do this", but not "It does not charge"."""
+    """Return whether a heading denies the sentences below it: "Never do this", but not "It does not charge"."""
     return denies(heading) and not _PROBLEM.search(heading) and not heading.endswith(("?", "？"))
 
 
 def announces_steps(line: str) -> bool:
-    """Whether a line says that steps follow, whatever marks them: "To reset your password:"."""
+    """Return whether a line announces steps, with or without list markers: "To reset your password:"."""
     return _STEPS.match(line) is not None
 
 
 def governing_heading(headings: Sequence[str]) -> str:
-    """The nearest heading, from the top down; the one above it where that says nothing by itself ("The list")."""
+    """Return the nearest heading, or the one above a generic one ("The list"). headings: from the top down."""
     for heading in reversed(headings):
         if not _GENERIC.fullmatch(heading.rstrip(":：")):
             return heading
@@ -108,12 +104,12 @@ def governing_heading(headings: Sequence[str]) -> str:
 
 
 def is_fragment(item: str) -> bool:
-    """Whether an item is no sentence by its form: no full stop, a small letter at its beginning, or too few words."""
-    return num_words(item) < _LEAST or _LOWER.match(item) is not None or not ENDED.search(item)
+    """Return whether an item is a fragment by its form: no full stop, a small first letter, or too few words."""
+    return num_words(item) < _LEAST or LOWER.match(item) is not None or not ENDED.search(item)
 
 
 def is_needed(line: str, item: str) -> bool:
-    """Whether an item must be told with the line above its list, or with the heading above that."""
+    """Return whether an item needs the line above its list, or the heading above that line."""
     if not line:
         return False
     if denies(line) or (num_words(line) <= _LONG and (_SETS_CONDITION.search(line) or _ASKS.search(line))):
@@ -123,23 +119,21 @@ def is_needed(line: str, item: str) -> bool:
     introduces = line.endswith((":", "："))
     if introduces and _UNFINISHED.search(line):
         return True
-    return is_fragment(item) and (introduces or num_words(item) < _LIKE_A_SENTENCE or _LOWER.match(item) is not None)
+    return is_fragment(item) and (introduces or num_words(item) < _LIKE_A_SENTENCE or LOWER.match(item) is not None)
 
 
 def under(line: str, said: str) -> str:
-    """A statement behind the line that governs it."""
     if not line:
         return said
     if line.endswith(("?", "？", "!", "！", "。")):
-        return line + ("" if _UNSPACED.search(line[-2:]) else " ") + said
+        return line + ("" if UNSPACED.search(line[-2:]) else " ") + said
     line = line.rstrip(":：.,;，；、 ")
-    if _UNSPACED.search(line[-1:]):
+    if UNSPACED.search(line[-1:]):
         return f"{line}：{said}"
     return f"{line} – {said}" if _LABEL.match(said) else f"{line}: {said}"
 
 
-TOGETHER = 60
-"""Most words of sentences that are kept together."""
+TOGETHER = 60  # maximum number of words of sentences that are joined
 
 _DEPENDS = re.compile(
     r"(?:They|These|Those|Then|Otherwise|Its|Their|Both|Instead|In (?:that|this) case|But|And|So|For example|Or"
@@ -158,13 +152,13 @@ _CONDITION = re.compile(  # "Away for more than a month? Charge it to two lights
     r"[^:]*[?？][\"'”’)」』]*",
     re.IGNORECASE,
 )
-_SHORT_CONDITION = 15  # words of a question that sets a condition for the next sentence
+_SHORT_CONDITION = 15  # maximum words of a question that sets a condition for the next sentence
 _INNER_END = re.compile(r"[.!?…][^\w\s]*\s+\S|[。！？][^\w]*\w")
 _BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
 
 
 class Group(NamedTuple):
-    """Sentences that are told together, and the characters of the line that they stand for."""
+    """Sentences that belong together, with their span in the line."""
 
     text: str
     start: int
@@ -172,14 +166,13 @@ class Group(NamedTuple):
 
 
 def located(text: str, language: str) -> Iterator[tuple[str, int, int]]:
-    """The sentences of a line with the characters they stand for."""
-    if not _INNER_END.search(text):  # as most items and cells
+    if not _INNER_END.search(text):  # like most items and cells
         yield text.strip(), 0, len(text)
         return
     at = 0
     for sentence in sentences(text, language):
         start, length = text.find(sentence, at), len(sentence)
-        if start < 0:  # spaces differ
+        if start < 0:  # different spaces
             found = re.compile(r"\s+".join(map(re.escape, sentence.split()))).search(text, at)
             start, length = (found.start(), len(found[0])) if found else (at, 0)
         at = start + length
@@ -187,8 +180,8 @@ def located(text: str, language: str) -> Iterator[tuple[str, int, int]]:
 
 
 def grouped(text: str, language: str) -> Iterator[Group]:
-    """What a line says in parts that can be understood alone. Cross references are left out, and questions that set no
-    condition for the sentence behind them.
+    """Yield the parts of a line that can be understood alone. Cross references are skipped, as are questions that set
+    no condition for the next sentence.
     """
     group, condition = Group("", 0, 0), Group("", 0, 0)
     for sentence, start, end in located(text, language):
@@ -213,14 +206,13 @@ def grouped(text: str, language: str) -> Iterator[Group]:
 
 
 def needs_before(sentence: str) -> bool:
-    """Whether a sentence speaks of what the one before it said."""
     return bool(_DEPENDS.match(sentence) or _POINTS_BACK.search(sentence))
 
 
 def _depends(sentence: str, before: str) -> bool:
-    """Whether a sentence cannot be understood without the one before it, or that one not without it."""
+    """Return whether one of two sentences cannot be understood without the other."""
     depends = needs_before(sentence) or _BARE.fullmatch(before)
-    is_rest = " " not in sentence and not _UNSPACED.search(sentence)
+    is_rest = " " not in sentence and not UNSPACED.search(sentence)
     return bool(depends or is_rest) and num_words(before) + num_words(sentence) <= TOGETHER
 
 

@@ -1,9 +1,10 @@
-"""The lines of a passage's text, with what each of them is and where it stands.
+"""The lines of a passage's text, and the statements of its lists.
 
-Lists and tables come as the loaders write them (see `retrieval.documents.document.Block`). Headings carry no mark in
-the text of a passage: a short line without an end is one.
+Lists and tables are written as loaders write them (see `retrieval.documents.document.Block`). Headings have no mark in
+the text of a passage, so a short line without a sentence end is a heading.
 
-The statements of a list: single items, short ones together, procedures; each with the line that governs the list.
+The statements of a list are single items, runs of short items, and procedures, each with the line that governs the
+list.
 """
 
 import re
@@ -24,17 +25,17 @@ from retrieval.statements.grouping import (
     turns_sentences,
     under,
 )
-from retrieval.text.sentences import ASKS, ENDED, as_said, goes_on
-from retrieval.text.terms import CHINESE_JAPANESE, language_of
+from retrieval.text.sentences import ASKS, ENDED, UNSPACED, as_said, goes_on
+from retrieval.text.terms import language_of
 
 LineKind: TypeAlias = Literal["text", "heading", "item", "row"]
 
 _MARKED = re.compile(r"( *)([-*•·–]|\d{1,3}[.)])[ \t]+(?=\S)")
-_NAMED = r"[^\s:;][^:;]{0,59}: "  # the name of a column
-_ROW = re.compile(rf"(?:[^;:]*; )?{_NAMED}[^;]*; {_NAMED}")  # two named cells, perhaps behind one without a name
+_NAMED = r"[^\s:;][^:;]{0,59}: "  # a column's name
+_ROW = re.compile(rf"(?:[^;:]*; )?{_NAMED}[^;]*; {_NAMED}")  # two named cells, perhaps after an unnamed one
 _LONGEST_HEADING = 80  # characters
 _SENTENCES = re.compile(r"[.!?。！？](?:\s+|(?<=[。！？]))(?=\S)")  # more than one
-_WIDEST = 120  # characters of a line in a text that is wrapped; in others, a line ends where its author ended it
+_WIDEST = 120  # maximum characters of a line in a wrapped text; in other texts the author ended the lines
 _CODE = re.compile(r"[{}<>=$\\|]|^[#/@.]|\(\)|;$|^\w+ --?\w")
 _CONTENT = re.compile(r"[^\W_]")
 _FULL_STOP = re.compile(r"[,;，；、]$")
@@ -42,8 +43,10 @@ _FULL_STOP = re.compile(r"[,;，；、]$")
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line without its list marker; wrapped lines are one. start, end: its characters in the passage's text, which
-    are as many as those of `text`. language: of the passage. marker: "-", "3.", or "". level: of the list, from 0.
+    """A line without its list marker. Wrapped lines are joined.
+
+    start, end: character span in the passage's text, as long as `text`. language: of the passage. marker: "-", "3.", or
+    "". level: of the list, from 0.
     """
 
     text: str
@@ -56,12 +59,10 @@ class TextLine:
 
     @property
     def number(self) -> int | None:
-        """The number of an item in a numbered list."""
         return int(self.marker[:-1]) if self.marker[:-1].isdigit() else None
 
 
 def lines_of(text: str) -> list[TextLine]:
-    """The lines that hold letters or digits, in their order."""
     spans = _spans(text)
     rows = _in_tables([text[start:end] for start, end in spans])
     language = language_of(text)
@@ -73,7 +74,6 @@ def lines_of(text: str) -> list[TextLine]:
 
 
 def _spans(text: str) -> list[tuple[int, int]]:
-    """First and last character of every line; a wrapped line goes on in the next."""
     spans: list[tuple[int, int]] = []
     at, is_open = 0, False
     is_wrapped = max(map(len, text.split("\n"))) <= _WIDEST
@@ -93,7 +93,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _in_tables(lines: Sequence[str]) -> list[bool]:
-    """Which lines are rows: those with two named cells, and their neighbours that are written alike."""
+    """Return which lines are rows: lines with two named cells, and neighbours with the same form."""
     rows = [_ROW.match(line) is not None and not _MARKED.match(line) for line in lines]
     names = {line.split(": ", 1)[0] for line, is_row in zip(lines, rows, strict=True) if is_row}
     rows = [is_row or line.split(": ", 1)[0] in names for line, is_row in zip(lines, rows, strict=True)]
@@ -123,26 +123,22 @@ def _is_heading(line: str) -> bool:
 
 
 def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
-    """Whether a line with a colon inside ("Once a month: the heating element") is a heading: it is directly followed by
-    another kind of line.
-    """
+    """Return whether a line with a colon ("Once a month: the heating element") is a heading of the next line."""
     is_like_heading = line.kind == "text" and ": " in line.text and _is_heading(line.text.replace(": ", " ", 1))
     if not is_like_heading or text.count("\n", line.end, following.start) != 1:
         return False
     return following.kind == "item" or (following.kind == "text" and ENDED.search(following.text) is not None)
 
 
-LONGEST_LIST = 60
-"""Words of items that are told together, with their governing line."""
-LONGEST_PROCEDURE = 120
-"""Words of a procedure; a longer one is cut between steps."""
+LONGEST_LIST = 60  # maximum number of words of joined items, with their governing line
+LONGEST_PROCEDURE = 120  # maximum number of words of a procedure. A longer one is cut between steps.
 
 _LEAST = 4  # words of a step without a full stop
-_SLACK = 20  # words by which a procedure may be longer and still stay whole
-_SHORT = 15  # words of an item that is told together with its neighbours
-_PLAIN = 4  # words of an item that commas part from the next
-_FULL = 6  # words of a sentence that says something without the rest of its step
-_FEW = 30  # words of the items below a step that are told with it
+_SLACK = 20  # words by which an uncut procedure may be longer
+_SHORT = 15  # words of an item that is joined with its neighbours
+_PLAIN = 4  # words of an item that is followed by a comma
+_FULL = 6  # words of a sentence that is useful without the rest of its step
+_FEW = 30  # words of the items below a step that are added to it
 _QUESTION_LINK = re.compile(
     r"(?:how (?:to|do|does|can|long|much)|why (?:is|am|do|does|was|can)|what (?:is|are|if))\b"
     r"|(?:and )?(?:many )?more…?$",
@@ -150,14 +146,13 @@ _QUESTION_LINK = re.compile(
 )
 _AND = re.compile(r"[,;，；、]?\s*\b(?:and|or|und|oder|and/or)$|[,;，；、。.]$")
 _ENDED = re.compile(r"[.!。！]$")
-_UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 
 
 @dataclass(slots=True)
 class _Entry:
     line: TextLine
-    groups: Sequence[Group]  # what is said, without cross references
-    said: str  # the same in one
+    groups: Sequence[Group]  # its text, without cross references
+    said: str  # the groups as one text
     below: list["_Entry"] = field(default_factory=list)
 
     @property
@@ -166,8 +161,8 @@ class _Entry:
 
 
 def listed(lines: Sequence[TextLine], governing: str) -> Iterator[Statement]:
-    """The statements of the items of one list, at all levels. governing: the line that introduces the list, with its
-    colon, or the heading above; "" if there is none. Steps of several sentences are also given alone.
+    """Yield the statements of one list, at all levels. governing: the line that introduces the list, with its colon, or
+    the heading above; "" if there is none. The later sentences of a step are also statements of their own.
     """
     items = _tree(lines)
     if _is_procedure(items, governing):
@@ -190,10 +185,10 @@ def _tree(lines: Sequence[TextLine]) -> list[_Entry]:
 
 
 def _said(text: str, groups: Sequence[Group]) -> str:
-    """What an item says; "" for a mere link to another page."""
+    """Return the text of an item; "" for a mere link to another page."""
     if not groups or (len(groups) == 1 and _QUESTION_LINK.match(text) and is_fragment(text)):
         return ""
-    return ("" if _UNSPACED.search(groups[0].text[-2:]) else " ").join(group.text for group in groups)
+    return ("" if UNSPACED.search(groups[0].text[-2:]) else " ").join(group.text for group in groups)
 
 
 def _is_procedure(items: Sequence[_Entry], governing: str) -> bool:
@@ -215,12 +210,12 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
         numbers = list(range(1, len(items) + 1))
     introduction = governing.rstrip(":：.。 ")
     if introduction and not introduction.endswith(("?", "？")):
-        introduction += "：" if _UNSPACED.search(introduction[-1:]) else ":"
+        introduction += "：" if UNSPACED.search(introduction[-1:]) else ":"
     steps = [_step(item, "-" if number is None else f"{number}.") for item, number in zip(items, numbers, strict=True)]
     for first, last in _parts([num_words(step) for step in steps]):
         text = "\n".join([*filter(None, [introduction]), *steps[first:last]])
         yield Statement(as_said(text), items[first].line.start, items[last - 1].end, "procedure")
-    turned = turns_sentences(governing)  # then nothing below it may be told alone
+    turned = turns_sentences(governing)  # then nothing below it may be a statement alone
     for item in items:
         for said, start, end in item.groups[1:]:
             if num_words(said) >= _FULL and not turned:
@@ -242,7 +237,7 @@ def _is_told_with_step(item: _Entry) -> bool:
 
 
 def _parts(words: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, behind the last) step of the parts of a procedure, about equally long. words: of its steps."""
+    """Yield (first, end) steps of the parts of a procedure, about equally long. words: number of words of each step."""
     num_parts = max(1, -(-(sum(words) - _SLACK) // LONGEST_PROCEDURE))
     first = said = part = 0
     for n, more in enumerate(words):
@@ -254,7 +249,7 @@ def _parts(words: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _items(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
-    """Runs of short items together, the others alone, each followed by what stands below it."""
+    """Yield runs of short items together and other items alone, each followed by the items below it."""
     run: list[_Entry] = []
     for item in items:
         fits = num_words(governing) + sum(num_words(i.said) for i in run) + num_words(item.said) <= LONGEST_LIST
@@ -307,13 +302,12 @@ def _told(run: Sequence[_Entry], governing: str) -> Statement:
 
 
 def _joined(items: Sequence[str]) -> str:
-    """Short items in one line; sentences stay sentences."""
     if len(items) == 1:
         return items[0]
     if all(_ENDED.search(item) for item in items):
-        return ("" if _UNSPACED.search(items[0][-2:]) else " ").join(items)
+        return ("" if UNSPACED.search(items[0][-2:]) else " ").join(items)
     bare = [_AND.sub("", item) for item in items[:-1]] + [items[-1]]
-    unspaced = _UNSPACED.search(bare[0][-1:])
+    unspaced = UNSPACED.search(bare[0][-1:])
     if any(num_words(item) > _PLAIN for item in bare) or any(
         mark in item for item in bare for mark in (",", ":", "，", "：", "、", ".")
     ):

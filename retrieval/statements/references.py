@@ -1,8 +1,8 @@
-"""What a page says about itself or other pages, and what it is furnished with: nothing that answers a question.
+"""Text about the page itself or about other pages, and page furniture, which answer no question.
 
-Cross references are taken out where the rest still stands ("book a collection as described in ..."); what is nothing
-but one is no statement. English, German and Chinese. Pages of an app or a shop are no cross references: "open the
-Orders page" stays.
+Cross references are removed if the rest of the sentence still makes sense ("book a collection as described in ..."). A
+sentence that is only a cross reference is not a statement. English, German and Chinese. Pages of an app or a shop are
+not cross references: "open the Orders page" stays.
 """
 
 import re
@@ -37,28 +37,14 @@ _POINTERS = [
         rf"\b(?:is|are|can be)(?: \w+)? (?:{_TOLD}|found|covered|documented)\b[^.]{{0,30}}? {_PLACE}",
     )
 ]
-_HINTS = (
-    *(
-        "see",
-        "refer",
-        "cf.",
-        "descri",
-        "expla",
-        "shown",
-        "list",
-        "outl",
-        "detail",
-        "specif",
-        "mention",
-        "found",
-        "cover",
-    ),
-    *("docum", "steps", "instruc", "click", "siehe", "vgl", "wie", "folgen", "klick", "详", "参", "见", "点"),
-)
-"""One of these is in every sentence that `_CUTS` and `_POINTERS` find: few sentences are searched for all of them."""
+_HINTS = """
+    see refer cf. descri expla shown list outl detail specif mention found cover docum steps instruc click siehe
+    vgl wie folgen klick 详 参 见 点
+    """.split()  # noqa: SIM905
+"""Every sentence that `_CUTS` or `_POINTERS` match contains one of these, so few sentences need a full search."""
 
 _OPENS = "|".join(
-    (  # how sentences begin that are nothing but a reference
+    (  # starts of sentences that are only a reference
         rf"(?:see|read|refer to|consult|review)(?: also)? {_TARGET}",
         r"see(?: also)? [^.]* for (?:details|more|further|the whole|a (?:full|complete)|information|instructions)",
         r"visit [^.]* (?:to learn more|for (?:more|further|details|information))\b",
@@ -79,7 +65,7 @@ _OPENS = "|".join(
     )
 )
 _ONLY = re.compile(rf"(?:(?:please|you can|also),? )*(?:{_OPENS})", re.IGNORECASE)
-_LONGEST_POINTER = 30  # words; a longer sentence says more than where to look
+_LONGEST_POINTER = 30  # words; a longer sentence has more content than a reference
 
 _FURNITURE = re.compile(
     "|".join(
@@ -108,17 +94,16 @@ _LINKS = re.compile(
 
 
 def is_furniture(line: str) -> bool:
-    """Whether a line belongs to the page around the text: navigation, dates of update, questions to the reader."""
+    """Return whether a line is part of the page around the text: navigation, update dates, questions to the reader."""
     return _FURNITURE.fullmatch(line) is not None or _TRAIL.fullmatch(line) is not None
 
 
 def lists_links(heading: str) -> bool:
-    """Whether the list below a heading names other pages."""
     return _LINKS.fullmatch(heading.rstrip(":： ")) is not None
 
 
 def without_references(sentence: str) -> str:
-    """The sentence without its references to other places; "" if it is nothing but one."""
+    """Return a sentence without its cross references; "" if it is only a cross reference."""
     is_pointer = _ONLY.match(sentence) is not None
     lower = sentence.lower()
     if not is_pointer and any(hint in lower for hint in _HINTS):

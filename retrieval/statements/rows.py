@@ -1,7 +1,7 @@
-"""The rows of tables as sentences: the first cell is the subject, the others say something about it.
+"""The rows of tables as sentences: the first cell is the subject, the other cells describe it.
 
-Headers are only interpreted where a word tells what they are (a reason, a meaning, a price, "Returnable?"); all else
-keeps its name: "Eco – running time: 35 minutes". No value is changed.
+A header is interpreted only if a word tells its kind (a reason, a meaning, a price, "Returnable?"). Other headers keep
+their names: "Eco – running time: 35 minutes". Values are never changed.
 """
 
 import re
@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from retrieval.statements.grouping import Statement, num_words, turns_sentences, under
 from retrieval.statements.lines import TextLine
 from retrieval.statements.references import without_references
-from retrieval.text.sentences import LETTER, as_said
-from retrieval.text.terms import CHINESE_JAPANESE
+from retrieval.text.sentences import LETTER, UNSPACED, as_said
 
 _NAME = re.compile(r"([^\s:;][^:;]{0,59}): ")
 _NOTHING = re.compile(r"[-–—/.\s]*|n/?a|none given", re.IGNORECASE)
@@ -28,7 +27,7 @@ _ACTION = re.compile(
     r"|解决(?:方法|办法|方案)|处理(?:方法|方式)|怎么办",
     re.IGNORECASE,
 )
-_SPEAKS = re.compile(  # a value that tells by itself what it is: an amount of money, or a time
+_SPEAKS = re.compile(  # values that need no name: an amount of money, a time
     r"(?:(?:up to|from|about|ca\.|bis zu|ab|[约至]|until|within) ?)?"
     r"(?:(?:EUR|USD|GBP|CHF|CNY|RMB|[€$£¥]) ?\d|\d[\d.,]* ?(?:EUR|USD|GBP|CHF|€|\$|£|元|欧元|美元|英镑)"
     r"|\d[\d.,–-]*(?: (?:to|bis|or|oder) \d+)? ?(?:(?:working|business|calendar) )?"
@@ -42,7 +41,7 @@ _MONEY_OR_TIME = re.compile(
 )
 _ABLE = re.compile(r"(?!(?:avail|suit|cap|applic|pay|port|comfort|reli|vari)able)([a-z]{3,})able", re.IGNORECASE)
 _SHARED = re.compile(r"(?:\w+ed|free|possible|allowed|needed|valid)", re.IGNORECASE)
-_SHORT_SUBJECT = re.compile(  # says nothing without the name of its column
+_SHORT_SUBJECT = re.compile(  # means nothing without the name of its column
     r"(?:(?:from|up to|over|under|above|below|until|more than|less than|ab|bis|über|unter|mehr als) )?"
     r"[€$£]?(?:EUR )?\d.*"
     r"|[!-~]{1,2}|[A-Za-z]{1,2}-?\d+|(?:yes|no|ja|nein)",
@@ -50,7 +49,6 @@ _SHORT_SUBJECT = re.compile(  # says nothing without the name of its column
 )
 _GERMAN = re.compile(r"[äöüß]|\b(?:und|der|die|das|nicht|mit|ist|ab|bis|Tage?|Preis|Dauer)\b")
 _PARTICIPLE_LAST = re.compile(r"([A-Z][\w ]+), ([a-z]+ed)")
-_UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")
 _IN_BRACKETS = 8  # words of a reason
 _ORDINARY = re.compile(
     r"(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|Mon\b|Tue\b|Wed\b|Thu\b|Fri\b|Sat\b|Sun\b"
@@ -62,7 +60,7 @@ Cell = tuple[str, str]
 
 
 def row_statements(lines: Sequence[TextLine], heading: str) -> Iterator[Statement]:
-    """A statement for every row of a table. heading: the one above the table."""
+    """Yield a statement for every row of a table. heading: the heading above the table."""
     names = _names([line.text for line in lines])
     governing = heading if turns_sentences(heading) else ""
     for line in lines:
@@ -71,7 +69,7 @@ def row_statements(lines: Sequence[TextLine], heading: str) -> Iterator[Statemen
 
 
 def _names(rows: Sequence[str]) -> frozenset[str]:
-    """The names of the columns: those that several rows have, or that of a single row."""
+    """Return the names of the columns: names that several rows have, or the names of a single row."""
     found = [{match[1] for cell in row.split("; ") if (match := _NAME.match(cell))} for row in rows]
     if len(found) < 2:
         return frozenset().union(*found)
@@ -92,7 +90,7 @@ def _cells(row: str, names: frozenset[str]) -> list[Cell]:
 
 
 def sentence_of(cells: Sequence[Cell]) -> str:
-    """A row as a sentence without its full stop; "" if it says nothing. cells: names and values."""
+    """Return a row as a sentence without its full stop; "" if it has no content. cells: names and values."""
     (name, subject), *others = cells
     told = [
         (other, value)
@@ -101,11 +99,11 @@ def sentence_of(cells: Sequence[Cell]) -> str:
     ]
     if not LETTER.search(subject + "".join(value for _, value in told)):
         return ""
-    unspaced = bool(_UNSPACED.search(subject + "".join(value for _, value in told)))
+    unspaced = bool(UNSPACED.search(subject + "".join(value for _, value in told)))
     if not told:
         return subject if not others and num_words(subject) > 1 else ""
     if name and _SHORT_SUBJECT.fullmatch(subject):
-        subject = name + ("" if unspaced and _UNSPACED.search(name[-1:]) else " ") + subject
+        subject = name + ("" if unspaced and UNSPACED.search(name[-1:]) else " ") + subject
     is_german = bool(_GERMAN.search(" ".join(f"{other} {value}" for other, value in cells)))
     return _chinese(subject, told) if unspaced else _spaced(subject, told, is_german)
 
@@ -149,7 +147,7 @@ def _listed(parts: Sequence[str], mark: str) -> str:
 
 
 def _predicate(name: str, value: str) -> str:
-    """What a yes or no under an adjective says of the subject, right for one and for many: "cannot be returned"."""
+    """Return the predicate for a yes or no under an adjective, valid for singular and plural: "cannot be returned"."""
     if not name.endswith("?") or not (_YES.fullmatch(value) or _NO.fullmatch(value)):
         return ""
     is_so, adjective = _YES.fullmatch(value) is not None, name[:-1].strip().lower()
@@ -162,7 +160,7 @@ def _predicate(name: str, value: str) -> str:
 
 
 def _in_order(subject: str) -> str:
-    """A subject as it is spoken of: "Pillows, opened" are opened pillows."""
+    """Return a subject in natural word order: "Pillows, opened" becomes "Opened pillows"."""
     parted = _PARTICIPLE_LAST.fullmatch(subject)
     if not parted:
         return subject
@@ -171,7 +169,7 @@ def _in_order(subject: str) -> str:
 
 
 def _as_name(name: str, is_german: bool) -> str:
-    """A column's name in the middle of a sentence; names of things and German nouns keep their capital."""
+    """Return a column's name for mid-sentence. Names of things and German nouns keep their capital letter."""
     name = name.rstrip("?").strip()
     return name if is_german or not _ORDINARY.match(name) else name[0].lower() + name[1:]
 

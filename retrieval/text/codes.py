@@ -1,9 +1,10 @@
 """Codes and model names in a text: error codes, products, forms.
 
-"E03", "e 3" and "E3" are one, as are "KM-450", "km 450" and "KM450"; "SV-3 Pro" is another model than "SV-3".
+"E03", "e 3" and "E3" are the same code, as are "KM-450", "km 450" and "KM450". "SV-3 Pro" is another model than "SV-3".
 
-A code is a family (its letters), a number and perhaps a variant. Codes are told by their form, so that every company's
-names are found. Prices, amounts, dates, paper sizes and numbered steps are none. Not covered: names without a number.
+A code has a family (its letters), a number and sometimes a variant. Codes are recognised by their form, so names of
+every company are found. Prices, amounts, dates, paper sizes and numbered steps are not codes. Out of scope: names
+without a number.
 """
 
 import re
@@ -34,11 +35,10 @@ _NO_FAMILIES = """
     wednesday week weeks well were what when which while who why with within without year years you your zip zu
 """
 _NO_FAMILY = frozenset(_NO_FAMILIES.split())
-"""Words and units before numbers of every kind: prices, months, days, steps. English and German."""
+"""Words and units before numbers of other kinds: prices, months, days, steps. English and German."""
 _ALIKE = dict.fromkeys(("err", "errors", "code", "codes", "fault", "errorcode", "fehler", "fehlercode"), "error")
-_FORMS = frozenset(
-    ("error", "form", "model", "version", "formular", "modell", "schedule")
-)  # also before numbers in small letters
+# Names also in small letters.
+_FORMS = frozenset(("error", "form", "model", "version", "formular", "modell", "schedule"))
 _PAPER = re.compile(r"[ab][0-6]", re.IGNORECASE)
 _PAPER_NEAR = re.compile(
     r"(?i:\b(?:paper|sheets?|pages?|size|format|print\w*|labels?|envelopes?|din|blatt|papier|druck\w*)\b)|[纸打印]"
@@ -47,7 +47,7 @@ _COUNTS = re.compile(
     r" (?:%|(?:working |business )?(?i:days?|hours?|minutes?|weeks?|months?|years?|times|items|euros?|eur)\b)"
 )
 _RANGE = re.compile(r"\s?(?:to|bis|through|–|-|至|到)\s?")
-_MODEL = re.compile(r"[A-Z]{2,}-?\d")  # how models are written: "KM-450", and not "E3"
+_MODEL = re.compile(r"[A-Z]{2,}-?\d")  # models look like "KM-450", not like "E3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,15 @@ class _Code:
 
 
 def codes(text: str) -> frozenset[str]:
-    """The codes and models of a text, each in one spelling: "e3", "km450", "sv3pro", "form1040"."""
+    """Return the codes and models of a text, each in one spelling: "e3", "km450", "sv3pro", "form1040"."""
     return frozenset(code.name for code in _found(text))
 
 
 def is_about_another(question: str, statement: str, headings: Sequence[str]) -> bool:
-    """Whether the question names a code or model, and the statement tells of another one of the same family.
+    """Return whether the question names a code or model and the statement is about another one of the same family.
 
-    headings: of the statement, from the document's title down; they tell the model where the statement names none.
-    False if the question names none, if the headings name the one asked about, and if they name none but the statement
-    does.
+    headings: those of the statement, from the document's title down. They name the model if the statement does not.
+    Returns False if the question names no code, or if headings or statement name the code of the question.
     """
     asked = list(_found(question, is_question=True))
     if not asked:
@@ -88,9 +87,9 @@ def is_about_another(question: str, statement: str, headings: Sequence[str]) -> 
 
 
 def names_code(question: str, statement: str, headings: Sequence[str]) -> bool:
-    """Whether a statement itself names a code that the question asks about and its headings do not name, as the row of
-    an error code on the page of its model does. "Error 7" may be written R7 or E07. What else the question names must
-    be named by the statement or its headings.
+    """Return whether a statement names a code that the question asks about and its headings do not name. An example is
+    the row of an error code on the page of its model. "Error 7" may be written R7 or E07. The statement or its headings
+    must name all other codes of the question.
     """
     above = frozenset[str]().union(*map(codes, headings))
     told = list(_found(statement))
@@ -108,11 +107,11 @@ def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], abo
     wanted = {code.name for code in asked if code.family == family}
     titled = {code.name for code in above if code.family == family}
     named = titled or {code.name for code in told if code.family == family}
-    return bool(named) and not named & wanted  # below the heading of another model even if the one asked about is named
+    return bool(named) and not named & wanted  # under the heading of another model, also if the right model is named
 
 
 def _is_on_anothers_page(asked: Sequence[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
-    """Whether the question names a model and its error code, and the same code stands on the page of another model."""
+    """Return whether the question names a model and its error code, and that code is on another model's page."""
     models = {code.family for code in asked if code.is_model or len(code.family) > 1}
     others = {code.family for code in above if code.is_model}
     if not models or not others or models & {code.family for code in (*told, *above)}:
@@ -121,8 +120,8 @@ def _is_on_anothers_page(asked: Sequence[_Code], told: Sequence[_Code], above: S
 
 
 def _found(text: str, *, is_question: bool = False) -> Iterator[_Code]:
-    """The codes of a text in their order, with those between the ends of a range. Customers write names in small
-    letters: in a question any word before a number may be a name.
+    """Yield the codes of a text in order, and the codes inside a range. Customers write names in small letters, so in a
+    question any word before a number may be a name.
     """
     text = unicodedata.normalize("NFKC", text)
     before: _Code | None = None

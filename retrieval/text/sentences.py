@@ -1,7 +1,7 @@
-"""Splits a text into sentences, for quotations and checks in a document's own words.
+"""Sentences of a text, for quotations and checks in a document's own words.
 
-Sentences end where sentencex says so for the language, with its abbreviations. A list item or a table row is a
-sentence, however it ends. Not covered: what can be understood without the sentence before (`retrieval.statements`).
+sentencex finds the ends of sentences by language and knows abbreviations. Every list item and table row is a sentence.
+Out of scope: sentences that need the sentence before (`retrieval.statements`).
 """
 
 import re
@@ -11,34 +11,34 @@ from sentencex import segment
 
 from retrieval.text.terms import CHINESE_JAPANESE, language_of
 
-# Full stops that end no sentence, which sentencex does not know, and what must follow them.
+# Full stops inside a sentence that sentencex does not know, and the text that must follow them.
 NO_ENDS = (
     (re.compile(r"\b(?:approx|aprox|ca|env|excl|incl|inkl|max|min|pp?)\.\s*$"), re.compile(r"\d")),
     (re.compile(r"\b[ap]\.m\.\s*$"), re.compile("Mon|Tue|Wed|Thu|Fri|Sat|Sun")),
     (re.compile(r"\bM\.\s*$"), re.compile(r"[^\W\d_]")),  # Monsieur
 )
-CLOSES = re.compile(r"[*_\"'”’)\]]+\s+")  # belongs to the sentence before
-UNSPACED_END = re.compile(r"(?<=[。！？])(?=\d)")  # sentencex takes the digit for the rest of a number
+CLOSES = re.compile(r"[*_\"'”’)\]]+\s+")  # part of the sentence before
+UNSPACED_END = re.compile(r"(?<=[。！？])(?=\d)")  # sentencex reads the digit as part of a number
 BEGINS = re.compile(r"[^\w\s.,:;!?|，、；：。！？]*([^\W_])")  # quotation marks, brackets, and the first letter
-CONTINUES = re.compile(r"[a-zß-öø-ÿ]")  # a line that begins so continues the sentence of the line before
+LOWER = re.compile(r"[a-zß-öø-ÿ]")  # a line that starts like this continues the line before
 MARKER = re.compile(r"(?:[-*•]|\d+[.)]) ")
 STANDS_ALONE = re.compile(MARKER.pattern + r"|\w[^.!?]*: ")  # a list item or a table row
-WRAPPED = 55  # a line of so many characters without an end was wrapped
+WRAPPED = 55  # a line with at least this many characters and no sentence end was wrapped
 ENDED = re.compile(r"[.!。！…][\"'”’)」』]*$")
 ASKS = re.compile(r"[?？:：][\"'”’)」』,;，；、]*$")  # questions, and lines that introduce a list
 LETTER = re.compile(r"[^\W\d_]")
-UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")  # no spaces between items, and a full stop of its own
+UNSPACED = re.compile(f"[{CHINESE_JAPANESE}]")  # no spaces between items, own full stop
 
 
 def sentences(text: str, language: str | None = None) -> list[str]:
-    """Sentences in their order, without list markers; spaces are single, line breaks inside a sentence are spaces.
-    language: of the text, for its abbreviations; told by the text itself if not given.
+    """Return the sentences in order, without list markers. Spaces are single and line breaks in a sentence become
+    spaces. language: for its abbreviations; detected if not given.
     """
     return [sentence for _, sentence in parted(text, language)]
 
 
 def parted(text: str, language: str | None = None) -> Iterator[tuple[str, str]]:
-    """Sentences, each with what separates it from the one before: a space, or line breaks and a list marker."""
+    """Yield each sentence with the separator before it: a space, or line breaks and a list marker."""
     language = language or language_of(text)
     gap = ""
     for number, line in enumerate(joined_lines(text)):
@@ -51,7 +51,7 @@ def parted(text: str, language: str | None = None) -> Iterator[tuple[str, str]]:
 
 
 def as_said(statement: str) -> str:
-    """A statement as it is quoted: with a full stop, also if it is a list item or a table row."""
+    """Return a statement as it is quoted: with a full stop, also for a list item or table row."""
     if ENDED.search(statement):
         return statement
     open_end = statement.rstrip(",;:，；：、")
@@ -59,7 +59,7 @@ def as_said(statement: str) -> str:
 
 
 def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, str]], str]:
-    """The sentences of a growing text that have ended, as by `parted`, and the rest."""
+    """Return the complete sentences of a growing text, as `parted` does, and the rest."""
     language = language or language_of(text)
     line = text.rfind("\n") + 1
     marker = MARKER.match(text, line)
@@ -69,7 +69,7 @@ def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, st
 
 
 def _split(line: str, language: str) -> list[str]:
-    """The sentences of one line with the spaces behind them. None begins with a small letter or a mark."""
+    """Return the sentences of one line with their spaces. None starts with a small letter or a mark."""
     found = [""]
     for part in (piece for one in segment(language, line) for piece in UNSPACED_END.split(one)):
         closed = CLOSES.match(part)
@@ -84,7 +84,6 @@ def _split(line: str, language: str) -> list[str]:
 
 
 def joined_lines(text: str) -> list[str]:
-    """The lines of a text; wrapped lines are joined."""
     lines: list[str] = []
     for line in (" ".join(line.split()) for line in text.splitlines()):
         if lines and lines[-1] and line and goes_on(lines[-1], line):
@@ -95,8 +94,7 @@ def joined_lines(text: str) -> list[str]:
 
 
 def goes_on(line: str, following: str) -> bool:
-    """Whether a sentence continues in the next line."""
-    if CONTINUES.match(following):
+    if LOWER.match(following):
         return True
     is_open = len(line) >= WRAPPED and line[-1] not in '.!?:;。！？"”'
     return is_open and not STANDS_ALONE.match(line) and not STANDS_ALONE.match(following)

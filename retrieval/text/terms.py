@@ -1,24 +1,19 @@
-"""Removes characters without meaning for a reader.
+"""Characters, language and terms of a text.
 
-Not covered: white space between words, lines and markup. Full-width digits and ligatures stay as they are.
+**Readable text** has no invisible characters and plain spaces. Full-width digits and ligatures stay.
 
-File names as text that is safe on a terminal and in a log. They are not shortened, and no longer valid paths.
+**Language** is a two-letter code of ISO 639-1: "en", "de", "zh". Chinese, Japanese and Korean are recognised by their
+characters, other languages by py3langid (naive Bayes over byte n-grams; Lui and Baldwin 2012), limited to `LANGUAGES`.
+A text has the default language unless it is clearly another one. The model loads in about a second at its first use.
+After that, a question takes 0.1 ms. Out of scope: one-word greetings in Latin letters ("hola"), several languages in
+one text.
 
-Which language a text is written in, as a two-letter code of ISO 639-1: "en", "de", "zh".
-
-Chinese, Japanese and Korean are told by their characters, other languages by py3langid (naive Bayes over n-grams of
-bytes; Lui and Baldwin 2012), limited to `LANGUAGES`. A few letters say little, so a text counts as the default unless
-it is clearly something else. Loading the model at the first use takes about a second; after that a question takes 0.1
-ms. Not covered: greetings of one word in Latin letters ("hola"), several languages in one text.
-
-Terms of a text, as keyword search counts them: stems of words, numbers, and Chinese, Japanese and Korean characters.
-
-Full-width letters and digits count as plain ones. A run of Chinese, Japanese or Korean gives its characters and its
-pairs of characters, so that a word of two is found without a dictionary. A model number gives its parts and the whole:
-"KM-450", "KM450" and "km 450" find each other, as do "e-mail" and "email". Words are stemmed by the Snowball rules of
-their language (snowballstem.org); `stems` says which that is in an index of several languages. The grounding checks use
-the same stems and the same list of common words. Not covered: synonyms (embeddings know them), misspelling
-(`spelling`), parts of compounds.
+**Terms** are the units that keyword search counts: stems of words, numbers, and Chinese, Japanese and Korean
+characters. Full-width letters and digits equal plain ones. A run of Chinese, Japanese or Korean becomes its characters
+and pairs of characters, so a two-character word is found without a dictionary. A model number becomes its parts and the
+whole: "KM-450", "KM450" and "km 450" find each other. Words are stemmed by the Snowball rules of their language
+(snowballstem.org). The grounding checks use the same stems and common words. Out of scope: synonyms (left to
+embeddings), misspellings (`retrieval.search.retriever`), parts of compounds.
 """
 
 import re
@@ -41,13 +36,15 @@ _WIDE_SPACE = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 
 
 def readable(text: str) -> str:
-    """The text in Unicode's composed form, with plain spaces, "\\n" line ends and nothing invisible."""
+    """Return the text in Unicode's composed form, with plain spaces, "\\n" line ends and no invisible characters."""
     text = _INVISIBLE.sub("", _LINE_END.sub("\n", text))
     return unicodedata.normalize("NFC", _WIDE_SPACE.sub(" ", text))
 
 
 def printable(path: Path | str) -> str:
-    """The path with line breaks, escape codes, direction marks and undecodable bytes written as escapes."""
+    """Return a path that is safe on a terminal and in a log: line breaks, escape codes, direction marks and undecodable
+    bytes become escapes. The result is not a valid path and may be long.
+    """
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in str(path)
@@ -56,23 +53,22 @@ def printable(path: Path | str) -> str:
 
 LANGUAGES = """
     ar bg cs da de el en es et fa fi fr he hi hr hu id it ja ko lt lv nl no pl pt ro ru sk sl sv th tr uk vi zh
-    """.split()  # noqa: SIM905  # a list of words reads better so
-"""Languages that are told apart. Rare ones that resemble a common one are left out: "minimum" is not Latin here."""
+    """.split()  # noqa: SIM905  # a list of words is easier to read this way
+"""Recognised languages. Rare ones that resemble a common one are missing, so "minimum" is not Latin."""
 _SURE, _TIMES = 0.3, 2.0
-"""A text counts as another language than the default if that has at least this probability and so many times the
-default's. With these limits none of 256 English questions (sample questions and login.gov's) counts as another one.
+"""A text has another language than the default if that language has at least this probability, and this many times the
+default's. With these limits none of 256 English questions (sample questions and login.gov's) is misjudged.
 """
-_ENOUGH = 400
-"""Characters of a text that are looked at; each takes about half a microsecond."""
+_ENOUGH = 400  # maximum number of characters that are examined; each takes about half a microsecond
 _KANA, _HANGUL, _HAN = (re.compile(f"[{c}]") for c in ("\u3040-\u30ff", "\uac00-\ud7af", "\u3400-\u9fff\uf900-\ufaff"))
 _LETTER = re.compile(r"[^\W\d_]")
-_LETTERS_PER_CHARACTER = 4  # so many letters say as much as one Chinese, Japanese or Korean character
-_FEW_KANA = 0.1  # of the characters of a Japanese text; a Chinese one may quote a few
+_LETTERS_PER_CHARACTER = 4  # letters that say as much as one Chinese, Japanese or Korean character
+_FEW_KANA = 0.1  # lowest share in a Japanese text; a Chinese text may quote a few
 
 
 def language_of(text: str, default: str = "en") -> str:
-    """The language of a text, or the default if that is not clear. Characters that Chinese and Japanese share count as
-    the default if it is one of the two, otherwise as Chinese.
+    """Return the language of a text, or the default if it is not clear. For characters shared by Chinese and Japanese,
+    the default is returned if it is one of these two, otherwise Chinese.
     """
     text = text[:_ENOUGH]
     kana, hangul, han = (len(script.findall(text)) for script in (_KANA, _HANGUL, _HAN))
@@ -95,7 +91,7 @@ def _identifier() -> LanguageIdentifier:
     return identifier
 
 
-# Ranges of regular expressions. UNSPACED: no spaces between words; Korean has some, and glues particles on.
+# Ranges of regular expressions. UNSPACED: no spaces between words; Korean has some, but attaches particles.
 CHINESE_JAPANESE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 UNSPACED = f"{CHINESE_JAPANESE}\uac00-\ud7af"
 
@@ -103,7 +99,7 @@ _RUN = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+(?:[-./][^\W_{UNSPACED}]+)*"
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _APART = frozenset({"customs"})  # the English rules would make it the stem of "customer"
-_STEMMING = Lock()  # a stemmer keeps the word in its own attributes, so only one thread at a time may use it
+_STEMMING = Lock()  # a stemmer stores the word in its attributes, so only one thread at a time may use it
 _COMMON_WORDS = """
     a about after again all also am an and any are as at be because been before being both but by can could did do does
     doing don each few for from further get got had has have he hello here hers hi him his how i if in into is it its
@@ -113,7 +109,7 @@ _COMMON_WORDS = """
     would you your
 """
 COMMON = frozenset(map(Stemmer("en").stemWord, _COMMON_WORDS.split()))
-"""Stems that say nothing about the topic of a question. The shipped search classifier was fitted with exactly these."""
+"""Stems that say nothing about the topic of a question. The bundled search classifier was fitted with exactly these."""
 
 _ASKING_WORDS = """
     什么时候 什么时间 什么地方 什么样 什么 何时 何地 何处 何人 何种 为什么 为何 怎么样 怎么办 怎么 怎样 如何 咋样 咋
@@ -124,39 +120,36 @@ _ASKING_WORDS = """
     这个 那个 你们 我们 您
 """
 _ASKING = re.compile("|".join(sorted(_ASKING_WORDS.split(), key=len, reverse=True)))
-"""Chinese words that ask and say nothing about the topic. The pairs of characters across their borders are no words."""
+"""Chinese words that ask and say nothing about the topic. Pairs of characters across their borders are not words."""
 
 
 def folded(text: str) -> str:
-    """The text without differences of case and width."""
     return unicodedata.normalize("NFKC", text).casefold()
 
 
 def words(text: str) -> list[str]:
-    """The words of a text to be searched, folded and not stemmed, each as often as it occurs."""
+    """Return the words of a text to be searched, folded and not stemmed, each as often as it occurs."""
     return [word for run in _RUN.findall(folded(text)) for word in _words_of(run, is_question=False)]
 
 
 def asked_words(text: str) -> list[str]:
-    """The same of a question: single characters count only where they stand alone, pairs say more."""
+    """Return the words of a question. A single character counts only if it is alone, because pairs say more."""
     return [word for run in _RUN.findall(folded(text)) for word in _words_of(run, is_question=True)]
 
 
 def telling_words(text: str) -> list[str]:
-    """Those of a question that can stand in an answer, without Chinese words that only ask, unless it has no others."""
+    """Return the words of a question without Chinese words that only ask, unless there are no others."""
     return asked_words(_ASKING.sub(" ", folded(text))) or asked_words(text)
 
 
 def parts_of(word: str) -> Iterable[str]:
-    """The characters of a word of a script without spaces; of other scripts, the word itself."""
+    """Return the characters of a word of a script without spaces, or the word itself for other scripts."""
     return word if is_unspaced(word) else (word,)
 
 
 @lru_cache(maxsize=100_000)
 def stem(word: str, language: str = "en") -> str:
-    """What a word of a text in this language is counted as. Languages without a stemmer take the English one, which
-    changes only Latin words.
-    """
+    """Return the stem of a word. Languages without a stemmer use English, which changes only Latin words."""
     if word in _APART:
         return word
     with _STEMMING:
@@ -173,7 +166,6 @@ def _stemmer(language: str) -> Stemmer:
 
 
 def is_unspaced(word: str) -> bool:
-    """Whether a word is of a script without spaces."""
     return _UNSPACED.match(word) is not None
 
 

@@ -1,18 +1,14 @@
-"""The pages of a PDF as lines of text and tables in reading order.
+"""PDF files with a text layer: pages as lines and tables, then as blocks.
 
-pdfminer.six finds the columns, pdfplumber the tables with ruling lines. Only the text layer is read: no OCR. `blocks`
-decides what the lines mean.
+pdfminer.six finds the columns, pdfplumber the tables with ruling lines. Pages without text, mostly scans, need OCR,
+which is out of scope. They are counted and named in a remark.
 
-Tables without ruling lines in a PDF: short texts in rows and columns.
+Tables without ruling lines are found by their form: at least three rows of short cells, few of them wrapped. pdfminer
+reads such a table column by column, which separates a price from its product. Columns of prose have longer lines, and
+wrapped cells start in the middle of a sentence.
 
-pdfminer reads such a table column by column, which separates a price from its product. Only clear cases count as a
-table: three rows or more, short cells, few of them wrapped. Columns of prose have longer lines, and wrapped cells begin
-in the middle of a sentence.
-
-Turns the lines of a PDF into headings, paragraphs, lists and tables, without running heads, feet and page numbers.
-
-A PDF says where letters are, not what they mean, so only clear cases are taken: a heading is larger than the body, a
-list item begins with a bullet.
+A PDF contains the positions of letters, not their meaning, so only clear cases are used: a heading is larger than the
+body, a list item starts with a bullet. Running heads, feet and page numbers are dropped.
 """
 
 import io
@@ -33,15 +29,16 @@ from pdfminer.pdftypes import dict_value, int_value, resolve1
 from pdfplumber.page import Page as PlumberPage
 from pdfplumber.utils.exceptions import PdfminerException
 
-from retrieval.documents.document import Block, BlockKind
+from retrieval.documents.document import Block, BlockKind, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.parsing.decoding import parsing
-from retrieval.parsing.rows import is_header, one_line, row_line, row_lines, without_empty
+from retrieval.loaders.decoding import parsing
+from retrieval.loaders.rows import is_header, one_line, row_line, row_lines, without_empty
 from retrieval.text.terms import readable
 
 MAX_PAGES = 2000
+_NAMED_PAGES = 20  # in a message
 
-_MOST_RULES = 2000  # a page with more ruling lines is a drawing; the search for tables would take long
+_MOST_RULES = 2000  # a page with more ruling lines is a drawing, and a search for tables would be slow
 _SMALLEST_TABLE = 2  # rows and columns
 # Ligatures, and the bullets of the fonts Symbol and Wingdings.
 _CHARACTERS = str.maketrans(
@@ -49,16 +46,16 @@ _CHARACTERS = str.maketrans(
     | {"\x7f": "•", "\uf0b7": "•", "\uf0a7": "▪", "\uf0a8": "•", "\uf076": "•", "\uf0d8": "•", "\uf0fc": "•"}
 )
 _UNMAPPED_BULLET = re.compile(r"\A\s*\(cid:\d+\)(?=\s)")
-_UNMAPPED = re.compile(r"\(cid:\d+\)")  # a glyph whose character the file does not give
+_UNMAPPED = re.compile(r"\(cid:\d+\)")  # a glyph without a character in the file
 _Box: TypeAlias = tuple[float, float, float, float]  # x0, top, x1, bottom
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of text."""
+    """A line of text and its position on the page."""
 
     text: str
-    box: int  # number of its text box
+    box: int  # number of the text box
     size: float  # of the letters, in points
     left: float  # in points
     right: float
@@ -68,14 +65,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table's cells, row by row; a cell may have several lines."""
+    """A table's cells, row by row. A cell may have several lines."""
 
     rows: list[list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page. has_drawing: it is not blank: it has text, a scan or a picture."""
+    """A page. has_drawing: it contains text, a scan or a picture, so it is not blank."""
 
     number: int
     items: tuple[Line | Table, ...]
@@ -83,8 +80,35 @@ class Page:
     is_damaged: bool = False
 
 
+def load_pdf(data: bytes, path: Path) -> Contents:
+    """Read a PDF. Raises UnreadableDocument for a damaged, encrypted or scanned file, and for too many pages."""
+    if b"%PDF-" not in data[:1024]:
+        raise UnreadableDocument(path, "damaged, or not a .pdf file")
+    pages = list(pdf_pages(data, path))
+    scanned = [page.number for page in pages if page.has_drawing and not page.items and not page.is_damaged]
+    damaged = [page.number for page in pages if page.is_damaged]
+    if not any(page.items for page in pages):
+        if damaged or not pages:
+            raise UnreadableDocument(path, "damaged .pdf file: no page can be read")
+        if scanned:
+            count = "1 scanned page" if len(scanned) == 1 else f"{len(scanned)} scanned pages"
+            raise UnreadableDocument(path, f"no text layer: {count}; run OCR first (for example ocrmypdf)")
+    blocks = pdf_blocks(pages)
+    remarks = []
+    if scanned:
+        remarks.append(f"{_numbers(scanned)} skipped: no text layer; run OCR first (for example ocrmypdf)")
+    if damaged:
+        remarks.append(f"{_numbers(damaged)} skipped: damaged")
+    return Contents(blocks=blocks, remarks=remarks)
+
+
+def _numbers(pages: list[int]) -> str:
+    named = ", ".join(map(str, pages[:_NAMED_PAGES])) + (", …" if len(pages) > _NAMED_PAGES else "")
+    return f"page {named}" if len(pages) == 1 else f"{len(pages)} pages ({named})"
+
+
 def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:
-    """The pages one by one. Raises UnreadableDocument for damaged, encrypted and endless files."""
+    """Yield the pages. Raises UnreadableDocument for files that are damaged, encrypted or too long."""
     with parsing(path):
         try:
             pdf = pdfplumber.open(io.BytesIO(data), laparams={})
@@ -96,11 +120,11 @@ def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:
             _check_number_of_pages(pdf.doc, path)
             for number, page in enumerate(pdf.pages, start=1):
                 yield _page(page, number)
-                page.close()  # else all pages stay in memory
+                page.close()  # otherwise all pages stay in memory
 
 
 def _check_number_of_pages(document: PDFDocument, path: Path) -> None:
-    """Check the number that the file claims, which is fast, then count: pages can be listed more often than claimed."""
+    """Check the claimed number of pages, which is fast, then count, because a file can list more pages."""
     root = dict_value(document.catalog.get("Pages", {}))
     claimed = resolve1(root.get("Count"))
     if isinstance(claimed, int) and int_value(claimed) > MAX_PAGES:
@@ -117,7 +141,7 @@ def _page(page: PlumberPage, number: int) -> Page:
         items = tuple(_items(page, tables))
     except (RecursionError, MemoryError):
         raise
-    except Exception:  # as in `parsing`: one bad page must not cost the others
+    except Exception:  # as in `parsing`: a bad page does not affect others
         return Page(number=number, items=(), has_drawing=True, is_damaged=True)
     return Page(number=number, items=items, has_drawing=bool(len(layout)))
 
@@ -135,7 +159,7 @@ def _tables(page: PlumberPage) -> list[tuple[_Box, Table]]:
 
 
 def _items(page: PlumberPage, tables: list[tuple[_Box, Table]]) -> Iterator[Line | Table]:
-    """The lines in pdfminer's order, each table at the place of its first line."""
+    """Yield the lines in pdfminer's order, each table at the place of its first line."""
     waiting = list(tables)
     boxes = [box for box in page.layout if isinstance(box, LTTextBox)]
     lines = [(number, line) for number, box in enumerate(boxes) for line in box if isinstance(line, LTTextLine)]
@@ -171,7 +195,7 @@ _LARGEST_GAP = 3.0  # between rows, in line heights
 
 
 def with_grids(items: Sequence[Line | Table]) -> Iterator[Line | Table]:
-    """The items of a page, with the lines that form a table replaced by the table, at the place of the first line."""
+    """Yield the items of a page. Lines that form a table are replaced by the table, at the place of the first line."""
     grids = list(_grids([item for item in items if isinstance(item, Line)]))
     waiting = list(grids)
     for item in items:
@@ -196,7 +220,6 @@ def _grids(lines: Sequence[Line]) -> Iterator[list[list[Line]]]:
 
 
 def _rows(lines: Sequence[Line]) -> list[list[Line]]:
-    """Lines at the same height, from left to right."""
     rows: list[list[Line]] = []
     for line in sorted(lines, key=lambda line: line.top + line.bottom):
         last = rows[-1][0] if rows else None
@@ -221,9 +244,7 @@ def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _is_wrapped(rows: Sequence[Sequence[Line]]) -> bool:
-    """Whether cells continue in the next row: then they begin with a small letter. In a column where all cells do, it
-    says nothing.
-    """
+    """Return whether cells continue in the next row with a small letter. Columns where all cells do so are ignored."""
     small = [[cell.text[0].islower() for cell in column[1:]] for column in zip(*rows, strict=True)]
     if all(all(column) for column in small):
         return True
@@ -245,7 +266,7 @@ def _table(rows: Sequence[Sequence[Line]]) -> Table:
 
 
 def _overlap(line: Line, column: tuple[float, float]) -> float:
-    """The share of the column's width that the line covers; negative if it covers none: the distance."""
+    """Return the share of the column's width that the line covers. If it covers none, return the negative distance."""
     left, right = column
     return (min(line.right, right) - max(line.left, left)) / max(right - left, 1.0)
 
@@ -260,7 +281,9 @@ _PAGE_NUMBER = re.compile(
     r"(?:\s*(?:/|of|von|de|sur)\s*\d{1,4})?[-–—|\s]*页?",
     re.IGNORECASE,
 )
-_BULLET = re.compile(r"(?:[•●○■▪◦‣∙·–*-]|o(?=\s{1,3}[A-Z]))\s+|[•●○■▪◦‣∙·]\Z")  # some programs place it on its own
+_BULLET = re.compile(
+    r"(?:[•●○■▪◦‣∙·–*-]|o(?=\s{1,3}[A-Z]))\s+|[•●○■▪◦‣∙·]\Z"
+)  # some programs put it on a separate line
 _SENTENCE_END = re.compile(r"[.!?:;…。！？：；][\"'”’)\]]*$")
 _HYPHENATED = re.compile(r"[^\W\d_]+-[^\W\d_]+")
 _ENDS_IN_HYPHEN = re.compile(r"([^\W\d_]+)-$")
@@ -270,7 +293,7 @@ _BETWEEN_CJK = re.compile(f"(?<={_CJK})\n(?={_CJK})")
 
 
 def pdf_blocks(pages: Sequence[Page]) -> list[Block]:
-    """The blocks of all pages as one text: paragraphs and tables are joined over page breaks."""
+    """Return the blocks of all pages as one text. Paragraphs and tables are joined over page breaks."""
     writer = _PdfBlockWriter(pages)
     for page in pages:
         writer.page(page)
@@ -356,7 +379,6 @@ class _PdfBlockWriter:
         self.blocks.append(Block(kind="table", text="\n".join(lines)))
 
     def _joined(self, texts: Sequence[str], keep_lines: bool = False) -> str:
-        """Lines as running text; a word that was cut at the end of a line is put together again."""
         result = ""
         for text in texts:
             cut_word, rest = _ENDS_IN_HYPHEN.search(result), _WORD.match(text)
@@ -368,7 +390,7 @@ class _PdfBlockWriter:
             else:
                 result = f"{result}\n{text}" if result else text
         joined = _BETWEEN_CJK.sub("", readable(result))
-        if keep_lines:  # of a list; only its last line goes on
+        if keep_lines:  # of a list; only its last line continues
             head, _, tail = joined.rpartition("\n")
             return f"{head} {tail}" if head else tail
         return " ".join(joined.split())
@@ -379,21 +401,20 @@ def _lines(page: Page) -> Iterator[Line]:
 
 
 def _repeat_key(line: Line) -> tuple[str, bool] | None:
-    """The same for two lines that are the same running head or foot: their words without numbers, and the margin."""
+    """Return a key that is equal for equal running heads or feet: the words without numbers, and the margin."""
     if line.bottom > _MARGIN and line.top < 1 - _MARGIN:
         return None
     return (re.sub(r"\d+", "#", line.text), line.top > 0.5)
 
 
 def _repeated(pages: Sequence[Page]) -> set[tuple[str, bool] | None]:
-    """The keys of running heads and feet: on at least three pages, and on half of those with text."""
     found = Counter(key for page in pages for key in {_repeat_key(line) for line in _lines(page)} if key)
     with_text = sum(bool(page.items) for page in pages)
     return {key for key, number in found.items() if number >= max(_REPEATED_FROM, with_text / 2)}
 
 
 def _page_numbers(page: Page) -> set[Line]:
-    """The highest and the lowest line, if they are page numbers near the edge."""
+    """Return the highest and the lowest line, if they are page numbers near the edge."""
     lines = list(_lines(page))
     if len(lines) < 2:
         return set()

@@ -1,10 +1,8 @@
-"""Rows of cells as lines of text that can each be read alone: `header: value; header: value`.
+"""Rows of cells as text, for the tables of all formats.
 
-For the tables of all formats. The loaders find the cells, and the header where the format marks it.
-
-Tables of questions and answers: each pair becomes a section whose heading is the question.
-
-Knows the usual names of such columns in several languages. Loaders find the rows; other tables are read by `rows`.
+Each row becomes a line that can be read alone: `header: value; header: value`. Loaders find the cells, and the header
+if the format marks it. In a table of questions and answers, each pair becomes a section with the question as heading.
+Such tables are recognised by the usual column names in several languages.
 """
 
 import re
@@ -15,21 +13,21 @@ from retrieval.documents.document import Block
 from retrieval.text.terms import readable
 
 _NUMBER = re.compile(r"[-+(]?[^\w\s]?\s?\d[\d.,:/%\s-]*\W*")
-_LONGEST_NAME = 60  # characters; a longer cell of the first row is data
+_LONGEST_NAME = 60  # characters; a longer cell in the first row is data
 _SENTENCE_END = (".", "?", "!", "。", "？", "！")
 
 
 def row_line(header: Sequence[str], values: Sequence[str]) -> str:
-    """One row. A value without a name is written alone; empty values are left out."""
+    """Return the line of one row. A value without a name is written alone, empty values are skipped."""
     names = [*header, *[""] * (len(values) - len(header))]
     cells = zip(names, values, strict=False)
     return "; ".join(f"{name}: {value}" if name else value for name, value in cells if value)
 
 
 def table_blocks(rows: Iterable[Sequence[str]]) -> list[Block]:
-    """The blocks of a table whose format does not say which row is the header.
+    """Return the blocks of a table whose format does not mark the header.
 
-    A cell alone in its row above the header is a caption. The first row is the header if it looks like names.
+    A single cell in a row above the header is a caption. The first row is the header if its cells look like names.
     """
     captions, table = parted([[one_line(cell) for cell in row] for row in rows])
     blocks = [Block(kind="text", text=caption) for caption in captions]
@@ -38,24 +36,22 @@ def table_blocks(rows: Iterable[Sequence[str]]) -> list[Block]:
 
 
 def row_lines(table: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table that has no empty rows or columns."""
     header: Sequence[str] = table[0] if len(table) > 1 and is_header(table[0]) else ()
     return [row_line(header, row) for row in (table[1:] if header else table)]
 
 
 def parted(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """(captions above the table, the table), without empty rows and columns."""
+    """Return the captions above the table, and the table without empty rows and columns."""
     table = without_empty(rows)
     captions = 0
     while captions < len(table) - 1 and len(table[0]) > 1 and sum(map(bool, table[captions])) == 1:
         captions += 1
-    if captions == len(table) - 1:  # nothing but such rows: a list, not captions
+    if captions == len(table) - 1:  # only such rows: a list, not captions
         captions = 0
     return ["".join(row) for row in table[:captions]], without_empty(table[captions:])
 
 
 def without_empty(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The rows, equally long, without empty rows and columns."""
     width = max(map(len, rows), default=0)
     full = [[*row, *[""] * (width - len(row))] for row in rows if any(row)]
     used = [column for column in range(width) if any(row[column] for row in full)]
@@ -63,7 +59,7 @@ def without_empty(rows: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def is_header(row: Sequence[str]) -> bool:
-    """Whether a first row looks like column names: most cells are short texts, neither numbers nor sentences."""
+    """Return whether a first row looks like column names: most cells are short texts, neither numbers nor sentences."""
     names = [
         cell
         for cell in row
@@ -73,7 +69,6 @@ def is_header(row: Sequence[str]) -> bool:
 
 
 def one_line(cell: str) -> str:
-    """A cell's text without line breaks."""
     return " ".join(readable(cell).split())
 
 
@@ -84,15 +79,15 @@ _ANSWER = frozenset(
     "answer answers a response reply antwort antworten respuesta réponse risposta resposta 答案 回答 答复 答え".split()  # noqa: SIM905
 )
 _CATEGORY = frozenset(("category", "topic", "section", "kategorie", "分类", "类别", "分類", "カテゴリ"))
-_NAMED_ROWS = 10  # a remark gives the numbers of so many left-out rows
+_NAMED_ROWS = 10  # maximum row numbers in a remark
 
 
 def faq_blocks(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, first: int = 2, level: int = 1, row_name: str = "row"
 ) -> tuple[list[Block], list[str]] | None:
-    """(blocks, remarks), or None if the header names no question and answer.
+    """Return (blocks, remarks), or None if the header names no question and answer.
 
-    first: the number of the first of `rows`, for the remarks. level: of the headings. row_name: for the remarks.
+    first: number of the first of `rows`, for the remarks. level: of the headings. row_name: for the remarks.
     """
     names = [unicodedata.normalize("NFKC", name).strip(" \t\n:*").casefold() for name in header]
     question_at, answer_at, category_at = (
@@ -103,14 +98,14 @@ def faq_blocks(
         return None
     others = [place for place in range(len(header)) if place not in (question_at, answer_at, category_at)]
     blocks: list[Block] = []
-    left_out: list[int] = []
+    skipped: list[int] = []
     open_category = ""
     for number, row in enumerate(rows, first):
         cells = [*row, *[""] * (len(header) - len(row))]
         question, answer = one_line(cells[question_at]), readable(cells[answer_at]).strip()
         if not question or not answer:
             if any(cells):
-                left_out.append(number)
+                skipped.append(number)
             continue
         category = "" if category_at is None else one_line(cells[category_at])
         if category and category != open_category:
@@ -119,11 +114,11 @@ def faq_blocks(
         details = [row_line([one_line(header[place])], [one_line(cells[place])]) for place in others]
         blocks.append(Block(kind="heading", text=question, level=level + 1 if category else level))
         blocks.append(Block(kind="text", text="\n".join([answer, *filter(None, details)])))
-    return blocks, _remarks(left_out, row_name)
+    return blocks, _remarks(skipped, row_name)
 
 
-def _remarks(left_out: list[int], row_name: str) -> list[str]:
-    if len(left_out) == 1:
-        return [f"{row_name} {left_out[0]} left out: no question or no answer"]
-    numbers = ", ".join(map(str, left_out[:_NAMED_ROWS])) + (", …" if len(left_out) > _NAMED_ROWS else "")
-    return [f"{len(left_out)} {row_name}s left out, without question or answer: {numbers}"] if left_out else []
+def _remarks(skipped: list[int], row_name: str) -> list[str]:
+    if len(skipped) == 1:
+        return [f"{row_name} {skipped[0]} skipped: no question or no answer"]
+    numbers = ", ".join(map(str, skipped[:_NAMED_ROWS])) + (", …" if len(skipped) > _NAMED_ROWS else "")
+    return [f"{len(skipped)} {row_name}s skipped, without question or answer: {numbers}"] if skipped else []

@@ -1,11 +1,8 @@
-"""An HTML table as lines of text that can each be read alone: `header: value; header: value`, with spans filled in.
+"""Turns a parsed HTML tree into blocks, for all formats that are converted to HTML.
 
-Not for tables that only arrange a page: the caller asks `is_data` first.
-
-Turns a parsed HTML tree into blocks; all formats that are converted to HTML use it.
-
-The caller chooses the root and what to leave out. Links keep their text, images are dropped. Nesting can be of any
-depth: the walk keeps its own stack.
+The caller chooses the root and the elements to skip. Links keep their text, images are dropped. Nesting may have any
+depth, because the walk has its own stack. A table of data becomes lines of `header: value; header: value`, with
+spanning cells repeated. Tables that only arrange a page are not data.
 """
 
 import re
@@ -18,16 +15,16 @@ from bs4.builder import HTMLTreeBuilder
 from bs4.element import CData, NavigableString, PageElement
 
 from retrieval.documents.document import Block, BlockKind
-from retrieval.parsing.rows import row_line
+from retrieval.loaders.rows import row_line
 from retrieval.text.terms import readable
 
-_MAX_SPAN = 50  # a hostile page could ask for millions of cells
+_MAX_SPAN = 50  # a hostile page could declare millions of cells
 _PAGE_PARTS = frozenset(("table", "h1", "h2", "h3", "h4", "h5", "h6"))
 
 
 def is_data(table: Tag) -> bool:
-    """Whether the table holds data, and does not just arrange parts of a page."""
-    waiting = list(table.contents)  # find() would go to the deepest element first, for every nested table
+    """Return whether the table contains data and does not just arrange parts of a page."""
+    waiting = list(table.contents)  # find() would search to the deepest element, for every nested table
     while waiting:
         node = waiting.pop()
         if isinstance(node, Tag):
@@ -38,7 +35,7 @@ def is_data(table: Tag) -> bool:
 
 
 def table_lines(table: Tag, text_of: Callable[[Tag], str]) -> list[str]:
-    """The caption, if any, then one line per row. text_of: gives a cell's text in one line."""
+    """Return the caption, if any, then one line per row. text_of: returns a cell's text in one line."""
     caption = table.find("caption")
     lines = [text_of(caption)] if isinstance(caption, Tag) else []
     rows = [row for row in table.find_all("tr") if row.find(["td", "th"])]
@@ -53,23 +50,24 @@ def table_lines(table: Tag, text_of: Callable[[Tag], str]) -> list[str]:
 
 
 def _grid(rows: list[Tag], text_of: Callable[[Tag], str]) -> list[list[str]]:
-    """The cells' texts row by row, with those of spanning cells repeated in every place they cover."""
+    """Return the cells' texts row by row. The text of a spanning cell is repeated in every place it covers."""
     places: list[dict[int, str]] = [{} for _ in rows]  # for each row, column: text
     for number, row in enumerate(rows):
         column = 0
         for cell in row.find_all(["td", "th"]):
             while column in places[number]:
                 column += 1
-            text, width = text_of(cell), _span(cell, "colspan")
-            for covered in places[number : number + _span(cell, "rowspan")]:
+            width, height = (min(max(_number(cell, name), 1), _MAX_SPAN) for name in ("colspan", "rowspan"))
+            text = text_of(cell)
+            for covered in places[number : number + height]:
                 for offset in range(width):
                     covered.setdefault(column + offset, text)
     return [[place.get(column, "") for column in range(max(place) + 1)] for place in places]
 
 
-def _span(cell: Tag, name: str) -> int:
-    value = str(cell.get(name, "1"))
-    return min(max(int(value), 1), _MAX_SPAN) if value.isascii() and value.isdigit() else 1
+def _number(tag: Tag, name: str) -> int:
+    value = str(tag.get(name))
+    return int(value) if re.fullmatch("[0-9]{1,1000}", value) else 1  # int() refuses thousands of digits
 
 
 def _line(header: list[str], values: list[str]) -> str:
@@ -78,18 +76,17 @@ def _line(header: list[str], values: list[str]) -> str:
 
 
 HEADINGS = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
-"""Tag to level."""
 _NEVER_TEXT = frozenset(
     "audio canvas head iframe noscript object script select style svg template textarea title video".split()  # noqa: SIM905
 )
 _PARAGRAPH_BREAKS = HTMLTreeBuilder.DEFAULT_BLOCK_ELEMENTS | frozenset(
     ("body", "caption", "center", "details", "legend", "summary", "tbody", "td", "th", "thead", "tr")
 )
-_MAX_INDENT = 6  # list levels; deeper lists are shown at this level
+_MAX_INDENT = 6  # list levels; deeper lists appear at this level
 
 
 def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -> tuple[Block, ...]:
-    """The blocks below `root` in reading order, without the elements for which `leave_out` is true."""
+    """Return the blocks below `root` in reading order, without the elements for which `leave_out` is true."""
     writer = _HtmlBlockWriter()
     waiting: list[tuple[PageElement, bool]] = [(child, True) for child in reversed(root.contents)]
     while waiting:
@@ -111,9 +108,9 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
 
 @dataclass(slots=True)
 class _List:
-    markers: Iterator[str]  # of its items
+    markers: Iterator[str]  # of the items
     depth: int  # 0 for an outermost list
-    is_layout: bool = False  # around whole sections: no markers, its contents are ordinary blocks
+    is_layout: bool = False  # it contains whole sections: no markers, the contents are ordinary blocks
 
 
 @dataclass(slots=True)
@@ -125,9 +122,9 @@ class _Item:
 @dataclass(slots=True)
 class _HtmlBlockWriter:
     blocks: list[Block] = field(default_factory=list)
-    pieces: list[str] = field(default_factory=list)  # the text of the paragraph being read
+    pieces: list[str] = field(default_factory=list)  # text of the current paragraph
     lists: list[_List] = field(default_factory=list)  # open lists, outermost first
-    items: list[_Item] = field(default_factory=list)  # lines of the list being read
+    items: list[_Item] = field(default_factory=list)  # lines of the current list
     headings: int = 0  # open heading or summary elements
     preformatted: int = 0
 
@@ -154,10 +151,10 @@ class _HtmlBlockWriter:
         elif tag.name == "pre":
             self.preformatted += 1
         elif tag.name in ("ul", "ol", "dl"):
-            start = str(tag.get("start", "1"))
-            number = int(start) if start.isascii() and start.isdigit() else 1
             depth = self.lists[-1].depth + 1 if self._in_list() else 0
-            self.lists.append(_List(map("{}. ".format, count(number)) if tag.name == "ol" else repeat("- "), depth))
+            self.lists.append(
+                _List(map("{}. ".format, count(_number(tag, "start"))) if tag.name == "ol" else repeat("- "), depth)
+            )
         elif tag.name in ("li", "dt") and self.lists:
             marker = next(self.lists[-1].markers)
             if self._in_list():
@@ -182,7 +179,7 @@ class _HtmlBlockWriter:
                 self.headings -= 1
             elif tag.name in ("ul", "ol", "dl"):
                 self.lists.pop()
-                if self._in_list():  # what follows belongs to the item around the inner list
+                if self._in_list():  # the following text belongs to the outer item
                     self._add_item(self.lists[-1].depth + 1)
                 else:
                     self.end_of_list()

@@ -1,13 +1,12 @@
-"""Protection around the parsers of binary formats: checks of zip containers, and one clear error for every failure.
+"""Decodes text files, and protects the parsers of binary formats.
 
-Office files are zip archives of XML. Before a parser reads one, its parts are unpacked here once, in small pieces, to
-measure them and to find entity declarations, which only XML bombs need. Nothing is written to disk, so file names in an
-archive do no harm. If a file gets past these checks, the limits of `retrieval.reading` still hold.
+**Text** is decoded by its byte-order mark, else as UTF-8, else in the encoding that the page declares, else in the
+encoding that charset-normalizer guesses. The guess can be wrong for short texts. UTF-16 without a byte-order mark is
+refused as binary.
 
-Decodes the bytes of a text file.
-
-By its byte-order mark; else as UTF-8; else in the encoding that the page declares; else in the one that
-charset-normalizer guesses, which can be wrong for short texts. UTF-16 without a byte-order mark is refused as binary.
+**Office files** are zip archives of XML. Before a parser reads one, its parts are unpacked here in small pieces. This
+measures them and finds entity declarations, which only XML bombs need. Nothing is written to disk, so file names in an
+archive are harmless. If a file passes these checks, the limits of `retrieval.reading` still apply.
 """
 
 import codecs
@@ -23,7 +22,7 @@ import charset_normalizer
 from retrieval.errors import UnreadableDocument
 
 _MOST_UNPACKED = 200 * 2**20
-_HIGHEST_RATIO = 200  # unpacked to packed; ordinary sheets have 10 to 50
+_HIGHEST_RATIO = 200  # unpacked to packed size; ordinary sheets have 10 to 50
 _RATIO_COUNTS_FROM = 20 * 2**20
 _PIECE = 2**18
 _OLD_BINARY = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -31,7 +30,7 @@ _DECLARATIONS = (b"<!DOCTYPE", b"<!ENTITY")
 
 
 def check_container(data: bytes, path: Path) -> None:
-    """Raise UnreadableDocument for a file that is no zip archive, is encrypted, or is a zip or XML bomb."""
+    """Raise UnreadableDocument for a file that is not a zip archive, is encrypted, or is a zip or XML bomb."""
     if data.startswith(_OLD_BINARY):
         suffix = path.suffix.lower()
         raise UnreadableDocument(path, f"encrypted or in an old format: save it as {suffix} without a password")
@@ -63,9 +62,9 @@ def _check_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, path: Path) -> 
 
 @contextmanager
 def parsing(path: Path) -> Iterator[None]:
-    """Runs a library's parser: every failure becomes an UnreadableDocument.
+    """Run a library's parser and turn every failure into an UnreadableDocument.
 
-    Parsers raise every kind of exception on broken files, so all are caught here, and only here.
+    Parsers raise all kinds of exceptions on broken files, so all are caught here, and only here.
     """
     try:
         yield
@@ -92,7 +91,7 @@ _LEGACY = [
 
 
 def decode(data: bytes, path: Path, *, declared: str | None = None) -> str:
-    """The file's text. declared: the encoding that the document names. Raises UnreadableDocument for binary content."""
+    """Return a file's text. declared: encoding named in the document. Raises UnreadableDocument for binary content."""
     text = _decoded(data, declared)
     if text is None or "\0" in text:
         raise UnreadableDocument(path, f"not text: binary content in a {path.suffix.lower()} file")
@@ -117,11 +116,10 @@ def _strict(data: bytes, encoding: str) -> str | None:
 
 
 def _damaged_utf8(data: bytes) -> str | None:
-    """UTF-8 with a few bad bytes, which careless editors leave."""
     text = data.decode("utf-8", errors="replace")
     bad = text.count("\ufffd")
     good = sum(character > "\x7f" for character in text) - bad
-    return text if good >= 10 * bad else None
+    return text if good >= 10 * bad else None  # careless editors write a few bad bytes
 
 
 def _guessed(data: bytes) -> str | None:
@@ -129,7 +127,7 @@ def _guessed(data: bytes) -> str | None:
     best = matches.best()
     if best is None:
         return None
-    # Short Western texts also fit Central European or Japanese encodings; Windows-1252 is likelier if it fits as well.
+    # Short Western texts also fit Central European or Japanese encodings; Windows-1252 is more likely if it also fits.
     for match in matches:
         fits = match.chaos <= best.chaos + 0.1 and match.coherence >= best.coherence - 0.02
         if fits and "cp1252" in match.could_be_from_charset:

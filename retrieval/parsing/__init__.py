@@ -1,1 +1,0 @@
-"""What several formats share: decoding, zip containers, HTML, tables, front matter."""
