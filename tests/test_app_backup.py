@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
+from tiny_desk import small_settings
 
 from app.access.identity import Keys
 from app.cli.main import main
@@ -40,7 +41,6 @@ from app.storage.people import Accounts, Sessions
 from app.storage.restoring import Access, restore_folder
 from app.storage.swap import SWAP_FILE, undo_swap
 from app.web.serve import command_socket
-from evals.tiny_desk import small_settings
 
 
 @contextmanager

@@ -78,7 +78,6 @@ ONLY_IN = {
         "evals.gpu.child",
         "evals.gpu.shapes",
         "evals.random_model",
-        "evals.tiny_model",
         "evals.transformers_peer",
         "retrieval.ranking.encoder",
     },
@@ -98,9 +97,6 @@ ONLY_IN = {
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "babel": {"app.web.rendering"},
     "sqlalchemy": {
-        "evals.chaos_work",
-        "evals.desk_examination",
-        "evals.postgres_server",
         "app.storage.people",
         *(
             "app.storage.tables",
@@ -125,7 +121,6 @@ ONLY_IN = {
     "tomlkit": {"app.storage.files"},
     "gradio": {f"app.web.{name}" for name in ("chat_page", "dashboard", "server", "event_gate")},
     "fastapi": {
-        "evals.hostile_site",
         "app.web.accounts",
         "app.web.admin_pages",
         "app.web.settings_routes",
@@ -157,7 +152,6 @@ ONLY_IN = {
     "fsspec": {"cache.memory.shared"},
     "ray": {
         *(f"cache.cluster.{name}" for name in ("cluster_engine", "connecting", "deployment", "room", "router")),
-        *("evals.cluster_nodes", "evals.cluster_routing", "evals.random_router"),
     },
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,6 @@ from app.domain.setting_values import SAMPLE, SHIPPED_DATA, sample_of, samples
 from evals.contradictions import contradictions, values
 from evals.fact_matching import holds_all, holds_fact, words
 from evals.helpdesk import measure_helpdesk
-from evals.helpdesk_corpora import (
-    CHINESE_PAGES,
-    CHINESE_QUESTIONS,
-    FITTING_PAGES,
-    articles,
-    chinese,
-    chinese_fitting,
-    service,
-    support,
-)
 from evals.helpdesk_figures import JudgedAnswer, figures, markdown
 from evals.helpdesk_questions import CustomerQuestion, read_questions, sample
 from evals.intervals import Figure, middle_of, share
@@ -276,126 +265,8 @@ def test_a_desk_with_other_documents_is_not_measured(tmp_path: Path) -> None:
             measure_helpdesk(desk, pages, [question()], arm="search", cold=False, report=print)
 
 
-def packed(file: Path, *rows: dict[str, Any]) -> Path:
-    with gzip.open(file, "wt", encoding="utf-8") as lines:
-        lines.writelines(json.dumps({"title": "", "headings": "removed", **row}) + "\n" for row in rows)
-    return file
-
-
-def told(answer: str, asked: str = "How much does it cost?", **more: Any) -> dict[str, Any]:
-    return {"question": asked, "answers": [answer] if answer else [], **more}
-
-
-def test_a_desk_of_articles_leaves_every_fourth_answer_out(tmp_path: Path) -> None:
-    answer = "The annual licence fee of {} is payable in advance by bank transfer."
-    rows = [
-        {
-            "src": "clapnq",
-            "doc_id": f"p{n}",
-            "context": answer.format(n),
-            "qas": [told(answer.format(n), f"Fee of {n}?")],
-        }
-        for n in range(5)
-    ]
-    turns = [["user", "Hi"], ["user", "Who are you?"], ["agent", "A desk."], ["user", "And?"]]
-    rows[1]["qas"] += [told("No idea.", "Why?", answerability=["UNANSWERABLE"], history=turns)]
-    rows[2]["qas"] += [told("Partly.", "Why not?", answerability=["PARTIAL"])]
-    desk = articles([packed(tmp_path / "qa.gz", *rows, {"src": "squad", "doc_id": "s", "context": "", "qas": []})])
-    assert sorted(desk.documents) == ["p1.md", "p2.md", "p3.md"]
-    asked = {one["question"]: one for one in desk.questions}
-    assert {text for text, one in asked.items() if not one["articles"]} == {"Fee of 0?", "Fee of 4?", "Why?"}
-    assert "Why not?" not in asked
-    assert asked["Why?"]["history"] == [["Hi Who are you?", "A desk."]]
-    (forms,) = asked["Fee of 1?"]["facts"]
-    assert "payable in advance by bank" in forms
-    assert "the annual licence fee of" in forms
-
-
-def test_a_desk_of_places_asks_only_what_names_its_place(tmp_path: Path) -> None:
-    def place(number: int, name: str, *qas: dict[str, Any], more: str = "") -> dict[str, Any]:
-        context = f"{name}\n{name} has free parking.\nDogs are welcome.\n{more}"
-        return {"src": "dstc9_faq", "doc_id": f"hotel/{number}", "title": name, "context": context, "qas": list(qas)}
-
-    parking = [told(f"{name} has free parking.", f"Can guests park a car at {name}?") for name in ("Elm", "Oak", "Ash")]
-    before = [["U", "Is Oak nice?"], ["S", "Yes."]]
-    unclear = told("Dogs are welcome.", "Do they take dogs or cats?")
-    rows = [
-        place(1, "Elm", parking[0], told("Dogs are welcome.", "Dogs allowed at Elm rooms?")),
-        place(2, "Oak", parking[1], {**unclear, "history": before}, told("Dogs are welcome.", "ok oak dogs bring")),
-        place(3, "Ash", parking[2], unclear, told("Dogs are welcome.", "Dogs in Ash rooms?", **{"from": "faq_title"})),
-    ]
-    desk = service([packed(tmp_path / "dstc.gz", *rows)])
-    assert "free parking" not in desk.documents["hotel-1.md"]
-    assert "free parking" in desk.documents["hotel-2.md"]
-    found = {one["question"]: (one["articles"], one["facts"]) for one in desk.questions}
-    assert found == {
-        "Can guests park a car at Elm?": ([], []),
-        "Dogs allowed at Elm rooms?": (["hotel-1.md"], []),  # every place says that dogs are welcome
-        "Can guests park a car at Oak?": (["hotel-2.md"], [["Oak has free parking."]]),
-        "Do they take dogs or cats?": (["hotel-2.md"], []),
-        "Can guests park a car at Ash?": (["hotel-3.md"], [["Ash has free parking."]]),
-    }
-
-
-def test_a_desk_of_help_pages_takes_answers_out(tmp_path: Path) -> None:
-    first, second = "Open the billing tab and press Cancel plan.", "Write to the finance team every January."
-    qas = [
-        told(first, "How do I stop?"),
-        told(second, "Who helps?"),
-        told(first, "How do I cancel?", **{"from": "heading"}),
-    ]
-    whole = packed(tmp_path / "a.gz", {"src": "a", "doc_id": "a/b.md#0", "context": f"{first}\n{second}", "qas": qas})
-    minus = {"src": "a", "doc_id": "a/b.md#0-minus", "context": second, "qas": [told("", "How do I stop?")]}
-    desk = support([whole, packed(tmp_path / "minus.gz", minus)])
-    assert first not in desk.documents["a-b-md-0.md"]
-    assert [(one["question"], bool(one["articles"])) for one in desk.questions] == [
-        ("How do I stop?", False),
-        ("Who helps?", True),
-    ]
-    desk.write(tmp_path / "desk")
-    assert [one.is_unanswerable for one in read_questions(tmp_path / "desk" / "questions.jsonl")] == [False, True]
-
-
-def test_the_chinese_desk_has_our_questions_and_other_pages_beside_theirs(tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in CHINESE_QUESTIONS.read_text(encoding="utf-8").splitlines()]
-    asked = sorted({name for line in lines for name in (*line["articles"], *line.get("about", ()))})
-    names = [*(f"Other-{n}.md" for n in range(200)), *asked]
-    rows = [{"src": "cmrc2018", "doc_id": Path(name).stem, "title": name, "context": "。", "qas": []} for name in names]
-    chinese([packed(tmp_path / "zh.gz", *rows)]).write(tmp_path / "desk")
-    written = {page.name for page in (tmp_path / "desk" / "documents").iterdir()}
-    assert set(asked) <= written
-    assert len(written) == CHINESE_PAGES
-    assert (tmp_path / "desk" / "questions.jsonl").read_text("utf-8") == CHINESE_QUESTIONS.read_text("utf-8")
-    with pytest.raises(ValueError, match=asked[-1]):
-        chinese([packed(tmp_path / "less.gz", *rows[:-1])])
-
-
-def test_no_document_of_the_chinese_desk_is_in_the_desk_it_is_fitted_on(tmp_path: Path) -> None:
-    names = [Path(name).stem for line in CHINESE_QUESTIONS.read_text("utf-8").splitlines() for name in pages_of(line)]
-    names += [f"Other-{n}" for n in range(CHINESE_PAGES + FITTING_PAGES)]
-    qas = [{"question": "它有多大？", "answers": ["二"]}, {"question": "它的山有多高？", "answers": ["三"]}]
-    named = [{"question": "广州有多大？", "answers": ["一"]}, *qas]
-    rows = [
-        {"src": "cmrc2018", "doc_id": name, "title": name, "context": "一", "qas": named}
-        for name in dict.fromkeys(names)
-    ]
-    packed_rows = [packed(tmp_path / "zh.gz", *rows)]
-    measured, fitted = chinese(packed_rows), chinese_fitting(packed_rows)
-    assert not measured.documents.keys() & fitted.documents.keys()
-    fitted.write(tmp_path / "desk")
-    written = [json.loads(line) for line in (tmp_path / "desk" / "questions.jsonl").read_text("utf-8").splitlines()]
-    assert len(written) == len(fitted.documents), "all of them, but not those that begin with a pronoun"
-    assert {tuple(row["articles"]) for row in written} == {(name,) for name in fitted.documents}
-    assert written[0] == {"question": "广州有多大？", "answers": ["一"], "articles": written[0]["articles"]}
-
-
-def pages_of(line: str) -> list[str]:
-    row = json.loads(line)
-    return [*row["articles"], *row.get("about", ())]
-
-
 def test_our_chinese_questions_have_their_facts_in_their_answers() -> None:
-    asked = read_questions(CHINESE_QUESTIONS)
+    asked = read_questions(SHIPPED_DATA / "chinese-questions.jsonl")
     assert len(asked) == 100
     assert sum(one.is_unanswerable for one in asked) == 30
     assert sum(bool(one.history) for one in asked) == 8

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hashed_search import HashEmbedder
 from tiny import build
 
 import evals.calibrate
@@ -29,7 +30,6 @@ from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
 from evals.arms import ARMS, SLOT, plans
 from evals.cases import Case, CaseReader, EarlierTurn, cut, holds, read_list
-from evals.hashed_search import HashEmbedder
 from evals.quality import FULL, NOISE, Bench, f1, interval, is_right, quality_row, same_answer
 from evals.quality_run import read_outcomes, run_missing
 

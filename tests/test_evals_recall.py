@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hashed_search import HashEmbedder, HashRanker
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.prompt.tokenizer import WordTokenizer
-from evals.hashed_search import HashEmbedder, HashRanker
 from evals.recall import COLUMNS, SearchOutcome, markdown, measure_recall, recall_row
 from evals.recall_questions import Question, RememberingEmbedder, build_corpus, read_questions
 from retrieval.search.embedding import Vectors

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hashed_search import HashEmbedder, HashRanker
 from meanings import MeaningEmbedder
 from tiny import build
 
@@ -18,7 +19,6 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import JudgedQuestion
-from evals.hashed_search import HashEmbedder, HashRanker
 from evals.labelled_questions import LabelledQuestion
 from evals.search_calibration import (
     ANSWERED,

@@ -7,9 +7,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from programs.soak import PARTS, ChangingPages, ProcessReading, growth, measure, quoted_before
 from stored_answers import an_answer
-
-from evals.soak import PARTS, ChangingPages, ProcessReading, growth, measure, quoted_before
 
 STEADY = [ProcessReading(memory_mib=700.0, files=20, threads=15)] * PARTS
 

@@ -89,23 +89,6 @@ def calibrate(
 
 
 @evaluate.command()
-@takes("data_dir", "model", "adapter", "device", "as_json")
-def answers(
-    common: Common,
-    data: Annotated[
-        Path, typer.Option(help="Questions, one JSON object a line.", show_default="the shipped ones")
-    ] = QUESTIONS,
-    limit: Limit = None,
-) -> None:
-    """How often the desk's answers are right, and cite the right article, over the sample questions."""
-    from evals.answers import measure_answers
-
-    with open_service(common.settings, "warmdesk eval answers") as service:
-        result = measure_answers(service, data, limit=limit, report=progress_line)
-    common.show(result, lambda: print(json.dumps(result, indent=2)))
-
-
-@evaluate.command()
 @takes("data_dir", "model", "adapter", "embedder", "device", "as_json")
 def helpdesk(
     common: Common,

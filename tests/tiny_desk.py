@@ -1,6 +1,4 @@
-"""A desk with a tiny random model and search by hashed words, for the evaluations of reliability and for tests: it
-opens in a moment, and reads files in this process.
-"""
+"""A service with a tiny random model and search by hashed words, which reads files in this process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,11 +7,12 @@ from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
+from hashed_search import HashEmbedder, HashRanker
+from tiny import build
+
 from app.desk.service import Service
 from app.domain.settings import Settings
 from cache.model.language_model import LanguageModel
-from evals.hashed_search import HashEmbedder, HashRanker
-from evals.tiny_model import tiny_model
 from retrieval.loaders import load as loaders
 
 
@@ -52,7 +51,7 @@ def small_settings(folder: Path, **changes: Any) -> Settings:
 
 @contextmanager
 def tiny_desk(
-    folder: Path, load: Callable[[], LanguageModel] = tiny_model, may_start_process: bool = False, **changes: Any
+    folder: Path, load: Callable[[], LanguageModel] = build, may_start_process: bool = False, **changes: Any
 ) -> Iterator[Service]:
     """An open desk. load: its model. may_start_process: whether the engine gets a process of its own, which loads the
     model of the settings. changes: of its settings. Raises DeskError.

@@ -1,14 +1,13 @@
-"""Whether a desk stays as it is over thousands of questions while its documents change.
+"""Check that nothing grows or breaks over thousands of questions while the documents change.
 
-    python -m evals.soak [--requests 2000] [--clients 8] [--minutes 10] [--seed 0]
+    make soak [REQUESTS=2000] [CLIENTS=8] [MINUTES=10] [SEED=0]
 
-Clients ask a desk with a tiny model in conversations of several turns, each of a new customer, and stop some answers.
-For every ten questions one thread changes a folder and ingests it, or forgets a document. Memory, open files and
-threads of this process are read at each eighth of the questions; what the last quarter has more than the second one is
-a finding. So is an error that is not expected, usage that does not add up, an answer that quotes what was forgotten,
-replaced or removed before it was asked, and what is wrong with the desk afterwards (`desk_examination`). Prints one
-JSON document, and exits with 1 if there is a finding. Not covered: requests over HTTP, an engine in a process of its
-own, restarts (`evals.chaos`), days.
+Clients ask a tiny model in conversations of several turns, each as a new customer, and stop some answers. After every
+ten questions one thread changes a folder and ingests it, or deletes a document. Memory, open files and threads of this
+process are read after each eighth of the questions. Findings: growth from the second to the last quarter, an unexpected
+error, usage that does not add up, an answer that quotes text deleted or replaced before the question, and anything
+wrong with the data folder afterwards (`desk_examination`). Prints one JSON document, and exits with 1 if there is a
+finding. Out of scope: requests over HTTP, an engine in its own process, restarts (`chaos`), runs of several days.
 """
 
 import argparse
@@ -30,6 +29,8 @@ from typing import Any
 
 import psutil
 import torch
+from programs.desk_examination import Place, examine, left_over
+from tiny_desk import tiny_desk
 
 from app.answering.answering import AnswerInProgress
 from app.desk.service import Service
@@ -37,10 +38,7 @@ from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from cache.memory.store import Store
 from cache.serving.local_engine import LocalEngine
-from evals.chaos_work import Place
-from evals.desk_examination import examine, left_over
 from evals.machine import describe_machine
-from evals.tiny_desk import tiny_desk
 
 PAGES, MOST_TURNS = 12, 5
 QUESTIONS_PER_CHANGE = 10

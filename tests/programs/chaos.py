@@ -1,36 +1,54 @@
-"""Whether a desk survives what happens to processes, disks, files and database servers.
+"""Check that Warmdesk survives failures of processes, disks, files and database servers.
 
-    python -m evals.chaos [--rounds 200] [--seed 0] [--postgres]
+    make chaos [ROUNDS=200] [SEED=0] [POSTGRES=1]
 
-Each round does something with a desk with a tiny model in a process of its own, half of them with a new one, in its
-first moments: ingest, ask, upload, change the FAQ, forget, calibrate, restore, migrate; half of them upload, forget or
-restore. And something happens to it:
-kill -9, SIGTERM, a disk that takes no more (a limit on the size of files), a data folder that cannot be written, a
-clock that jumps (`time.time` only), files of modules, search and calibration that are cut or altered, a damaged
-database. With --postgres the database is on a server of its own (its programs must be installed), which is stopped and
-started instead of damaged. Afterwards another process opens the desk, ingests what there is, and looks: documents
-whole, no conversation lost, nothing left over, uploads and FAQ in step with their documents, nothing of what was
-forgotten in any file. A damaged database must be refused in a line that names its file, or not matter; a backup from
-before brings the desk back. An older database must be brought up to date, with a whole copy beside it.
-Prints one JSON document, with every finding, and exits with 1 if there is one. Not covered: the disk of a server.
+Each round works with a tiny model in a process of its own: ingest, ask, upload, change the FAQ, delete, calibrate,
+restore or migrate. Half of the rounds start with a new data folder, half of them upload, delete or restore. During the
+work one fault happens: kill -9, SIGTERM, a limit on the size of files (a full disk), a data folder that cannot be
+written, a clock that jumps (`time.time` only), a damaged module, search or calibration file, or a damaged database.
+With POSTGRES=1 the database is on a server that is stopped and started instead; its programs must be installed.
+
+Afterwards another process opens the data folder, ingests the pages and examines it (`desk_examination`). A damaged
+database must be refused in one line that names its file, or the damage must not matter, and a backup must restore it.
+A database of an older version must be migrated, with a complete copy next to it. Prints one JSON document with every
+finding, and exits with 1 if there is one. Out of scope: failures of a database server's disk.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
 import tempfile
+import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from postgres_server import EMPTY, PostgresServer, binaries, running_server
+from programs.desk_examination import (
+    Place,
+    ask,
+    calibrate,
+    change_faq,
+    examine,
+    examine_older,
+    forget,
+    make_older,
+    open_older,
+    upload,
+    write_pages,
+)
+from tiny_desk import small_settings, tiny_desk
 
 from app.desk import doctor
 from app.desk.calibration import FILE, SEARCH_FILE
@@ -39,30 +57,120 @@ from app.domain.settings import Settings
 from app.storage.archive import back_up_folder
 from app.storage.database import sqlite_file
 from app.storage.restoring import restore_folder
-from evals.chaos_faults import (
-    ReadOnlyFolder,
-    damage,
-    end_as_served,
-    files_beside_database,
-    fill_disk,
-    in_process,
-    jump_clock,
-    obey_permissions,
-)
-from evals.chaos_work import (
-    Place,
-    ask,
-    calibrate,
-    change_faq,
-    forget,
-    make_older,
-    open_older,
-    upload,
-    write_pages,
-)
-from evals.desk_examination import examine, examine_older
-from evals.postgres_server import EMPTY, PostgresServer, binaries, running_server
-from evals.tiny_desk import small_settings, tiny_desk
+
+LONGEST_S: Final = 60.0
+"""Work that takes longer hangs."""
+LARGEST_FILE: Final = 600_000
+"""Bytes to which a full disk lets a file grow at most."""
+IGNORES_PERMISSIONS: Final = (1, 2)
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: what makes root write where nobody may."""
+_CAPABILITIES_VERSION: Final = 0x20080522
+
+
+def in_process(
+    work: Callable[[], Any], at_s: float | None = None, strike: Callable[[int], object] = lambda process: None
+) -> Any:
+    """What a forked process makes of some work, as JSON; None if it was ended before. strike: called with the process's
+    id after `at_s`, if it is still there. Raises TimeoutError.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        with os.fdopen(write, "w") as told, suppress(KeyboardInterrupt):
+            try:
+                result = work()
+            except Exception:
+                result = {"error": traceback.format_exc()}
+            json.dump(result, told)
+        os._exit(0)
+    os.close(write)
+    begun, is_struck = time.monotonic(), at_s is None
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        passed = time.monotonic() - begun
+        if not is_struck and passed >= (at_s or 0.0):
+            strike(child)
+            is_struck = True
+        if passed > LONGEST_S:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise TimeoutError
+        time.sleep(0.005)
+    with os.fdopen(read) as told:
+        said = told.read()
+    return json.loads(said) if said else None
+
+
+def fill_disk(rng: random.Random) -> None:
+    """From now on no file of this process grows beyond some size."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(20_000, LARGEST_FILE), resource.RLIM_INFINITY))
+
+
+def jump_clock(rng: random.Random) -> None:
+    """From now on `time.time` of this process is years off."""
+    real, jump = time.time, rng.choice([-1, 1]) * rng.random() * 3e8
+    time.time = lambda: real() + jump
+
+
+def end_as_served() -> None:
+    """From now on SIGTERM ends this process as it ends `warmdesk serve`; else it ends it as other commands."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+class ReadOnlyFolder:
+    """A folder in which nothing can be written, from `freeze` until `thaw`. Files that are open stay so."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._modes = folder, dict[Path, int]()
+
+    def freeze(self) -> None:
+        """Processes that `obey_permissions` cannot write from now on."""
+        for path in [self._folder, *self._folder.rglob("*")]:
+            with suppress(FileNotFoundError):  # a file that was deleted meanwhile
+                mode = path.stat().st_mode & 0o777
+                path.chmod(mode & 0o555)
+                self._modes.setdefault(path, mode)
+
+    def thaw(self) -> None:
+        """As it was."""
+        for path, mode in self._modes.items():
+            with suppress(FileNotFoundError):
+                path.chmod(mode)
+
+
+def obey_permissions() -> None:
+    """From now on this process may write only what its user may, also if that is root. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable of the first 32, and of the others
+    if libc.capget(header, sets):
+        raise OSError(ctypes.get_errno(), "capget")
+    sets[0] &= ~sum(1 << number for number in IGNORES_PERMISSIONS)
+    if libc.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def damage(file: Path, rng: random.Random) -> None:
+    """Cut a file, or alter a bit or a block of it."""
+    data = bytearray(file.read_bytes())
+    at = rng.randrange(len(data))
+    match rng.randrange(4):
+        case 0:
+            del data[at:]
+        case 1:
+            data[at] ^= 1 << rng.randrange(8)
+        case 2:
+            data[at : at + 4096] = bytes(len(data[at : at + 4096]))
+        case _:
+            data[at : at + 512] = rng.randbytes(len(data[at : at + 512]))
+    file.write_bytes(data)
+
+
+def files_beside_database(folder: Path) -> list[Path]:
+    """Files of a data folder that may be damaged without harm to what is only in the database."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and ".sqlite3" not in file.name]
+    return [file for file in files if file.stat().st_size and "lock" not in file.name]
+
 
 ACTIONS: Final = ("ingest", "ask", "upload", "faq", "forget", "calibrate", "restore", "migrate")
 OFTEN: Final = ("upload", "forget", "restore")
@@ -257,7 +365,7 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
             fault = rng.choice(ON_A_FILE if server is None else ON_A_SERVER)
             wrong = chaos.round(action, fault)
             findings += [{"round": number, "action": action, "fault": fault, "found": one} for one in wrong]
-            print(number + 1, action, fault, len(findings), file=sys.stderr, flush=True)
+            print(number + 1, action, fault, *wrong, file=sys.stderr, flush=True)
             if wrong or rng.random() < COLD:  # the next round must not find it again
                 for one in folder.iterdir():
                     shutil.rmtree(one) if one.is_dir() else one.unlink()

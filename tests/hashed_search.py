@@ -1,6 +1,4 @@
-"""An embedder and a ranker without a model: texts that share words are near one another. For what does not depend on
-how well search finds, such as reliability and most tests.
-"""
+"""An embedder and a ranker without a model: texts that share words are similar."""
 
 import re
 from collections.abc import Sequence

@@ -1,13 +1,13 @@
-"""What one visitor at full speed does to a served desk, and to another customer.
+"""Measure what one visitor at full speed does to a server, and to another customer.
 
-    python -m evals.flood DATA_FOLDER [--seconds 60]
+    make flood FOLDER=data_folder [SECONDS=60]
 
-The desk of the folder is served in a process of its own. A customer asks, first alone, then beside a visitor who sends
-everything he can from another process: events whose answers he does not read, texts of a megabyte, ever new pages,
-events that name files and addresses, requests whose answers he does not take, and 1,000 open connections. Prints one
-JSON document: the longest wait for /healthz, the customer's time to the first words in both, the memory of the desk's
-processes, the statuses that the visitor got, and what was left in the temporary folder or found of a secret file.
-Everything comes from 127.0.0.1, so limits by address hit both alike. Not covered: many visitors, other addresses.
+The data folder is served in its own process. A customer asks, first alone, then while a visitor floods the server from
+another process: events and requests whose answers are not read, texts of a megabyte, new pages, events that name files
+and URLs, and 1,000 open connections. Prints one JSON document: the longest wait for /healthz, the customer's time to
+the first words in both phases, the memory of the server's processes, the statuses that the visitor got, and files left
+in the temporary folder or found with the text of a secret file. All requests come from 127.0.0.1, so limits by IP
+address apply to both. Out of scope: many visitors, other IP addresses.
 """
 
 import argparse
