@@ -21,17 +21,13 @@ from cache.attention.forward_pass import Pass, Rotation
 from cache.attention.kernels import matmul
 from cache.prompt.tokenizer import ModelTokenizer
 from evals.gpu import child, correctness
-from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, RowPlan
-from evals.gpu.report import drawing_of, markdown, nothing_measured
-from evals.gpu.row import Goal, GpuRow
-from evals.gpu.run import NO_GPU, measure_gpu, row_names
+from evals.gpu.card import Share, repeated
+from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, Goal, GpuRow, RowPlan
+from evals.gpu.run import NO_GPU, drawing_of, markdown, measure_gpu, nothing_measured, row_names
 from evals.gpu.session import Session
-from evals.gpu.shapes import tensors_of, twin, word_tokenizer
-from evals.gpu.sizes import size_named
-from evals.gpu.timing import Share, repeated
-from evals.markdown_sections import read_section
-from evals.plots import draw_gpu
-from evals.random_prompts import RandomDocuments
+from evals.gpu.sizes import size_named, tensors_of, twin, word_tokenizer
+from evals.peers.random_prompts import RandomDocuments
+from evals.report import draw_gpu, read_section
 
 CPU = torch.device("cpu")
 PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
@@ -168,7 +164,7 @@ def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(
             log.exception("the engine failed")
         raise RuntimeError("ask again")
 
-    monkeypatch.setattr("evals.gpu.limits.measure_limits", fail)
+    monkeypatch.setattr("evals.gpu.memory.measure_limits", fail)
     session = Session(CPU, "tiny", tmp_path, tmp_path)
     why = child.measure(session, "card", told.append, seen)
     assert why == "RuntimeError: ask again (ValueError: the kernel)"

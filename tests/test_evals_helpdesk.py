@@ -12,13 +12,11 @@ from desks import small_desk, write_pages
 from app.domain.answers import Outcome
 from app.domain.errors import DeskError
 from app.domain.setting_values import SAMPLE, SHIPPED_DATA, sample_of, samples
-from evals.contradictions import contradictions, values
-from evals.fact_matching import holds_all, holds_fact, words
-from evals.helpdesk import measure_helpdesk
-from evals.helpdesk_figures import JudgedAnswer, figures, markdown
-from evals.helpdesk_questions import CustomerQuestion, read_questions, sample
-from evals.intervals import Figure, middle_of, share
-from evals.shown_answers import ShownAnswer
+from evals.answers.contradictions import contradictions, values
+from evals.answers.fact_matching import holds_all, holds_fact, words
+from evals.answers.helpdesk import Figure, JudgedAnswer, figures, markdown, measure_helpdesk, middle_of, share
+from evals.answers.questions import CustomerQuestion, read_questions, sample
+from evals.answers.shown_answers import ShownAnswer
 
 
 def question(**changes: Any) -> CustomerQuestion:

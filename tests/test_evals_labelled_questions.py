@@ -10,7 +10,7 @@ import pytest
 
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
-from evals.labelled_questions import LabelledQuestion, read_labelled
+from evals.answers.questions import LabelledQuestion, read_labelled
 from retrieval.statements.grouping import Statement
 
 TEXT = "Returns take ten days. Keep the receipt. 退款需要五天。"

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from tiny import build, stock
 
-from evals import latency, plots
-from evals.floor import Floor, ModelCost
-from evals.latency import ARMS, LatencyRow, Subject, measure_size
-from evals.latency_report import describe, markdown, slopes
-from evals.measured_model import Measured
-from evals.random_prompts import no_stop_tokens
-from evals.transformers_peer import TransformersPeer
+from evals import report
+from evals.peers.random_prompts import no_stop_tokens
+from evals.peers.transformers_peer import TransformersPeer
+from evals.speed import latency
+from evals.speed.floor import Floor, ModelCost
+from evals.speed.latency import ARMS, LatencyRow, Subject, describe, markdown, measure_size, slopes
+from evals.speed.models import Measured
 
 FLOOR = Floor(threads=1, bytes_per_s=1e9, flops=1e9)
 
@@ -108,6 +108,6 @@ def test_the_report_names_ratios_and_slopes(tmp_path: Path) -> None:
     assert "| m | 1 | 4,096 | reuse | 254.8 | 254.8 |  | 2.0 |" in page
     assert "then, tokens/s" not in page
     assert all(row["arm"] in describe(row) for row in ROWS)
-    plots.draw_latency(result, file := tmp_path / "latency.svg")
+    report.draw_latency(result, file := tmp_path / "latency.svg")
     wanted = ("reuse", "full_prefill", "document tokens", "first token, ms", "4,096")
     assert all(f"<!-- {text} -->" in file.read_text() for text in wanted)

@@ -9,7 +9,7 @@ import pytest
 
 from app.cli.bench import need_plot
 from app.domain.errors import DeskError
-from evals import plots
+from evals import report
 
 
 def labels_of(file: Path) -> str:
@@ -27,12 +27,12 @@ def test_every_policy_has_a_line(tmp_path: Path) -> None:
         for budget in (25, 50)
         for policy in ("warmdesk", "optimum")
     ]
-    plots.draw_eviction({"rows": rows}, file := tmp_path / "eviction.svg")
+    report.draw_eviction({"rows": rows}, file := tmp_path / "eviction.svg")
     assert all(
         f"<!-- {text} -->" in labels_of(file) for text in ("warmdesk", "optimum", "25", "50", "room for modules")
     )
     before = file.read_bytes()
-    plots.draw_eviction({"rows": rows}, file)
+    report.draw_eviction({"rows": rows}, file)
     assert file.read_bytes() == before
 
 
@@ -43,7 +43,7 @@ def test_throughput_has_a_panel_for_speed_and_one_for_waiting(tmp_path: Path) ->
         for clients in (1, 16)
         if (arm, clients) != ("llama.cpp bf16", 16)  # stopped before it
     ]
-    plots.draw_throughput({"rows": rows}, file := tmp_path / "throughput.svg")
+    report.draw_throughput({"rows": rows}, file := tmp_path / "throughput.svg")
     wanted = ("warmdesk", "llama.cpp bf16", "tokens per second", "first token, 95 % within, ms", "clients at once")
     assert all(f"<!-- {text} -->" in labels_of(file) for text in wanted)
 

@@ -13,7 +13,7 @@ import pytest
 from hashed_search import HashEmbedder
 from tiny import build
 
-import evals.calibrate
+import evals.answers.calibrate
 from app.desk.calibration import (
     FILE,
     Calibration,
@@ -28,10 +28,21 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
-from evals.arms import ARMS, SLOT, plans
-from evals.cases import Case, CaseReader, EarlierTurn, cut, holds, read_list
-from evals.quality import FULL, NOISE, Bench, f1, interval, is_right, quality_row, same_answer
-from evals.quality_run import read_outcomes, run_missing
+from evals.answers.cases import Case, CaseReader, EarlierTurn, cut, holds, read_list
+from evals.answers.quality import (
+    ARMS,
+    FULL,
+    NOISE,
+    SLOT,
+    Bench,
+    f1,
+    interval,
+    is_right,
+    plans,
+    quality_row,
+    same_answer,
+)
+from evals.answers.quality_run import read_outcomes, run_missing
 
 OTHERS = [name for name in ARMS if name != FULL]
 
@@ -379,15 +390,15 @@ def test_calibrate_finds_the_bias_first_and_measures_with_it(
     said: list[tuple[str, float | None]] = []
     run = bench.run
     bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)  # type: ignore[method-assign, func-returns-value]
-    monkeypatch.setattr(evals.calibrate, "open_bench", opened)
+    monkeypatch.setattr(evals.answers.calibrate, "open_bench", opened)
     (settings.data_dir / FILE).write_text('{"of": "another version"}')
-    found = evals.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
+    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
     assert [bias for _, bias in said] == [None] * 4, "nothing is refused too often"
     assert found == read_calibration(settings.data_dir / FILE), "in place of what could not be read"
     assert (found.questions, found.refusal_bias) == (4, 0.0)
     said.clear()
-    monkeypatch.setattr(evals.calibrate, "refusal_bias", lambda margins: -2.5)
-    found = evals.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
+    monkeypatch.setattr(evals.answers.calibrate, "refusal_bias", lambda margins: -2.5)
+    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
     assert [bias for _, bias in said] == [None] * 4 + [-2.5] * 4
     assert found.refusal_bias == -2.5
 

@@ -16,16 +16,25 @@ from hashed_search import HashEmbedder, HashRanker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.prompt.tokenizer import WordTokenizer
-from evals.recall import COLUMNS, SearchOutcome, markdown, measure_recall, recall_row
-from evals.recall_questions import Question, RememberingEmbedder, build_corpus, read_questions
+from evals.answers.recall import (
+    COLUMNS,
+    Question,
+    RememberingEmbedder,
+    SearchOutcome,
+    build_corpus,
+    markdown,
+    measure_recall,
+    read_questions,
+    recall_row,
+)
 from retrieval.search.embedding import Vectors
 
 
 @pytest.fixture(autouse=True)
 def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passages are cut and ranked by words: the bundled models take seconds to load."""
-    monkeypatch.setattr("evals.recall.StatementEncoder", lambda _: HashRanker())
-    monkeypatch.setattr("evals.recall_questions.load_tokenizer", lambda *_, **__: (WordTokenizer(), None))
+    monkeypatch.setattr("evals.answers.recall.StatementEncoder", lambda _: HashRanker())
+    monkeypatch.setattr("evals.answers.recall.load_tokenizer", lambda *_, **__: (WordTokenizer(), None))
 
 
 def write_rows(file: Path, rows: Iterable[object]) -> Path:
@@ -170,7 +179,7 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path) -> None:
 
 
 def test_embedding_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evals.recall_questions.PART", 1)
+    monkeypatch.setattr("evals.answers.recall.PART", 1)
     documents = read_questions(write_rows(tmp_path / "contexts.jsonl", CONTEXTS), frozenset())[1]
     settings, embedded = Settings(data_dir=tmp_path / "data"), list[str]()
 

@@ -18,14 +18,14 @@ from tiny import build, stock
 
 from app.domain.errors import DeskError
 from cache.errors import EngineFull
-from evals import decode, eviction, floor, memory, throughput
-from evals.floor import Floor, ModelCost
-from evals.gguf_weights import convert_weights
-from evals.llama_cpp import LlamaCpp, LlamaServer, last_event
-from evals.measured_model import Measured
-from evals.random_prompts import RandomDocuments, Zipf, no_stop_tokens, token_ids
-from evals.throughput import LoadTest, run_load
-from evals.transformers_peer import ContinuousBatching
+from evals.load import eviction, throughput
+from evals.load.throughput import LoadTest, run_load
+from evals.peers.llama_cpp import LlamaCpp, LlamaServer, convert_weights, last_event
+from evals.peers.random_prompts import RandomDocuments, Zipf, no_stop_tokens, token_ids
+from evals.peers.transformers_peer import ContinuousBatching
+from evals.speed import decode, floor, memory
+from evals.speed.floor import Floor, ModelCost
+from evals.speed.models import Measured
 
 TEXTBOOK = [[name] for name in "70120304230321201701"]  # page references of Silberschatz, three frames
 

@@ -13,8 +13,8 @@ from app.domain.errors import DeskError
 from cache.engine.engine import Engine
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import NAMED, ChatTemplate
-from evals.markdown_sections import cell, read_section, table, write_section
-from evals.use_cases import UseCaseRow, markdown, measure_case, measure_model
+from evals.report import cell, read_section, table, write_section
+from evals.speed.use_cases import UseCaseRow, markdown, measure_case, measure_model
 
 PAGE = "# Evidence\n\n<!-- begin: speed -->\nold\n<!-- end: speed -->\n\nbehind\n"
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"

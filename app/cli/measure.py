@@ -46,10 +46,8 @@ def quality(
     """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
     stopped.
     """
-    from evals.markdown_sections import read_section, write_section
-    from evals.plots import need_plots
-    from evals.quality_evidence import draw, markdown
-    from evals.quality_run import measure_quality
+    from evals.answers.quality_run import draw, markdown, measure_quality
+    from evals.report import need_plots, read_section, write_section
 
     if write is not None:
         read_section(write, section)  # fails before the work is done
@@ -82,7 +80,7 @@ def calibrate(
     limit: Annotated[int, typer.Option(help="Questions of each file.", min=1)] = 40,
 ) -> None:
     """Find out which policy keeps the answers of your model, and whether it may word them itself."""
-    from evals.calibrate import calibrate as measure
+    from evals.answers.calibrate import calibrate as measure
 
     found = measure(common.settings, data, limit=limit, report=progress_line)
     common.show(asdict(found), lambda: print(found.line()))
@@ -106,9 +104,8 @@ def helpdesk(
     """Whether a desk is right, to the point and honest about not knowing, on documents of your choice. It is made in a
     temporary folder; with --data-dir it is kept, and made only once.
     """
-    from evals.helpdesk import measure_helpdesk
-    from evals.helpdesk_figures import markdown
-    from evals.helpdesk_questions import read_questions, sample
+    from evals.answers.helpdesk import markdown, measure_helpdesk
+    from evals.answers.questions import read_questions, sample
 
     questions = sample(read_questions(data), limit)
     kept = common.flags["data_dir"]
@@ -145,8 +142,8 @@ def recall(
     section: SectionName = "recall",
 ) -> None:
     """Whether search finds the right document, and whether it knows when there is none."""
-    from evals.markdown_sections import read_section, write_section
-    from evals.recall import markdown, measure_recall
+    from evals.answers.recall import markdown, measure_recall
+    from evals.report import read_section, write_section
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
     if write is not None:
@@ -185,7 +182,7 @@ def calibrate_search(
 ) -> None:
     """Fit what search judges by: when to answer, when to refuse, and which statement answers."""
     from app.desk.calibration import SEARCH_FILE, write_classifier
-    from evals.search_calibration import calibrate
+    from evals.answers.search_calibration import calibrate
 
     found = calibrate(common.settings, data, documents or [], report=progress_line)
     file = write or common.settings.data_dir / SEARCH_FILE

@@ -22,11 +22,9 @@ from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
 from cache.model.loading import find_device
-from evals.gpu.card import describe_card
-from evals.gpu.plan import PLANS, Measure
-from evals.gpu.row import reason_of
+from evals.gpu.card import Share, describe_card, synchronize
+from evals.gpu.plan import PLANS, Measure, reason_of
 from evals.gpu.session import Session
-from evals.gpu.timing import Share, synchronize
 
 
 class LastError(logging.Handler):

@@ -25,11 +25,10 @@ from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
-from evals.gpu.plan import RowPlan
-from evals.gpu.row import Goal, GpuRow, reason_of
+from evals.gpu.plan import Goal, GpuRow, RowPlan, reason_of
 from evals.gpu.session import Session
-from evals.gpu.shapes import random_model, word_tokenizer
-from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, tokens
+from evals.gpu.sizes import random_model, word_tokenizer
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, tokens
 
 PassOf = Callable[[Sequence[Chunk], Arena], RunningPass]
 

@@ -1,26 +1,31 @@
-"""Tokens per second of answers behind cached modules, one and many at the same time, and the KV memory that many take.
+"""Tokens per second of answers after cached modules, one and many at once, with KV memory and 8-bit weights.
 
-All answers have the same modules in an order of their own, and their prompts were computed before, so that only
-decoding counts. The floor of a step is that of a pass with a row for each answer: weights, and keys and values that are
-there, read once each, or its multiplications (`ModelCost.decode_rate`).
+All answers have the same modules in different orders, and their prompts were computed before, so that only decoding
+counts. The lower bound of a step is that of a pass with a row for each answer: one read of the weights and of the
+stored keys and values, or its multiplications (`ModelCost.decode_rate`).
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import get_args
 
 import torch
 
 from cache.engine.engine import Engine
 from cache.engine.request import Request
+from cache.memory.keys import digest
+from cache.model.language_model import LanguageModel
+from cache.model.loading import Weights, check_rounding, round_weights
 from cache.prompt.plan import Plan
-from evals.gpu.plan import RowPlan
-from evals.gpu.row import GpuRow
+from evals.gpu.card import Times, repeated
+from evals.gpu.memory import in_use
+from evals.gpu.plan import GpuRow, RowPlan
 from evals.gpu.session import OpenedModel, Session, running
-from evals.gpu.timing import Times, repeated
-from evals.memory import slots_in_use
-from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
+from evals.gpu.sizes import twin
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, no_stop_tokens, token_ids, tokens
+from evals.speed.memory import slots_in_use
 
 RATE_REPEATS = 5
 BATCHING = "transformers, continuous batching"
@@ -158,3 +163,40 @@ def room_for_batching(session: Session, subject: OpenedModel, prompts: Sequence[
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(session.device)
     return min(wanted, int(FREE_SHARE * free) // subject.token_bytes)
+
+
+AS_THEY_ARE = "weights as the model has them"
+
+
+def measure_weights(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Each kind in turn; the floor is that of the bytes which it has to read."""
+    assert plan.shape is not None
+    subject = session.opened(plan.shape)
+    plain = alone_rates(session, subject)
+    for weights in get_args(Weights):
+        if weights == "model":
+            continue
+        if session.is_gpu:
+            check_rounding(weights, session.device)
+        before = in_use(session)
+        rounded = with_rounded_weights(subject, weights)
+        taken = (in_use(session) - before) / 2**30
+        row = alone_row(session, plan, rounded, alone_rates(session, rounded))
+        whole = subject.cost.layer_weights * subject.cost.weight_bytes / 2**30
+        yield replace(
+            row,
+            what=f"{row.what}: {weights}",
+            baseline=plain.median,
+            baseline_name=AS_THEY_ARE,
+            note=f"linear layers take {taken:.2f} GiB instead of {whole:.2f}" if session.is_gpu else "",
+        )
+
+
+def with_rounded_weights(subject: OpenedModel, weights: Weights) -> OpenedModel:
+    """The same model with its layers rounded; those of the other stay beside it."""
+    hf, info, cost = twin(subject.peer.hf), subject.model.info, subject.cost
+    fingerprint = digest(info.fingerprint, round_weights(hf, weights))
+    model = LanguageModel(hf, subject.model.tokenizer, name=info.name, fingerprint=fingerprint)
+    model.info = no_stop_tokens(model.info)
+    read = (cost.layer_weights + cost.head_weights * cost.weight_bytes) / (cost.layer_weights + cost.head_weights)
+    return replace(subject, model=model, cost=replace(cost, weight_bytes=read))

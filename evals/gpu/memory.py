@@ -1,7 +1,7 @@
-"""Device memory: what the engine takes at most, and whether it takes more with every question.
+"""What the GPU reaches, and device memory: the engine's peak, and whether it grows with every question.
 
-Counted is what PyTorch has given out, not what it keeps for later. The engine's own books are checked as well: that
-slots of its KV memory tile it, and that nothing is held while nothing runs.
+Memory is what PyTorch has allocated, not what it reserves. The engine's own bookkeeping is checked as well: the slots
+of its KV memory cover it exactly, and nothing is held while nothing runs.
 """
 
 import random
@@ -11,11 +11,21 @@ import torch
 
 from cache.engine.engine import Engine
 from cache.engine.request import Request
-from evals.gpu.plan import RowPlan
-from evals.gpu.row import GpuRow
+from evals.gpu.card import synchronize
+from evals.gpu.plan import GpuRow, RowPlan
 from evals.gpu.session import OpenedModel, Session, running
-from evals.gpu.timing import synchronize
-from evals.random_prompts import answer_of
+from evals.peers.random_prompts import answer_of
+
+
+def measure_limits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Memory, products, copies from the host: see `evals.gpu.card`."""
+    floor, dtype = session.floor, str(session.dtype).removeprefix("torch.")
+    yield plan.line(
+        session, what="memory, read and written by a large copy", value=floor.own.bytes_per_s / 1e9, unit="GB/s"
+    )
+    yield plan.line(session, what=f"{dtype} products", value=floor.own.flops / 1e12, unit="TFLOP/s")
+    yield plan.line(session, what="copy from page-locked host memory", value=floor.host_bytes_per_s / 1e9, unit="GB/s")
+
 
 SETTLED = 2
 """Rounds until everything is there that is made once."""

@@ -1,8 +1,8 @@
-"""Measures all rows within a time that is kept, whatever a row does.
+"""Measure all rows within a fixed time, whatever a row does, and write the result as a section of docs/gpu.md.
 
-Rows run in a process of their own, the most important first. Each has a share of the time. One that takes twice its
-share is ended with that process, and the next one gets another process, as after an error that leaves the device
-unusable. What a row had measured by then stays.
+Rows run in a child process, the most important first. Each has a share of the time. If a row takes twice its share, its
+process is ended and the next row gets a new process, as after an error that leaves the device unusable. The values that
+the row had measured so far stay.
 """
 
 import json
@@ -21,6 +21,7 @@ from typing import Any
 from app.domain.errors import DeskError
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, RowPlan
 from evals.gpu.sizes import Size
+from evals.report import table
 
 ROOT = Path(__file__).resolve().parents[2]
 ENOUGH = 0.5
@@ -200,3 +201,76 @@ def row_names(text: str | None) -> list[str]:
     if strange := [name for name in names if name not in known]:
         raise DeskError(f"--rows has {strange[0]!r}: give some of {', '.join(known)}", code="usage")
     return names
+
+
+COLUMNS = {
+    "row": "row",
+    "what": "what",
+    "shape": "model",
+    "value": "measured",
+    "baseline": "baseline, times as good as it",
+    "floor": "floor, times the floor",
+    "goal": "goal",
+    "met": "met",
+    "note": "",
+}
+MET = {True: "yes", False: "**no**", None: ""}
+MEASURE = "*not measured*: `warmdesk bench gpu --rows {}`"
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    """A table of all rows, and what they were measured on."""
+    versions = ", ".join(f"{name} {result[name]}" for name in ("torch", "transformers", "triton") if result.get(name))
+    card = f"{result.get('card', result['device'])}, {versions}" if versions else str(result["device"])
+    warning = f" **{result['note'][0].upper()}{result['note'][1:]}.**" if result["note"] else ""
+    return (
+        f"`{command}` on {card}, {result['seconds']:,.0f} s in all.{warning} Medians; weights are random but for the "
+        "bundled model.\n\n" + table(readable(result["rows"]), COLUMNS)
+    )
+
+
+def readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with numbers beside their units, and what was not measured with the command that measures it."""
+    return [
+        {
+            **row,
+            "row": f"`{row['row']}`",
+            "value": measured(row),
+            "baseline": f"{beside(row['baseline'], row['ratio'])} ({row['baseline_name']})" if row["baseline"] else "",
+            "floor": beside(row["floor"], row["of_floor"]),
+            "met": MET[row["met"]],
+        }
+        for row in rows
+    ]
+
+
+def measured(row: dict[str, Any]) -> str:
+    """A value, or how to get it."""
+    if row["value"] is None:
+        return MEASURE.format(row["row"])
+    behind = f", 95 % within {number(row['p95'])}" if row["p95"] is not None else ""
+    return f"{number(row['value'])} {row['unit']}".strip() + behind
+
+
+def beside(other: float | None, times: float | None) -> str:
+    """What a value is compared with, and how many times."""
+    return "" if other is None or times is None else f"{number(other)}, {number(times)}x"
+
+
+def number(value: float | None) -> str:
+    """Three digits that count, no powers of ten above them."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def nothing_measured() -> str:
+    """The section before anything was measured."""
+    return table(readable([plan.empty("").as_json() for plan in PLANS]), COLUMNS)
+
+
+def drawing_of(plot: Path, page: Path | None) -> str:
+    """A line with the plot, for a page in the same folder; nothing for other pages."""
+    if page is None or page.absolute().parent != plot.absolute().parent:
+        return ""
+    return f"\n\n![How far the rows are from the floor of the card]({plot.name})"

@@ -23,13 +23,11 @@ from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_stock, wrap_tokenizer
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
-from evals.floor import ModelCost
-from evals.gpu.card import CardFloor, measure_card
-from evals.gpu.shapes import NAMES, Shape, random_model, tensors_of, twin, word_tokenizer
-from evals.gpu.sizes import SIZES, Size, Sizes
-from evals.gpu.timing import Share, Times, repeated, synchronize
-from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
-from evals.transformers_peer import TransformersPeer
+from evals.gpu.card import CardFloor, Share, Times, measure_card, repeated, synchronize
+from evals.gpu.sizes import NAMES, SIZES, Shape, Size, Sizes, random_model, tensors_of, twin, word_tokenizer
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
+from evals.peers.transformers_peer import TransformersPeer
+from evals.speed.floor import ModelCost
 
 
 @dataclass(slots=True, kw_only=True)

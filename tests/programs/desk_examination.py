@@ -35,8 +35,8 @@ from app.storage.files import REPLACED
 from app.storage.lock import lock_data_folder
 from app.storage.migrations import MIGRATIONS, migrate
 from app.storage.tables import ConversationRow
-from evals.labelled_questions import LabelledQuestion
-from evals.search_calibration import LEAST, fit, judged_cases
+from evals.answers.questions import LabelledQuestion
+from evals.answers.search_calibration import LEAST, fit, judged_cases
 from retrieval.documents.document import content_hash
 
 PAGES, PARTS = 8, 4

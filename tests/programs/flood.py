@@ -33,7 +33,7 @@ from typing import Any, Final
 import psutil
 
 from app.access.identity import COOKIE, new_token
-from evals.machine import describe_machine
+from evals.report import describe_machine
 
 HOST: Final = "127.0.0.1"
 JOIN: Final = "/gradio_api/queue/join"

@@ -55,7 +55,7 @@ from cache.planning.costs import read_costs
 from cache.planning.traffic import read_trace
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import Tokenizer
-from evals.labelled_questions import read_labelled
+from evals.answers.questions import read_labelled
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import SUPPORTED
 from retrieval.reading.reader import FileReader

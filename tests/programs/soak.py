@@ -38,7 +38,7 @@ from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from cache.memory.store import Store
 from cache.serving.local_engine import LocalEngine
-from evals.machine import describe_machine
+from evals.report import describe_machine
 
 PAGES, MOST_TURNS = 12, 5
 QUESTIONS_PER_CHANGE = 10
