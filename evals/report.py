@@ -13,19 +13,20 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from app.domain.errors import DeskError
 
 
 def describe_machine() -> str:
-    """Processor, threads, and the versions that matter for speed."""
+    """Return the CPU, threads, and the versions that affect speed."""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     return f"{processor()}, {torch.get_num_threads()} threads at most, {versions}"
 
 
 def processor() -> str:
-    """Name of the processor as the system gives it."""
+    """Return the name of the CPU."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(errors="replace").splitlines():
@@ -34,8 +35,13 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Interpolate linearly between the nearest values; 0 for no values."""
+    return float(np.percentile(values, percent)) if values else 0.0
+
+
 def read_section(file: Path, name: str) -> tuple[str, str]:
-    """The text before and after the section `name`, markers included. Raises DeskError if there is no such section."""
+    """Return the text before and after a section, with its markers. Raises DeskError if there is no such section."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     try:
         content = file.read_text(encoding="utf-8")
@@ -47,7 +53,7 @@ def read_section(file: Path, name: str) -> tuple[str, str]:
 
 
 def write_section(file: Path, name: str, text: str) -> None:
-    """Replace the section `name` of a Markdown file by `text`, whole or not at all. Raises DeskError."""
+    """Replace a section of a Markdown file atomically. Raises DeskError."""
     head, tail = read_section(file, name)
     temporary = file.with_suffix(".tmp")
     temporary.write_text(f"{head}\n{text.strip()}\n{tail}", encoding="utf-8")
@@ -55,14 +61,14 @@ def write_section(file: Path, name: str, text: str) -> None:
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
-    """A Markdown table. columns: key of a row to its heading."""
+    """Write a Markdown table. columns: key of a row to its heading."""
     lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell(row[key]) for key in columns) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def cell(value: object) -> str:
-    """A cell: numbers with a thousands separator, empty for None."""
+    """Format a number with a thousands separator, None as empty."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -81,20 +87,20 @@ LINES = (
     ("#000000", "v", "-"),
     ("#E69F00", "P", "--"),
 )
-"""Colour, marker and style of the first line, of the second, and so on."""
+"""Colour, marker and style of each line in turn."""
 
 Rows = Sequence[dict[str, Any]]
 
 
 def need_plots() -> None:
-    """Raises DeskError without matplotlib, which only drawing needs."""
+    """Raise DeskError without matplotlib, which only plots need."""
     if importlib.util.find_spec("matplotlib") is None:
         raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
 
 
 @contextmanager
 def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
-    """Axes beside each other, written to an SVG file at the end; the same figures give the same file."""
+    """Yield axes in a row, and write them to an SVG file. The same figures give the same file."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -110,50 +116,44 @@ def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
 
 
 def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: str, y: str) -> None:
-    """A line for each name that there are rows of, in the field `name`. x, y: their fields. The first is wide, so that
-    it is seen under one that is equal.
+    """Draw a line for each name in the field `name` that has rows. x, y: their fields. The first line is wide, so that
+    it is visible under an equal one.
     """
     for i, (line, (colour, marker, style)) in enumerate(zip(names, cycle(LINES), strict=False)):
         points = sorted((row[x], row[y]) for row in rows if row[name] == line)
         if not points:
             continue
         width, size = (1.5, 5) if i else (4.0, 10)
-        look: dict[str, Any] = {
-            "color": colour,
-            "marker": marker,
-            "linestyle": style,
-            "linewidth": width,
-            "markersize": size,
-        }
-        axes.plot(*zip(*points, strict=True), label=line, **look)
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": style}
+        axes.plot(*zip(*points, strict=True), label=line, linewidth=width, markersize=size, **look)
 
 
 def add_legend(axes: "Axes") -> None:
-    """Say below the plot which line is which; the lines of these axes stand for those of all."""
+    """Add the legend below the plot. The lines of these axes represent those of all."""
     figure, (handles, labels) = axes.get_figure(root=True), axes.get_legend_handles_labels()
     assert figure is not None
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
 def in_order(rows: Rows, name: str) -> list[str]:
-    """The values of a field, each once."""
+    """Return the different values of a field."""
     return list(dict.fromkeys(row[name] for row in rows))
 
 
 def tick_at(axis: Any, values: Iterable[int]) -> None:
-    """Ticks at these values alone, written in full."""
+    """Set ticks at these values only."""
     axis.set_ticks(sorted(set(values)), minor=False)
     axis.set_ticks([], minor=True)
     write_in_full(axis)
 
 
 def write_in_full(axis: Any) -> None:
-    """Numbers at the ticks as people write them, no powers of ten."""
+    """Write numbers at the ticks without powers of ten."""
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def draw_eviction(result: dict[str, Any], file: Path) -> None:
-    """The hit rate of each policy by the room there is."""
+    """Draw the hit rate of each policy over the memory size."""
     rows = result["rows"]
     with drawn(file) as (axes,):
         percent = [{**row, "hit_rate": 100 * row["hit_rate"]} for row in rows]
@@ -164,7 +164,7 @@ def draw_eviction(result: dict[str, Any], file: Path) -> None:
 
 
 def draw_throughput(result: dict[str, Any], file: Path) -> None:
-    """Tokens per second, and the time to the first token that 95 % stay within, by the number of clients."""
+    """Draw tokens per second, and the 95th percentile of the time to the first token, over the number of clients."""
     rows = result["rows"]
     labels = {"tokens_per_s": "tokens per second", "ttft_ms_p95": "first token, 95 % within, ms"}
     with drawn(file, panels=2) as panels:
@@ -179,7 +179,7 @@ def draw_throughput(result: dict[str, Any], file: Path) -> None:
 
 
 def draw_latency(result: dict[str, Any], file: Path) -> None:
-    """The time to the first token by the length of the documents: a panel for each model, with the most threads."""
+    """Draw the time to the first token over the length of the documents: a panel per model, with the most threads."""
     threads = max(row["threads"] for row in result["rows"])
     rows = [row for row in result["rows"] if row["threads"] == threads]
     models = in_order(rows, "model")
@@ -198,8 +198,8 @@ def draw_latency(result: dict[str, Any], file: Path) -> None:
 
 
 def draw_gpu(result: dict[str, Any], file: Path) -> bool:
-    """How many times the floor of the card each row is, beside its baseline where that is measured in the same run.
-    Gives whether there was anything to draw.
+    """Draw the ratio of each row to the lower bound of the GPU, and that of its baseline if measured in the same run.
+    Returns whether there was anything to draw.
     """
     rows = [row for row in result["rows"] if row["of_floor"]]
     if not rows:

@@ -217,7 +217,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("calibrate-search", "--data", "/no/questions.jsonl"), "not a file of questions"),
+        (("calibrate-search", "--data", "/no/questions.jsonl"), "questions.jsonl: No such file"),
         (("calibrate-search", "--data", "/no", "--documents", "/a", "--documents", "/b"), "one folder for each file"),
         (("train-ranker", "--data", "/no/questions.jsonl"), "cannot be read"),
         (("train-ranker", "--data", "/no", "--minutes", "0"), "minutes"),

@@ -12,10 +12,10 @@ from desks import small_desk, write_pages
 from app.domain.answers import Outcome
 from app.domain.errors import DeskError
 from app.domain.setting_values import SAMPLE, SHIPPED_DATA, sample_of, samples
-from evals.answers.contradictions import contradictions, values
-from evals.answers.fact_matching import holds_all, holds_fact, words
-from evals.answers.helpdesk import Figure, JudgedAnswer, figures, markdown, measure_helpdesk, middle_of, share
-from evals.answers.questions import CustomerQuestion, read_questions, sample
+from evals.answers.contradictions import contradictions
+from evals.answers.fact_matching import holds_all, holds_fact
+from evals.answers.helpdesk import JudgedAnswer, figures, markdown, measure_helpdesk
+from evals.answers.questions import CustomerQuestion, read_questions
 from evals.answers.shown_answers import ShownAnswer
 
 
@@ -85,58 +85,12 @@ def test_a_fact_counts_only_as_whole_words(text: str, form: str) -> None:
     assert not holds_fact(text, [form])
 
 
-def test_number_words_without_a_following_number_stay_apart() -> None:
-    assert words("one or two, not forty") == ["1", "or", "2", "not", "40"]
-
-
-def test_an_interval_is_wilsons() -> None:
-    assert share([True] * 8 + [False] * 2) == Figure(value=0.8, low=0.4902, high=0.9433, n=10)
-    assert share([]) == Figure(value=None, low=None, high=None, n=0)
-    assert share([True] * 3).high == 1.0
-
-
-def test_a_median_lies_between_two_of_the_values() -> None:
-    assert middle_of(range(1, 11)) == Figure(value=5.5, low=2, high=9, n=10)  # binomial(10, 1/2): ranks 2 and 9
-    assert middle_of([7.0]) == Figure(value=7.0, low=7.0, high=7.0, n=1)
-    assert middle_of([]).value is None
-
-
-def test_a_statement_without_a_fact_is_beside_the_point_unless_the_fact_needs_it() -> None:
-    assert judged("It takes 30 days.", "We like returns.").beside_the_point == [False, True]
-    assert judged("Send it back.", "This takes 30 days.").beside_the_point == [False, False]
-    assert judged("Send it back.", "Returns take 30 days.").beside_the_point == [True, False]
-    assert judged("How long it takes:", "30 days.").beside_the_point == [False, False]
-    assert judged("This is nice.", "That is nice.").beside_the_point == [True, True]
-
-
-def test_a_dead_end_has_neither_the_facts_nor_the_page() -> None:
-    assert judged("No idea.", documents=("/pages/other.md",)).is_dead_end
-    assert not judged("No idea.", documents=("/pages/other.md", "/pages/returns.md")).is_dead_end
-    assert not judged("30 days.").is_dead_end
-    assert judged("No idea.", documents=("/pages/no-returns.md",)).is_dead_end
-
-
-def test_facts_may_be_spread_over_statements_but_not_for_the_first_one() -> None:
-    both = judged("It takes 30 days.", "Bring the receipt.", facts=(("30 days",), ("receipt",)))
-    assert both.has_all_facts
-    assert not both.has_facts_first
-    assert judged("Bring the receipt: it takes 30 days.", facts=(("30 days",), ("receipt",))).has_facts_first
-
-
 def test_another_value_for_the_same_thing_contradicts() -> None:
     asked = question(question="How long do returns of lamps take?", gold="Returns of lamps take 30 days.")
     assert contradictions(asked, ["Returns of lamps take 14 days."]) == ["Returns of lamps take 14 days."]
     assert contradictions(asked, ["Returns of lamps take 30 days."]) == []
     assert contradictions(asked, ["Lamps need two bulbs."]) == []
     assert contradictions(asked, ["Parcels take 14 days."]) == []  # of something else
-
-
-def test_a_rival_value_behind_the_right_one_does_not_contradict() -> None:
-    asked = question(question="How long is the label valid?", gold="The label is valid for 30 days.")
-    rival, right = "The label is valid for 14 days.", "Labels last 30 days."
-    assert contradictions(asked, [rival, right]) == [rival]
-    assert contradictions(asked, [right, rival]) == []
-    assert contradictions(asked, ["A label and a lamp, a chair, a bed and a table take 14 days."]) == []  # what of it?
 
 
 def test_the_opposite_contradicts() -> None:
@@ -152,17 +106,6 @@ def test_what_is_said_of_another_model_contradicts_if_the_facts_are_not_shown() 
     assert contradictions(asked, ["E06 means an empty tank.", "E03: the grinder is jammed."]) == []
     assert contradictions(asked, ["E03 is for the service."]) == []
     assert contradictions(asked, ["Unplug it."]) == []
-
-
-def test_values_have_kinds() -> None:
-    assert values("EUR 3.90, 5 %, 2 weeks and 12 codes by 3 May at 9:30") == {
-        ("amount", "3.90"),
-        ("share", "5"),
-        ("duration", "2 week"),
-        ("code", "12"),
-        ("date", "3 may"),
-        ("time", "9:30"),
-    }
 
 
 def test_both_forms_of_lines_are_read(tmp_path: Path) -> None:
@@ -187,18 +130,8 @@ def test_both_forms_of_lines_are_read(tmp_path: Path) -> None:
     assert read[1].history == read[4].history == (("A?", "x"),)
     assert [one.is_unanswerable for one in read] == [False, False, True, False, False]
     file.write_text("{}")
-    with pytest.raises(DeskError, match="line 1 is no question"):
+    with pytest.raises(DeskError, match="line 1 is not a question"):
         read_questions(file)
-
-
-def test_a_limit_keeps_the_kinds_in_proportion() -> None:
-    asked = [
-        question(id=str(n), kind="plain" if n < 90 else "smalltalk" if n < 98 else "follow-up") for n in range(100)
-    ]
-    taken = sample(asked, 20)
-    assert [one.kind for one in taken] == ["plain"] * 18 + ["smalltalk"] * 2 + ["follow-up"]
-    assert [one.id for one in taken[:3]] == ["0", "5", "10"]
-    assert sample(asked, None) == asked
 
 
 def test_every_question_counts_where_it_belongs() -> None:
@@ -222,13 +155,6 @@ def test_every_question_counts_where_it_belongs() -> None:
     assert counted["smalltalk_handled"] == (1.0, 1)
     assert counted["words"] == (1, 3)
     assert "| all facts | 33 % | 6 to 79 | 3 |" in markdown(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "num"), [("It costs EUR 4.95, today.", 5), ("退货期限是三十天。", 4), ("用 Visa 付款", 3)]
-)
-def test_words_are_counted_in_chinese_too(text: str, num: int) -> None:
-    assert judged(text).num_words == num
 
 
 @pytest.mark.parametrize("arm", ["search", "shipped"])

@@ -1,4 +1,4 @@
-"""`warmdesk calibrate`: the policies against full attention, on the sample questions and on the operator's own."""
+"""`warmdesk calibrate`: compare the policies with full attention on the sample questions and on the operator's own."""
 
 import datetime
 from dataclasses import fields
@@ -31,7 +31,7 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
         policy, _ = decide(rows_of(MEASURED_ARMS, cases, outcomes))
         margins = [found[policy].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
         bench.refusal_bias = refusal_bias([margin for margin in margins if margin is not None])
-        if bench.refusal_bias:  # measured again, with the refusals as the desk will give them
+        if bench.refusal_bias:  # measure again, with refusals as the product will give them
             outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
         rows = rows_of(MEASURED_ARMS, cases, outcomes)
         policy, answer_mode = decide(rows)

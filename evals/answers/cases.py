@@ -1,11 +1,11 @@
-"""Questions with passages, read from data files, as tokens: what `warmdesk eval quality` asks.
+"""The cases of `warmdesk eval quality`: questions with passages, read from data files, as tokens.
 
-There is one kind of case: earlier turns, passages in prompt order (the most relevant last, as in the desk; relevance is
-the cosine of sentence embeddings), a question, and the right answers. Kinds of files:
+A case has earlier turns, passages in prompt order (the most relevant last, as in the product; relevance is the cosine
+of sentence embeddings), a question, and the right answers. Files:
   JSON lines {src, title, context, qas}   the passage that answers, among others of the same title
   the same, with `history` in qas         the document cut into passages; the conversation comes first
-  JSON list {question, answers, ctxs}     several passages are needed for one answer (multi-hop). Of each text the
-                                          piece that holds the answer is used, or the piece nearest to the question.
+  JSON list {question, answers, ctxs}     one answer needs several passages (multi-hop). Of each text the piece that
+                                          holds the answer is used, or the piece nearest to the question.
 """
 
 import gzip
@@ -36,18 +36,18 @@ from retrieval.text.sentences import joined_lines
 Tokens = tuple[int, ...]
 
 SHORT_WORDS = 300
-"""A document of at most this many words is one passage; longer ones are left out."""
+"""A document of at most this many words is one passage. Longer documents are skipped."""
 PASSAGE_TOKENS = 400
 PASSAGE_WORDS = 110
 """Length of the passages that a long document is cut into."""
 TURNS = 2
-"""The last turns before the question that are kept, at most."""
+"""Maximum number of turns before the question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierTurn:
     """An earlier question of a conversation, its answer with the template text up to the next turn, and the passages
-    brought in for it, each with its left context.
+    found for it, each with its left context.
     """
 
     modules: tuple[Tokens, ...]
@@ -58,11 +58,9 @@ class EarlierTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One question with its passages, as tokens.
-
-    modules: the passages. left_contexts: of each passage, its neighbours. right: index of the passage that holds the
-    answer, None if it is not known. answers: right answers, empty if no passage holds one; gold: the first of them.
-    facts: strings that a right answer must contain, in place of `answers`.
+    """One question with its passages, as tokens. left_contexts: the neighbours of each passage. right: index of the
+    passage that holds the answer, None if unknown. answers: right answers, empty if no passage holds one. gold: the
+    first of them. facts: strings that a right answer must contain, instead of `answers`.
     """
 
     id: str
@@ -78,7 +76,7 @@ class Case:
 
 
 class CaseReader:
-    """Makes cases from files. neighbours: how many passages each passage is encoded behind."""
+    """Make cases from files. neighbours: number of passages that precede each passage when it is encoded."""
 
     def __init__(
         self, prompts: PromptBuilder, tokenizer: ModelTokenizer, embedder: Embedder, *, neighbours: int
@@ -88,21 +86,21 @@ class CaseReader:
         self._vectors: dict[str, np.ndarray[Any, Any]] = {}
 
     def read(self, file: Path, passages: int, limit: int) -> list[Case]:
-        """At most `limit` cases, the same ones every time, every question once. Raises DeskError."""
+        """Make at most `limit` cases, the same in every call, each question once. Raises DeskError."""
         if ".json" in file.suffixes and ".jsonl" not in file.suffixes:
             return list(self._multi_hop(read_list(file)[:limit]))
         rows = list(read_rows([file]))
         return list(self._single(rows, passages, limit))
 
     def conversations(self, file: Path, passages: int, limit: int) -> list[Case]:
-        """At most `limit` cases, only of questions that have earlier turns. Raises DeskError."""
+        """Make at most `limit` cases, only of questions that have earlier turns. Raises DeskError."""
         rows = [row for row in read_rows([file]) if row["context"].strip()]
         return list(islice(self._conversations(rows, passages), limit))
 
     def knowledge(self, questions: Path, folder: Path, passages: int, limit: int) -> list[Case]:
-        """Cases of questions {question, article, answer, facts} about the documents of a folder: the passage of the
-        article that holds the facts, among the nearest others. Follow-ups, and questions without an article, are left
-        out.
+        """Make cases of questions {question, article, answer, facts} about the documents of a folder: the passage of
+        the article that holds the facts, among the nearest other passages. Follow-ups and questions without an article
+        are skipped.
         """
         found = [passage for file in sorted(folder.rglob("*")) if file.is_file() for passage in self._cut(file, folder)]
         texts = [text for _, text in found]
@@ -124,7 +122,6 @@ class CaseReader:
             yield str(file.relative_to(folder)), passage_text(text)
 
     def tokens(self, text: str) -> Tokens:
-        """Literal text as tokens."""
         return run_tokens([Text(text=text)], self._tokenizer)
 
     def _single(self, rows: Iterable[dict[str, Any]], passages: int, limit: int) -> Iterator[Case]:
@@ -164,7 +161,7 @@ class CaseReader:
                 yield self._case("musique", texts, None, row["question"], row["answers"], texts)
 
     def _best_piece(self, text: dict[str, str], question: str, answers: Sequence[str]) -> str:
-        """The piece of a long text that holds an answer, or else the one nearest to the question."""
+        """Return the piece that holds an answer, or the piece most similar to the question."""
         cuts = cut(text["text"], PASSAGE_WORDS)
         pieces = [passage_from_row({"title": text["title"], "context": piece}) for piece in cuts]
         holding = [piece for piece in pieces if any(holds(piece, [answer]) for answer in answers)]
@@ -223,7 +220,7 @@ class CaseReader:
         )
 
     def _left_contexts(self, texts: Sequence[str], corpus: Sequence[str]) -> tuple[Tokens, ...]:
-        """For each text its neighbours, the nearest texts of the corpus, the nearest of them last."""
+        """Return for each text the nearest texts of the corpus, the nearest last."""
         beside = (self._nearest(text, [other for other in corpus if other != text]) for text in texts)
         near = (others[max(0, len(others) - self._neighbours) :] for others in beside)
         return tuple(tuple(token for text in some for token in self.tokens(text)) for some in near)
@@ -233,7 +230,7 @@ class CaseReader:
         return run_tokens(pieces, self._tokenizer)
 
     def _nearest(self, text: str, others: Sequence[str]) -> list[str]:
-        """Other texts, the nearest last."""
+        """Sort the other texts, the nearest last."""
         unknown = [t for t in dict.fromkeys([text, *others]) if t not in self._vectors]
         if unknown:
             self._vectors.update(zip(unknown, self._embedder.embed_documents(unknown), strict=True))
@@ -242,23 +239,23 @@ class CaseReader:
 
 
 def passage_from_row(row: dict[str, Any]) -> str:
-    """A row {title, context} as a passage in the words of the desk's prompt."""
+    """Format a row {title, context} as in the product's prompt."""
     return passage_text(PassageText(name="", title=str(row["title"]), heading_path=(), text=str(row["context"])))
 
 
 def holds(text: str, facts: Iterable[str]) -> bool:
-    """Whether a text contains all the facts; only letters and digits are compared."""
+    """Return whether a text contains all the facts. Only letters and digits are compared."""
     words = f" {normal(text)} "
     return all(f" {normal(fact)} " in words for fact in facts)
 
 
 def normal(text: str) -> str:
-    """Lower case, words separated by one space."""
+    """Lower the case, and separate words by one space."""
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def cut(text: str, words: int) -> list[str]:
-    """A long text in pieces of about `words` words, cut at line breaks if there are any."""
+    """Cut a long text into pieces of about `words` words, at line breaks where possible."""
     pieces: list[list[str]] = [[]]
     for line in joined_lines(text):
         for start in range(0, len(line.split()), words):
@@ -270,7 +267,7 @@ def cut(text: str, words: int) -> list[str]:
 
 
 def read_list(file: Path) -> list[dict[str, Any]]:
-    """A JSON list, also compressed. Raises DeskError."""
+    """Read a JSON list, also compressed. Raises DeskError."""
     try:
         data = file.read_bytes()
         found = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)

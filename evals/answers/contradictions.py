@@ -1,20 +1,20 @@
-"""A judge of contradictions that shares nothing with the desk's own checks.
+"""A judge of contradictions that shares nothing with the product's own checks.
 
-It knows what the desk does not: the facts and the gold answer. A statement contradicts if no statement before it holds
-the fact and it says of the same thing
+It has the facts and the gold answer, which the product does not have. A statement contradicts if no statement before it
+holds the fact and it is about the same thing and has one of these:
   another value of the same kind: an amount, a duration, a share, a date, a time, a count of the same noun;
-  the opposite: it begins with "Yes" where the gold answer says no, or says what the gold answer says but denies it;
-  something of another model: the question names a code (KM-450, E3), it names another one of that family only, and
-  the facts are not shown at all.
-Of the same thing: most of its telling words are those of the question and the gold answer.
+  the opposite: it begins with "Yes" and the gold answer says no, or it denies what the gold answer says;
+  another product model: the question names a code (KM-450, E3), the statement names only another code of that family,
+  and the facts are not shown at all.
+It is about the same thing if most of its topic words are in the question or the gold answer.
 
-Not seen: wrong advice without a value, what is said of another product that the statement does not name, opposites
-without a word of denial, and a rival value in a statement that also holds the fact. Taken for contradictions although
-they are none: general rules beside the exception asked for, and values of a step on the way.
+Missed: wrong advice without a value, statements about another product that they do not name, opposites without a
+negation, and a wrong value in a statement that also holds the fact. Wrongly found: general rules next to the requested
+exception, and values of an intermediate step.
 
-How far it can be trusted, by reading: of 172 answers composed by search alone (sample shop and login.gov) it called 9
-contradictory, and 6 were; of 55 of them that do not begin with the facts, 2 more were, which it had missed. The bounds
-below were set with these answers in view.
+Reliability, checked by reading: of 172 answers composed by search alone (sample shop and login.gov) it called 9
+contradictory, and 6 were. Of 55 of these answers that do not begin with the facts, 2 more were contradictory. The
+limits below were set with these answers known.
 """
 
 import re
@@ -29,7 +29,7 @@ SAME_THING = 0.33
 SAME_WORDS = 0.8
 """Share of the gold answer's telling words in a statement that says or denies the same."""
 SHARED = 2
-"""Such words at least, in both."""
+"""Minimum number of such words in both."""
 CURRENCIES = frozenset(
     ("€", "$", "£", "¥", "eur", "usd", "gbp", "euro", "euros", "dollar", "dollars", "pound", "pounds")
 )
@@ -46,11 +46,10 @@ CODE = re.compile(r"\b([a-z]{1,3})[- ]?(\d{1,4})\b", re.IGNORECASE)
 DENIES = re.compile(r"\b(?:no|not|never|without|cannot|nor|none)\b|n't\b", re.IGNORECASE)
 
 Value = tuple[str, str]
-"""Kind ("amount", "duration", "share", "date", "time", or the stem of what is counted) and number."""
+"""Kind ("amount", "duration", "share", "date", "time", or the stem of the counted noun) and number."""
 
 
 def contradictions(question: CustomerQuestion, statements: Sequence[str]) -> list[str]:
-    """The statements that contradict the right answer."""
     found: list[str] = []
     is_shown = all(any(holds_fact(one, fact) for one in statements) for fact in question.facts)
     for at, statement in enumerate(statements):
@@ -65,7 +64,7 @@ def contradictions(question: CustomerQuestion, statements: Sequence[str]) -> lis
 
 
 def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequence[Fact]) -> bool:
-    """Whether a statement about the same thing gives a value of the kind of a missing fact, and no right one."""
+    """Return whether a statement about the same thing has a value of the kind of a missing fact, and no right one."""
     right = {value for fact in missing for form in fact for value in values(form)}
     given = [value for value in values(statement) if value[0] in {kind for kind, _ in right}]
     known = telling(question.question) | telling(question.gold)
@@ -76,7 +75,7 @@ def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequenc
 
 
 def is_opposite(statement: str, gold: str) -> bool:
-    """Whether a statement says yes for no, or denies what the gold answer says, or the other way round."""
+    """Return whether a statement says yes instead of no, or denies what the gold answer asserts, or the reverse."""
     answered, said = (text[:1] if (text := words(whole)) else [] for whole in (gold, statement))
     if {*answered, *said} == {"yes", "no"}:
         return True
@@ -87,19 +86,18 @@ def is_opposite(statement: str, gold: str) -> bool:
 
 
 def is_of_another_model(statement: str, question: str) -> bool:
-    """Whether a statement names only other codes of a family of which the question names one."""
+    """Return whether a statement names only other codes of a family of which the question names one."""
     asked, said = ({(family.lower(), int(number)) for family, number in CODE.findall(t)} for t in (question, statement))
     return any((family, number) not in said and any(other == family for other, _ in said) for family, number in asked)
 
 
 def telling(text: str) -> set[str]:
-    """Stems of the words that say what a text is about: no numbers, units of time, denials, or words of every text."""
+    """Return the stems of the topic words: no numbers, units of time, denials, or common words."""
     tells = (word for word in words(text) if not (NUMBER.fullmatch(word) or word in CURRENCIES or DENIES.search(word)))
     return {stem(word) for word in tells} - COMMON - DURATIONS - {"yes"}
 
 
 def values(text: str) -> set[Value]:
-    """The values of a text."""
     said = words(text)
     found: set[Value] = set()
     for at, word in enumerate(said):

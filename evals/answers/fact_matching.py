@@ -1,10 +1,9 @@
-"""Does a text hold a fact? Compared word by word, after spelling is made alike.
+"""Check whether a text holds a fact. Words are compared after their spelling is unified.
 
-Made alike: case, full-width characters, typographic quotes, dashes, spaces and hyphens, English number words
-("twenty-one" is 21), thousands separators (1,000 is 1000), and cents that are nought (5.00 is 5). A fact counts only
-as whole words: 18 is not in 180, "renew" not in "renewal". A Chinese or Japanese character is a word.
-Not covered: thousands set apart by common spaces or full stops, inflection ("day", "days"), units ("1 hour",
-"60 minutes"): a fact lists all forms that count.
+Unified: case, full-width characters, typographic quotes, dashes, spaces and hyphens, English number words ("twenty-one"
+is 21), thousands separators (1,000 is 1000), and zero cents (5.00 is 5). A fact counts only as complete words: 18 is
+not in 180, "renew" not in "renewal". A Chinese or Japanese character is a word. Out of scope: thousands separated by
+plain spaces or full stops, inflection ("day", "days"), units ("1 hour", "60 minutes"). A fact lists all its forms.
 """
 
 import re
@@ -32,20 +31,18 @@ WORD = re.compile(rf"[{CHINESE_JAPANESE}]|\d+(?:[.,:/]\d+)*|[^\W\d{CHINESE_JAPAN
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, spelled alike; numbers, currency signs and % are words."""
+    """Return the words in one spelling. Numbers, currency signs and % are words."""
     text = THOUSANDS.sub(lambda found: found[1] + re.sub(r"\D", "", found[2]), text)
     text = unicodedata.normalize("NFKC", text).casefold().translate(ALIKE)
     return _with_digits(WORD.findall(NOUGHT_CENTS.sub(r"\1", text)))
 
 
 def holds_fact(text: str, fact: Fact) -> bool:
-    """Whether a text holds one of the forms of a fact."""
     there = words(text)
     return any(_is_within(words(form), there) for form in fact)
 
 
 def holds_all(text: str, facts: Sequence[Fact]) -> bool:
-    """Whether a text holds all the facts."""
     return all(holds_fact(text, fact) for fact in facts)
 
 
@@ -55,7 +52,7 @@ def _is_within(part: Sequence[str], whole: Sequence[str]) -> bool:
 
 
 def _with_digits(spelled: list[str]) -> list[str]:
-    """The same words, number words in digits: "twenty one" is 21, "two hundred" 200; no longer numbers."""
+    """Write number words as digits: "twenty one" is 21, "two hundred" 200. Longer numbers stay."""
     found: list[str] = []
     at = 0
     while at < len(spelled):

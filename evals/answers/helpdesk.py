@@ -19,7 +19,6 @@ the next statement holds a fact and begins with a word that points back ("It", "
 a colon. This is strict: a true and useful statement without a requested fact also counts as beside the point.
 """
 
-import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeAlias
+
+from scipy.stats import binom, binomtest
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
@@ -37,15 +38,10 @@ from evals.answers.questions import CustomerQuestion
 from evals.answers.shown_answers import SearchAlone, ShownAnswer, ask_desk
 from retrieval.text.terms import CHINESE_JAPANESE
 
-Z = 1.959964
-"""Standard deviations that 95 % of a normal distribution lie within."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """value: a share (0 to 1) or a median, None if there was nothing to count. low, high: its 95 % interval. n: how
-    many were counted.
-    """
+    """A figure with its 95 % interval (low, high). value: a share (0 to 1) or a median, None if n, the count, is 0."""
 
     value: float | None
     low: float | None
@@ -54,30 +50,22 @@ class Figure:
 
 
 def share(flags: Sequence[bool]) -> Figure:
-    """The part that is true, with Wilson's interval (1927): it stays within 0 and 1 and is right for few cases, too."""
+    """Count the share that is true, with Wilson's interval (1927), which also holds for few cases."""
     n = len(flags)
     if not n:
         return Figure(value=None, low=None, high=None, n=0)
-    part = sum(flags) / n
-    middle = (part + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    reach = Z * math.sqrt(part * (1 - part) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
-    return Figure(
-        value=round(part, 4), low=round(max(0, middle - reach), 4), high=round(min(1, middle + reach), 4), n=n
-    )
+    found = binomtest(sum(flags), n).proportion_ci(method="wilson")
+    return Figure(value=round(sum(flags) / n, 4), low=round(found.low, 4), high=round(found.high, 4), n=n)
 
 
 def middle_of(values: Sequence[float]) -> Figure:
-    """The median, with the interval between the two order statistics that hold it with at least 95 % (binomial)."""
+    """Take the median. Its interval lies between the order statistics that hold it with at least 95 % (binomial)."""
     ordered, n = sorted(values), len(values)
     if not n:
         return Figure(value=None, low=None, high=None, n=0)
-    below, rank = 0.0, 0
-    while rank < n // 2 and (below := below + math.comb(n, rank) / 2**n) <= 0.025:
-        rank += 1
-    first = max(0, rank - 1)
-    return Figure(
-        value=round(median(ordered), 1), low=round(ordered[first], 1), high=round(ordered[n - 1 - first], 1), n=n
-    )
+    first = max(0, int(binom.ppf(0.025, n, 0.5)) - 1)
+    low, high = round(ordered[first], 1), round(ordered[n - 1 - first], 1)
+    return Figure(value=round(median(ordered), 1), low=low, high=high, n=n)
 
 
 POINTS_BACK = re.compile(
@@ -86,12 +74,12 @@ POINTS_BACK = re.compile(
 )
 _FULL_WIDTH_MARKS = "\u3000-\u303f\uff01-\uff0f\uff1a-\uff1f"
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\s{CHINESE_JAPANESE}{_FULL_WIDTH_MARKS}]+")
-"""What stands between spaces, and two Chinese or Japanese characters, which is about how long their words are."""
+"""Text between spaces, or two Chinese or Japanese characters, the usual length of their words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedAnswer:
-    """A question and what was shown for it. added_ms: see `evals.answers.helpdesk`."""
+    """A question and the answer shown for it. added_ms: see above."""
 
     question: CustomerQuestion
     shown: ShownAnswer
@@ -99,42 +87,39 @@ class JudgedAnswer:
 
     @property
     def num_words(self) -> int:
-        """Words of what was shown."""
         return len(_WORD.findall(self.shown.text))
 
     @property
     def has_all_facts(self) -> bool:
-        """Whether everything that a right answer holds is shown."""
         return bool(self.question.facts) and holds_all("\n".join(self.shown.statements), self.question.facts)
 
     @property
     def has_facts_first(self) -> bool:
-        """Whether the first statement alone holds it."""
+        """Return whether the first statement holds all facts."""
         return bool(self.question.facts) and holds_all("".join(self.shown.statements[:1]), self.question.facts)
 
     @property
     def has_page_first(self) -> bool:
-        """Whether the first source is a page that answers."""
+        """Return whether the first source is a page that answers."""
         return any(_is_page(document, self.question.articles) for document in self.shown.documents[:1])
 
     @property
     def has_page(self) -> bool:
-        """Whether any source is."""
         return any(_is_page(document, self.question.articles) for document in self.shown.documents)
 
     @property
     def is_dead_end(self) -> bool:
-        """Whether the customer is left without all the facts and without a page that has them."""
+        """Return whether the customer gets neither all the facts nor a page that has them."""
         return not self.has_all_facts and not self.has_page
 
     @property
     def is_harmful(self) -> bool:
-        """Whether a statement is from a page that must not be quoted here."""
+        """Return whether a statement is from a page that must not be quoted here."""
         return any(_is_page(document, self.question.not_from) for document in self.shown.quoted)
 
     @property
     def beside_the_point(self) -> list[bool]:
-        """Of each statement."""
+        """Return for each statement whether it is beside the point."""
         shown = self.shown.statements
         on_point = [any(holds_fact(one, fact) for fact in self.question.facts) for one in shown]
         needed = [
@@ -145,12 +130,10 @@ class JudgedAnswer:
 
     @property
     def contradictions(self) -> list[str]:
-        """Statements that contradict what is right."""
         return contradictions(self.question, self.shown.statements)
 
     @property
     def verdict(self) -> str:
-        """How it went, in a few words."""
         outcome, asked = self.shown.outcome, self.question
         if not asked.is_answerable:
             return outcome if outcome != "answered" else "ANSWERED"
@@ -160,7 +143,6 @@ class JudgedAnswer:
         return f"{outcome}, {held} of {len(asked.facts)} facts, {page}{wrong}"
 
     def row(self) -> dict[str, Any]:
-        """The answer as one row of JSON."""
         shown = self.shown
         return {
             "id": self.question.id,
@@ -178,13 +160,12 @@ class JudgedAnswer:
 
 
 def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
-    """The figures by name. Shares are of the questions that a name begins with; the others:
-
-    right_page_first, right_page_any: of answerable questions whose page is known. all_facts, facts_first, dead_ends,
-    contradicted: of answerable ones; harmful: of those that name pages that must not be quoted; answered_all_facts: of
-    those answered. beside_the_point: of the statements shown for answerable ones. smalltalk_handled: of small talk;
-    smalltalk_mistaken: of the rest. words, first_token_ms: median of what is answered or unsure; added_ms: of all but
-    small talk.
+    """Return the figures by name. Shares are of the questions that a name begins with, except: right_page_first,
+    right_page_any: of answerable questions whose page is known. all_facts, facts_first, dead_ends, contradicted: of
+    answerable questions. harmful: of questions that name pages that must not be quoted. answered_all_facts: of answered
+    ones. beside_the_point: of the statements shown for answerable ones. smalltalk_handled: of small talk.
+    smalltalk_mistaken: of the rest. words, first_token_ms: median of answered and unsure ones. added_ms: median of all
+    except small talk.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -218,11 +199,10 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
 
 
 MEDIANS = frozenset(("words", "first_token_ms", "added_ms"))
-"""Figures that are no shares."""
+"""Figures that are not shares."""
 
 
 def markdown(summary: dict[str, Figure]) -> str:
-    """The figures as a table; shares in per cent."""
     lines = ["| figure | value | 95 % interval | n |", "|---|---|---|---|"]
     for name, figure in summary.items():
         if figure.value is None or figure.low is None or figure.high is None:
@@ -247,13 +227,10 @@ Arm: TypeAlias = Literal["search", "shipped", "checked"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelpdeskResult:
-    """Every question with its answer, and the figures over all by name."""
-
     answers: tuple[JudgedAnswer, ...]
     summary: dict[str, Figure]
 
     def as_json(self) -> dict[str, Any]:
-        """Rows and summary as plain values."""
         return {
             "rows": [one.row() for one in self.answers],
             "summary": {name: asdict(figure) for name, figure in self.summary.items()},
@@ -269,8 +246,8 @@ def measure_helpdesk(
     cold: bool,
     report: Callable[[str], None],
 ) -> HelpdeskResult:
-    """Ingest the folder, as far as the desk does not have it yet, and ask. cold: passages are not encoded before.
-    Raises DeskError for a desk that holds other documents, which would be found as well.
+    """Ingest the folder, as far as the desk does not have it yet, and ask. cold: do not encode passages before. Raises
+    DeskError if the desk has other documents, which would also be found.
     """
     fill(service, documents, warm=not cold and arm != "search", report=report)
     alone = SearchAlone(service)
@@ -289,7 +266,7 @@ def measure_helpdesk(
 
 
 def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str], None]) -> None:
-    """Bring the documents of a folder into a desk. Raises DeskError if there are none, or others in the desk."""
+    """Ingest the documents of a folder. Raises DeskError if there are none, or others in the desk."""
     folder = documents.resolve()
     if not folder.is_dir():
         raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
@@ -307,7 +284,7 @@ def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str
 
 
 def plain_search_ms(service: Service, question: CustomerQuestion) -> float:
-    """Milliseconds of search alone: the wordings embedded and their passages found, nothing judged."""
+    """Time search alone: embed the wordings and find their passages, without judgement."""
     started = time.perf_counter()
     retriever = service.search.retriever
     earlier = question.history[-1][0] if question.history else None

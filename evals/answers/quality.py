@@ -13,15 +13,16 @@ see which, and in what is computed in the request (see `ARMS`).
 - The time to the first token is measured one request at a time, with the passages encoded before.
 """
 
-import random
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.stats import bootstrap
 from torch import Tensor
 
 from app.domain.policies import BALANCED_SHARE, RECOMPUTATIONS
@@ -34,6 +35,7 @@ from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment, Span
 from cache.prompt.tokenizer import run_tokens
 from evals.answers.cases import Case, Tokens, holds, normal
+from evals.report import percentile
 
 SLOT = 256
 """Position ids of a slot, for arms that place passages in slots."""
@@ -41,15 +43,12 @@ SLOT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to read the passages of a case.
-
-    behind: what a passage sees while it is encoded: the system text and its neighbours (as in the desk), the system
-    text alone, or nothing.
-    placement: contiguous; slotted (each passage begins at a multiple of `SLOT`); unions (slots too, but the question
-    begins behind the end of the last slot, as it does behind a union of a PML schema); shared (all passages begin at
-    the same position id).
-    reads: all passages of the case; the best ones, as many as cost no more than recomputing `BALANCED_SHARE` of all,
-    but at least one; only the gold passage; none.
+    """One way to use the passages of a case. behind: what a passage sees while it is encoded: the system text and its
+    neighbours (as in the product), the system text alone, or nothing. placement: contiguous; slotted (each passage
+    begins at a multiple of `SLOT`); unions (also slots, but the question begins after the end of the last slot, as
+    after a union of a PML schema); shared (all passages begin at the same position id). reads: all passages of the
+    case; the best, as many as cost at most recomputing `BALANCED_SHARE` of all, but at least one; only the gold
+    passage; none.
     """
 
     says: str
@@ -85,8 +84,8 @@ ARMS: dict[str, Arm] = {
 
 
 def plans(case: Case, arm: Arm, system: Tokens) -> Iterator[tuple[Plan, Tokens]]:
-    """For every turn of a case: its prompt and the answer that was given, which is empty for the last turn.
-    system: the system text as tokens.
+    """Yield for each turn of a case its prompt and its answer, which is empty for the last turn. system: the system
+    text as tokens.
     """
     system_segment = Segment(name="system", tokens=system)
     spans = [Span(start=0, tokens=system, segment=system_segment)]
@@ -101,7 +100,7 @@ def plans(case: Case, arm: Arm, system: Tokens) -> Iterator[tuple[Plan, Tokens]]
 
 
 def passages_read(case: Case, arm: Arm) -> list[tuple[Tokens, Tokens]]:
-    """The passages that an arm reads for the last question, each with its left context."""
+    """Return the passages that an arm uses for the last question, each with its left context."""
     pairs = list(zip(case.modules, case.left_contexts, strict=True))
     if arm.reads == "none":
         return []
@@ -117,7 +116,7 @@ def passages_read(case: Case, arm: Arm) -> list[tuple[Tokens, Tokens]]:
 
 
 def place(spans: list[Span], passages: Iterable[tuple[Tokens, Tokens]], arm: Arm, system: Segment) -> int:
-    """Append passages to `spans`. Returns the position id at which the text behind them begins."""
+    """Append passages to `spans`. Returns the position id of the text that follows them."""
     base = position = end(spans)
     for tokens, left_context in passages:
         if arm.placement in ("slotted", "unions"):
@@ -139,12 +138,12 @@ def place(spans: list[Span], passages: Iterable[tuple[Tokens, Tokens]], arm: Arm
 
 
 def end(spans: Sequence[Span]) -> int:
-    """The position id behind all spans."""
+    """Return the position id after all spans."""
     return max(span.end for span in spans)
 
 
 Report = Callable[[str], None]
-"""Takes a line of progress."""
+"""Called with a line of progress."""
 FULL = "full"
 NOISE = "noise"
 ANSWER_TOKENS = 64
@@ -155,9 +154,9 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseOutcome:
-    """One case under one arm. kl, kl_first, top1 and gold_logp are None where there is no answer to score.
-    refusal_margin: log-probability of the first token of the refusal, minus the highest of all other tokens.
-    recomputed_tokens: tokens of encoded passages that the request computed again.
+    """One case under one arm. kl, kl_first, top1 and gold_logp are None if there is no answer to score. refusal_margin:
+    log-probability of the first token of the refusal, minus the highest of all other tokens. recomputed_tokens: tokens
+    of encoded passages that the request recomputed.
     """
 
     kl: float | None
@@ -174,11 +173,10 @@ class CaseOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityRow:
-    """An arm over all cases. Pairs are 95 % intervals; deltas are against full attention.
-
-    policy: the name of the arm. agree: share of answers like those of full attention. recomputed_tokens: passage
-    tokens computed in a request, on average; recomputed_share: of all passage tokens. What was not measured is None;
-    of `noise` only the distance is measured.
+    """An arm over all cases. Pairs are 95 % intervals; deltas are against full attention. policy: the name of the arm.
+    agree: share of answers like those of full attention. recomputed_tokens: mean of the passage tokens computed in a
+    request; recomputed_share: of all passage tokens. What was not measured is None. For `noise` only the distance is
+    measured.
     """
 
     policy: str
@@ -202,10 +200,8 @@ class QualityRow:
 
 
 class Bench:
-    """One engine that is asked every case under every arm.
-
-    system: the system text as tokens. refusal_bias: logit bias of the first token of the refusal, as calibrated; None
-    without a calibration. It is set before a run.
+    """One engine that answers each case under each arm. system: the system text as tokens. refusal_bias: logit bias of
+    the first token of the refusal, as calibrated, None without a calibration. Set it before a run.
     """
 
     def __init__(self, settings: Settings, engine: Engine, system: Tokens) -> None:
@@ -214,7 +210,7 @@ class Bench:
         self.refusal_bias: float | None = None
 
     def run(self, case: Case, names: Sequence[str]) -> dict[str, CaseOutcome]:
-        """A case under full attention and the named arms, and the noise of full attention."""
+        """Run a case under full attention and the named arms, and the noise of full attention."""
         requests = {name: self.ready(case, ARMS[name], name) for name in dict.fromkeys([FULL, *names])}
         first = {name: self.first_token(request) for name, request in requests.items()}
         greedy = self.engine.submit(self.answering(requests[FULL], penalty=1.0))
@@ -232,7 +228,7 @@ class Bench:
         return outcomes
 
     def ready(self, case: Case, arm: Arm, name: str) -> Request:
-        """The request of a case's last turn, after its earlier turns were read and its passages encoded."""
+        """Return the request of a case's last turn, after its earlier turns were computed and its passages encoded."""
         session = f"{name}/{case.id}"
         *earlier, (last, _) = plans(case, arm, self.system)
         request = Request(plan=last, reuse=arm.reuse, recomputation=arm.recomputation, session=session)
@@ -243,18 +239,19 @@ class Bench:
         return request
 
     def first_token(self, request: Request) -> Completion:
-        """The request alone on the engine, up to the first token."""
         return self.engine.submit(replace(request, sampling=Sampling(max_tokens=1))).completion
 
     def answering(self, request: Request, penalty: float | None = None) -> Request:
-        """The request, decoded as the desk decodes. penalty: in place of the desk's repetition penalty."""
+        """Return the request, decoded as in the product. penalty: instead of the repetition penalty of the settings."""
         penalty = self.settings.repetition_penalty if penalty is None else penalty
         opening = None if self.refusal_bias is None else (self.refusal[0], self.refusal_bias)
         sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=opening, ends_loops=True)
         return replace(request, sampling=sampling)
 
     def score(self, request: Request, answer: Tokens) -> Tensor | None:
-        """Teacher-forced scoring: log-probabilities float32 `[answer, vocabulary]`, None for an empty answer."""
+        """Score an answer by teacher forcing: log-probabilities float32 `[answer, vocabulary]`, None for an empty
+        answer.
+        """
         if not answer:
             return None
         logits = self.engine.submit(replace(request, teacher_forced=answer)).completion.logits
@@ -270,10 +267,9 @@ class Bench:
         scores: Tensor | None,
         gold: Tensor | None,
     ) -> CaseOutcome:
-        """What an arm did with a case.
-
-        first: its request up to the first token. full, scores: log-probabilities `[answer, vocabulary]` along full
-        attention's answer, under full attention and under this arm. gold: those along the gold answer.
+        """Sum up a case under an arm. first: its request up to the first token. full, scores: log-probabilities
+        `[answer, vocabulary]` of full attention's answer, under full attention and under this arm. gold: those of the
+        gold answer.
         """
         kl = kl_first = top1 = gold_logp = margin = None
         if full is not None and scores is not None:
@@ -299,69 +295,53 @@ class Bench:
 
 
 def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]) -> QualityRow:
-    """Means and intervals of an arm."""
+    """Compute means and intervals of an arm."""
     mine = [outcome[name] for outcome in outcomes]
     full = [outcome[FULL] for outcome in outcomes]
     pairs = list(zip(cases, mine, full, strict=True))
+    judged = [] if name == NOISE else pairs  # for noise only the distance is measured
     kls = [one.kl for one in mine if one.kl is not None]
     deltas = [
         one.gold_logp - base.gold_logp
-        for _, one, base in pairs
+        for _, one, base in judged
         if one.gold_logp is not None and base.gold_logp is not None
     ]
-    held = [(is_right(case, one.text), is_right(case, base.text)) for case, one, base in pairs if case.answers]
+    held = [(is_right(case, one.text), is_right(case, base.text)) for case, one, base in judged if case.answers]
     documents = [sum(map(len, case.modules)) for case in cases]
     arm = ARMS[FULL if name == NOISE else name]
     recomputed = [
         one.recomputed_tokens if arm.reuse == "on" else sum(len(module) for module, _ in passages_read(case, arm))
         for case, one, _ in pairs
     ]
-    row = QualityRow(
+    return QualityRow(
         policy=name,
         n=len(mine),
         kl=mean(kls),
         kl_interval=interval(kls),
-        kl_p95=round(sorted(kls)[int(0.95 * (len(kls) - 1))], 4) if kls else None,
+        kl_p95=round(percentile(kls, 95), 4) if kls else None,
         kl_first=mean([one.kl_first for one in mine if one.kl_first is not None]),
         top1=mean([one.top1 for one in mine if one.top1 is not None]),
-        agree=mean([same_answer(one.text, base.text) for _, one, base in pairs]),
+        agree=mean([same_answer(one.text, base.text) for _, one, base in judged]),
         gold_logp_delta=mean(deltas),
         gold_logp_delta_interval=interval(deltas),
         contains_gold=mean([got for got, _ in held]),
         contains_gold_delta_interval=interval([got - base for got, base in held]),
-        f1=mean([max(f1(one.text, answer) for answer in case.answers) for case, one, _ in pairs if case.answers]),
-        refused_right=mean([one.refused for case, one, _ in pairs if not case.answers]),
-        refused_wrong=mean([one.refused for case, one, _ in pairs if case.answers]),
+        f1=mean([max(f1(one.text, answer) for answer in case.answers) for case, one, _ in judged if case.answers]),
+        refused_right=mean([one.refused for case, one, _ in judged if not case.answers]),
+        refused_wrong=mean([one.refused for case, one, _ in judged if case.answers]),
         recomputed_tokens=round(statistics.mean(recomputed), 1),
         recomputed_share=round(sum(recomputed) / max(1, sum(documents)), 4),
-        ttft_ms=round(statistics.median(one.ttft_ms for one in mine), 1),
-    )
-    return only_distance(row) if name == NOISE else row
-
-
-def only_distance(row: QualityRow) -> QualityRow:
-    """Only what teacher-forced scoring of full attention's answer gives."""
-    return replace(
-        row,
-        agree=None,
-        gold_logp_delta=None,
-        gold_logp_delta_interval=None,
-        contains_gold=None,
-        contains_gold_delta_interval=None,
-        f1=None,
-        refused_right=None,
-        refused_wrong=None,
-        ttft_ms=None,
+        ttft_ms=round(statistics.median(one.ttft_ms for one in mine), 1) if judged else None,
     )
 
 
 def is_right(case: Case, text: str) -> bool:
-    """Whether a text holds all facts of a case or, in a case without facts, one of its answers."""
+    """Return whether a text holds all facts of a case or, without facts, one of its answers."""
     return holds(text, case.facts) if case.facts else any(holds(text, [answer]) for answer in case.answers)
 
 
 def same_answer(text: str, other: str) -> bool:
-    """Whether two answers have the same words, or nearly."""
+    """Return whether two answers have the same words, or nearly."""
     return normal(text) == normal(other) or f1(text, other) >= SAME_ANSWER_F1
 
 
@@ -373,21 +353,20 @@ def f1(text: str, other: str) -> float:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Rounded mean, None of nothing."""
+    """Rounded mean, None for no values."""
     return round(statistics.mean(values), 4) if values else None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % bootstrap interval of the mean, None of nothing."""
+    """95 % bootstrap interval of the mean; None for no values."""
     if not values:
         return None
-    rng = random.Random(0)
-    means = sorted(statistics.fmean(rng.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    return round(means[int(0.025 * RESAMPLES)], 4), round(means[int(0.975 * RESAMPLES)], 4)
+    twice = [*values, *values] if len(values) == 1 else values  # SciPy wants two
+    found = bootstrap((twice,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=0).confidence_interval
+    return round(float(found.low), 4), round(float(found.high), 4)
 
 
 def rows_of(
     names: Sequence[str], cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]
 ) -> list[dict[str, Any]]:
-    """A row for every arm."""
     return [asdict(quality_row(name, cases, outcomes)) for name in names]

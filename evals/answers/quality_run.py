@@ -81,7 +81,7 @@ def measure_quality(
 
 @contextmanager
 def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
-    """An engine to ask, and a reader of cases for its model. Raises CacheError, RetrievalError."""
+    """Open an engine, and a reader of cases for its model. Raises CacheError, RetrievalError."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     model = load_model(
@@ -107,7 +107,7 @@ def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
 def run_missing(
     bench: Bench, cases: Sequence[Case], policies: Sequence[str], keeper: TextIO | None, report: Report
 ) -> list[dict[str, CaseOutcome]]:
-    """The outcomes of all cases, in their order. keeper: file with earlier outcomes, to which new ones are added."""
+    """Return the outcomes of all cases, in order. keeper: file with earlier outcomes, to which new ones are added."""
     found: OutcomesByCase = {}
     if keeper is not None:
         found = read_outcomes(keeper)
@@ -127,7 +127,7 @@ def run_missing(
 
 
 def read_outcomes(keeper: TextIO) -> OutcomesByCase:
-    """What earlier runs found. Empty lines and a line cut by an interruption are skipped."""
+    """Read the outcomes of earlier runs. Empty lines, and a line cut by an interruption, are skipped."""
     keeper.seek(0)
     found: OutcomesByCase = {}
     for line in keeper:
@@ -156,7 +156,6 @@ COLUMNS = {
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The section of a run: what was measured, with which command, and a row for every arm."""
     rows = [cells(row) for row in result["rows"]]
     questions = result["rows"][0]["n"]
     adapter = f", adapter {Path(result['adapter']).name}" if result["adapter"] else ", no adapter"
@@ -168,7 +167,6 @@ def markdown(result: dict[str, Any], command: str) -> str:
 
 
 def cells(row: dict[str, Any]) -> dict[str, Any]:
-    """The cells of a row as text."""
     return {
         "arm": f"`{row['policy']}`",
         "kl": with_interval(row["kl"], row["kl_interval"], ".3f"),
@@ -185,12 +183,10 @@ def cells(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def figure(value: float | None, form: str) -> str:
-    """A formatted number, empty for None."""
     return "" if value is None else format(value, form)
 
 
 def with_interval(value: float | None, interval: tuple[float, float] | None, form: str) -> str:
-    """A formatted number with its 95 % interval, empty for None."""
     if value is None or interval is None:
         return ""
     return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"

@@ -12,7 +12,6 @@ Labelled questions, for `calibrate-search`, are in one of these forms:
     {"title", "context", "qas": [{"question", "answers"}]}   the usual form of published question sets
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from evals.answers.fact_matching import Fact, holds_fact
+from evals.json_lines import read_json_lines
 from retrieval.statements.grouping import Statement
 from retrieval.text.terms import CHINESE_JAPANESE, words
 
@@ -31,9 +31,9 @@ SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomerQuestion:
-    """A question. kind: what the file says, else one of the four above. articles: the pages that answer it, any of
-    which counts. facts: what a right answer holds. gold: a right answer. history: earlier questions and answers.
-    not_from: pages whose advice would be harmful here, such as that of another model.
+    """A question. kind: as in the file, else one of the names above. articles: the pages that answer it, any of which
+    counts. facts: what a right answer holds. gold: a right answer. history: earlier questions and answers. not_from:
+    pages whose advice would be harmful here, for example of another product model.
     """
 
     id: str
@@ -47,33 +47,20 @@ class CustomerQuestion:
 
     @property
     def is_small_talk(self) -> bool:
-        """Whether no search is needed: a greeting, thanks, a wish for a human."""
         return self.kind == SMALL_TALK
 
     @property
     def is_answerable(self) -> bool:
-        """Whether the documents answer it."""
         return bool(self.articles or self.facts)
 
     @property
     def is_unanswerable(self) -> bool:
-        """Whether it asks for something that the documents do not say."""
         return not self.is_answerable and not self.is_small_talk
 
 
 def read_questions(file: Path) -> list[CustomerQuestion]:
-    """All questions of a JSONL file. Raises DeskError with the line that cannot be read."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
-    found = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            if line.strip():
-                found.append(_question(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-            raise DeskError(f"{file}, line {number} is no question ({error!r})", code="bad-questions") from error
+    """Read a file of customer questions. Raises DeskError, with the line that cannot be read."""
+    found = read_json_lines(file, _question, "question", "bad-questions")
     if not found:
         raise DeskError(f"{file} holds no questions", code="bad-questions")
     return found
@@ -101,7 +88,7 @@ def _question(row: dict[str, Any]) -> CustomerQuestion:
 
 
 def sample(questions: Sequence[CustomerQuestion], limit: int | None) -> list[CustomerQuestion]:
-    """At most about `limit` questions, in their order: of every kind the same part, at least one, spread evenly."""
+    """Take about `limit` questions, in their order: the same share of every kind, at least one, spread evenly."""
     if limit is None or limit >= len(questions):
         return list(questions)
     of_kind: dict[str, list[int]] = defaultdict(list)
@@ -118,14 +105,16 @@ def _spread(numbers: Sequence[int], count: int) -> Iterable[int]:
 
 
 SAME = 0.6
-"""A statement is an answer in other words if it has at least this share of the answer's words."""
+"""Minimum share of the answer's words in a statement that answers in other words."""
 
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledQuestion:
-    """A question with its answers, as parts of documents, or the facts an answer must hold; without both, none."""
+    """A question with its answers (parts of documents) or the facts that an answer must hold; without both,
+    unanswerable.
+    """
 
     question: str
     earlier: str | None = None
@@ -135,26 +124,22 @@ class LabelledQuestion:
 
     @property
     def is_answerable(self) -> bool:
-        """Whether the documents answer it."""
         return bool(self.answers or self.facts)
 
     def is_answered_by(self, statement: Statement, passage: StoredPassage) -> bool:
-        """Whether a statement holds the answer, a part of a longer one, or one of the facts."""
+        """Return whether a statement holds an answer, a part of a longer one, or one of the facts."""
         if self.facts:
             return any(holds_fact(statement.text, fact) for fact in self.facts)
         if self.articles and passage.document.rpartition("/")[2] not in self.articles:
-            return False  # "2008" stands in many documents
+            return False  # "2008" is in many documents
         said = _plain(passage.text[statement.start : statement.end])
         return any(_is_same(said, _plain(answer)) for answer in self.answers)
 
 
 def read_labelled(file: Path) -> list[LabelledQuestion]:
-    """All questions of a file. Raises DeskError for a file that is not of this kind."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        return [one for line in lines if line.strip() for one in _labelled(json.loads(line))]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DeskError(f"{file}: not a file of questions ({error})", code="bad-questions") from error
+    """Read a file of labelled questions. Raises DeskError, with the line that cannot be read."""
+    rows = read_json_lines(file, lambda row: [*_labelled(row)], "question", "bad-questions")
+    return [question for row in rows for question in row]
 
 
 def _labelled(row: dict[str, Any]) -> Iterator[LabelledQuestion]:
@@ -180,7 +165,7 @@ def _asked(turn: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Words with single spaces; a Chinese or Japanese character is a word."""
+    """Separate words by single spaces. A Chinese or Japanese character is a word."""
     return " ".join(_WORD.findall(text.casefold()))
 
 

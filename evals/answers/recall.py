@@ -11,7 +11,6 @@ Files:
   JSON lines {src, title, context, qas}     each different context is a document (.gz also)
 """
 
-import gzip
 import json
 import time
 from collections import defaultdict
@@ -31,7 +30,8 @@ from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
-from evals.report import describe_machine, table
+from evals.json_lines import read_json_lines
+from evals.report import describe_machine, percentile, table
 from retrieval.answerability.classifier import judge
 from retrieval.answerability.features import FoundPassageText
 from retrieval.documents.document import Block, Document, Passage, content_hash, split, with_headings
@@ -48,14 +48,14 @@ from retrieval.search.vector_index import VectorIndex, passage_id, window_texts
 from retrieval.statements.cut import statements_of
 
 PART = 256
-"""Passages whose vectors are kept in one file; a line of progress follows each."""
+"""Passages whose vectors are in one file. A line of progress follows each file."""
 ROLES = ("user", "agent", "assistant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question and what is known of it. right: the document it is about. is_answered: whether that document answers
-    it. earlier: the question before it in its conversation.
+    """A question. right: the document that it is about. is_answered: whether that document answers it. earlier: the
+    question before it in its conversation.
     """
 
     source: str
@@ -67,8 +67,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """passages: by number. document_of: the document of each passage. ids: for each row of `vectors`, its passage.
-    read: the vectors of the statements of passages that were found.
+    """Passages by number. document_of: the document of each passage. ids: the passage of each row of `vectors`. read:
+    the vectors of the statements of passages that were found.
     """
 
     passages: dict[int, Passage]
@@ -78,13 +78,12 @@ class Corpus:
     read: dict[int, StatementVectors] = field(default_factory=dict)
 
     def retriever(self, embedder: Embedder) -> Retriever:
-        """A retriever over the passages, as the desk has one."""
         index = VectorIndex(embedder.name, embedder.dimension).updated((), self.ids, self.vectors)
         texts = {id_: window_texts(passage.heading_path, passage.text) for id_, passage in self.passages.items()}
         return Retriever(embedder, index, KeywordIndex().updated((), texts))
 
     def joined(self, other: "Corpus") -> "Corpus":
-        """Both together; the passages of the other one get other numbers."""
+        """Join both; the passages of the other one are renumbered."""
         first = len(self.passages)
         return Corpus(
             passages=self.passages | {first + id_: passage for id_, passage in other.passages.items()},
@@ -95,7 +94,7 @@ class Corpus:
 
 
 class RememberingEmbedder:
-    """Embeds every text once, so that only the search is timed afterwards."""
+    """Embeds each text once, so that only the search is timed afterwards."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -112,10 +111,10 @@ class RememberingEmbedder:
 
 
 def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question], dict[str, Document]]:
-    """Questions of a file, and its documents if it holds them. leave_out: sources. Raises DeskError."""
+    """Read questions, and their documents if the file has them. leave_out: sources to skip. Raises DeskError."""
     questions: list[Question] = []
     documents: dict[str, Document] = {}
-    for row in _rows(file):
+    for row in read_json_lines(file, _checked, "question", "bad-row"):
         if "article" in row:
             questions.append(_about_article(row))
             continue
@@ -141,29 +140,23 @@ def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question
 
 
 def read_distractors(files: Sequence[Path], corpus: Corpus) -> dict[str, Document]:
-    """The documents of files {title, context, qas}, without those that the corpus has. Raises DeskError."""
+    """Read the documents of files {title, context, qas} that the corpus does not have. Raises DeskError."""
     documents = {name: document for file in files for name, document in read_questions(file, frozenset())[1].items()}
     there = frozenset(corpus.document_of.values())
     return {name: document for name, document in documents.items() if name not in there}
 
 
 def read_folder(folder: Path) -> dict[str, Document]:
-    """The documents of a folder by their path below it; what cannot be read is left out."""
+    """Read the readable documents of a folder by their path in it. Raises DeskError if there are none."""
     found: dict[str, Document] = {}
     with FileReader() as reader:
         for path, problem in find_files([folder]):
             if problem is None:
                 with suppress(UnreadableDocument):
                     found[str(path.relative_to(folder))] = reader.load(path)
-    return found
-
-
-def corpus_of_folder(folder: Path, settings: Settings, embedder: Embedder, report: Callable[[str], None]) -> Corpus:
-    """The documents of a folder. Raises DeskError if there are none."""
-    documents = read_folder(folder)
-    if not documents:
+    if not found:
         raise DeskError(f"there are no documents in {folder}", code="no-documents")
-    return build_corpus(documents, settings, embedder, report)
+    return found
 
 
 def build_corpus(
@@ -173,8 +166,8 @@ def build_corpus(
     report: Callable[[str], None],
     most: int | None = None,
 ) -> Corpus:
-    """Cut and embed documents as the desk does. Vectors are kept part by part, so that a run that was stopped goes on
-    and a second one is quick. most: passages; the documents after them are left out.
+    """Cut and embed documents as the product does. Vectors are stored in parts, so that a stopped run can continue and
+    a second run is quick. most: maximum number of passages; the documents after them are skipped.
     """
     tokenizer, _ = load_tokenizer(settings.model, converted=settings.models_folder)
     passages: dict[int, Passage] = {}
@@ -199,7 +192,7 @@ def build_corpus(
 
 
 def _embedded(texts: Sequence[str], embedder: Embedder, folder: Path) -> Vectors:
-    """The vectors of texts, from a file named by embedder and texts if there is one."""
+    """Embed texts, or load their vectors from a file named by embedder and texts."""
     file = folder / f"{content_hash(json.dumps([embedder.name, *texts]).encode())}.npy"
     if not file.exists():
         unfinished = file.with_suffix(".tmp.npy")
@@ -220,7 +213,7 @@ def _about_article(row: dict[str, Any]) -> Question:
 
 
 def _last_question(history: Any) -> str | None:
-    """History is a list of pairs: question and answer, or role and text."""
+    """Find the last question of a history of pairs: question and answer, or role and text."""
     for first, second in reversed(history or []):
         if first not in ROLES:
             return str(first)
@@ -229,42 +222,19 @@ def _last_question(history: Any) -> str | None:
     return None
 
 
-def is_question(row: Any) -> bool:
-    """Whether a row is a question about an article."""
-    return isinstance(row, dict) and {"question", "article"} <= row.keys()
-
-
-def is_document(row: Any) -> bool:
-    """Whether a row is a document with questions."""
-    return (
-        isinstance(row, dict)
-        and {"title", "context", "qas"} <= row.keys()
-        and all(isinstance(qa, dict) and {"question", "answers"} <= qa.keys() for qa in row["qas"])
-    )
-
-
-def _rows(file: Path) -> Iterable[dict[str, Any]]:
-    try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                row = json.loads(line) if line.strip() else None
-                if row is None:
-                    continue
-                if not is_question(row) and not is_document(row):
-                    raise DeskError(
-                        f"{file}, line {number}: question and article, or title, context and qas are needed",
-                        code="bad-row",
-                    )
-                yield row
-    except (OSError, ValueError) as error:
-        raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    is_question = {"question", "article"} <= row.keys()
+    is_document = {"title", "context", "qas"} <= row.keys()
+    if not is_question and not (is_document and all({"question", "answers"} <= qa.keys() for qa in row["qas"])):
+        raise ValueError("question and article, or title, context and qas are needed")
+    return row
 
 
 IN_USE = ("fused", "reranked")
-"""Rankers that the desk uses; the others are baselines."""
+"""Rankers that the product uses; the others are baselines."""
 SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
 RANKED = 20
-"""Passages ranked for a question."""
+"""Number of passages ranked for a question."""
 RRF = 60
 """Constant of reciprocal rank fusion (Cormack et al. 2009)."""
 
@@ -276,7 +246,7 @@ Ranker: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
 class RecallRow:
     """One ranker on one source. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these
     whose document is among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the
-    decision to refuse, None where there is none. embed_ms_p50: time to embed one question.
+    decision to refuse, None if there is none. embed_ms_p50: time to embed one question.
     """
 
     source: str
@@ -316,17 +286,15 @@ def measure_recall(
     distractors: Sequence[Path] = (),
     num_distractors: int | None = None,
 ) -> dict[str, Any]:
-    """Rows for every source and ranker. leave_out: sources that are not asked. distractors: files of documents that are
-    searched, too, and about which nothing is asked. num_distractors: passages of these, at most (the last document is
-    whole); all by default. Raises DeskError.
+    """Measure every source and ranker. leave_out: sources that are not asked. distractors: files of documents that are
+    also searched, without questions. num_distractors: their maximum number of passages (the last document is complete);
+    default: all. Raises DeskError.
     """
     questions, documents = read_questions(data, leave_out)
     questions = questions[:limit]
     remembering = RememberingEmbedder(embedder)
-    if documents:
-        corpus = build_corpus(documents, settings, remembering, report)
-    else:
-        corpus = corpus_of_folder(data.parent / "knowledge", settings, remembering, report)
+    documents = documents or read_folder(data.parent / "knowledge")
+    corpus = build_corpus(documents, settings, remembering, report)
     if distractors:
         others = read_distractors(distractors, corpus)
         corpus = corpus.joined(build_corpus(others, settings, remembering, report, num_distractors))
@@ -374,7 +342,7 @@ def measure_recall(
 
 
 def read_passages(corpus: Corpus, encoder: StatementEncoder, hits: Sequence[PassageHit]) -> list[FoundPassageText]:
-    """The passages found with their statements; each is read when it is first found."""
+    """Return the passages found with their statements. A passage is encoded when it is first found."""
     found: list[FoundPassageText] = []
     for hit in hits:
         passage = corpus.passages[hit.id]
@@ -393,20 +361,18 @@ def read_passages(corpus: Corpus, encoder: StatementEncoder, hits: Sequence[Pass
 
 
 def by_embedding(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-    """Embeddings alone."""
     hits = [hit for query in queries for hit in retriever.index.search(query.vector, CANDIDATES)]
     return ranked((passage_id(hit.id), hit.score) for hit in hits)
 
 
 def by_keywords(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-    """BM25 alone."""
     scores = np.max([retriever.keywords.scores(query.text) for query in queries], axis=0)
     best = (-scores).argsort()[:CANDIDATES]
     return ranked((passage_id(int(retriever.keywords.window_ids[at])), float(scores[at])) for at in best)
 
 
 def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-    """Reciprocal rank fusion of both."""
+    """Fuse the reciprocal ranks of both."""
     scores: defaultdict[int, float] = defaultdict(float)
     for hits in (by_embedding(retriever, queries), by_keywords(retriever, queries)):
         for rank, hit in enumerate(hits):
@@ -415,12 +381,10 @@ def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]
 
 
 def fused(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-    """As the desk searches."""
     return retriever.search(queries, RANKED)
 
 
 def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-    """As the desk searches with a reranker."""
 
     def text_of(found: PassageHit) -> str:
         passage = corpus.passages[found.id]
@@ -433,7 +397,7 @@ RANKERS: dict[str, Ranker] = {"dense": by_embedding, "keyword": by_keywords, "rr
 
 
 def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
-    """Passages by falling score; of several scores of a passage the best counts."""
+    """Sort passages by score. Of several scores of a passage the best counts."""
     best: dict[int, float] = {}
     for id_, score in scores:
         best[id_] = max(score, best.get(id_, score))
@@ -442,7 +406,6 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
 
 
 def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> RecallRow:
-    """What one ranker did on one source."""
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]
     refused = [outcome for outcome in judged if outcome.refused]
@@ -463,9 +426,9 @@ def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -
         mrr=round(sum(1 / (rank + 1) for rank in ranks if rank is not None) / max(1, len(ranks)), 4),
         refusal_precision=round(right / len(refused), 4) if unanswered and refused else None,
         refusal_recall=round(right / len(unanswered), 4) if unanswered else None,
-        ms_p50=round(float(np.percentile([outcome.search_ms for outcome in outcomes], 50)), 3),
-        ms_p95=round(float(np.percentile([outcome.search_ms for outcome in outcomes], 95)), 3),
-        embed_ms_p50=round(float(np.percentile([outcome.embed_ms for outcome in outcomes], 50)), 3),
+        ms_p50=round(percentile([outcome.search_ms for outcome in outcomes], 50), 3),
+        ms_p95=round(percentile([outcome.search_ms for outcome in outcomes], 95), 3),
+        embed_ms_p50=round(percentile([outcome.embed_ms for outcome in outcomes], 50), 3),
     )
 
 
@@ -485,9 +448,8 @@ COLUMNS = {
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The rows as a table: every ranker over all questions; for each source only what the desk uses.
-
-    command: the command that measures it, empty to leave it out.
+    """Write a table: every ranker over all questions, and for each source only the product's. command: the command that
+    measures it, empty to omit it.
     """
     sources = {row["source"] for row in result["rows"]}
     shown = [

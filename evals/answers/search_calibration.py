@@ -1,20 +1,19 @@
-"""Fits the models of `retrieval.answerability.classifier`: do the likeliest statements answer, and which one does?
+"""Fit the models of `retrieval.answerability.classifier`: do the most likely statements answer, and which one does?
 
-Logistic regression over the features of what the desk would find, for questions of several help desks: those with an
-answer, those without one, and near misses, which are the questions with an answer asked again while the passages that
-hold it are hidden. Every help desk counts the same, however many questions it has.
+Logistic regression over the features of search results, for questions of several help desks: answerable questions,
+unanswerable ones, and near misses. A near miss is an answerable question asked again while the passages that hold its
+answer are hidden. Every help desk has the same weight, whatever its number of questions.
 
-Questions whose language the embedder does not know have models of their own, which look at words only. They are fitted
-on such questions, if there are enough, otherwise on all. Their near misses are also the same questions while only the
-statements that answer are hidden: where words are all there is, the page's being there must not be enough.
+Questions in languages that the embedder does not know have separate models, which use words only. They are fitted on
+such questions if there are enough, otherwise on all. Their near misses also include the same questions while only the
+statements that answer are hidden: with words alone, the presence of the page must not be enough.
 
-`certain` is chosen so that ANSWERED of the unanswerable questions are answered as sure, `threshold` so that REFUSED of
-the answerable ones are refused, each in the help desk for which it is lowest: an unseen desk is harder than those that
-were fitted. The quality that is reported comes from models fitted without the help desk they judge;
-with one help desk alone, from models fitted without a tenth of its questions, which stand together in its file.
+`certain` is chosen so that ANSWERED of the unanswerable questions get a confident answer, `threshold` so that REFUSED
+of the answerable ones are refused, each in the help desk for which it is lowest, because an unseen help desk is harder
+than the fitted ones. The reported quality comes from models fitted without the help desk that they judge, or, with one
+help desk only, without a consecutive tenth of its questions.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -38,39 +38,39 @@ from retrieval.answerability.classifier import AnswerabilityClassifier, Logistic
 from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures
 
 ANSWERED = 0.3
-"""Share of the unanswerable questions, near misses among them, that may be answered as sure."""
+"""Share of the unanswerable questions, including near misses, that may get a confident answer."""
 REFUSED = 0.003
 """Share of the answerable questions that may be refused."""
 SHOWN = 2
-"""An answer is right if one of so many of the likeliest statements is."""
+"""An answer is right if one of this number of most likely statements is."""
 KEPT = 60
-"""The likeliest statements of a question that are fitted."""
+"""Number of most likely statements of a question that are fitted."""
 STRENGTH = 0.3
 """Inverse regularisation strength of all models; ten times more or less changes nothing."""
 SPREAD = 0.5
-"""Factor of the log-odds by which statements are ranked from words only. Their order is less sure than the ranker's, so
-more of them are to count as about equally likely (`app.answering.checking`).
+"""Factor of the log-odds of statements ranked by words only. Their order is less certain than the ranker's, so more of
+them count as about equally likely (`app.answering.checking`).
 """
 TINY = 1e-9
-"""The lowest probability whose log-odds are taken."""
+"""The lowest probability whose log-odds are used."""
 FOLDS = 10
 LEAST = 20
-"""Questions of each kind that are needed."""
+"""Minimum number of questions of each kind."""
 STATEMENT_FEATURES = ("ranked", "covered", "passage", "behind", "rank", "expected")
 QUESTION_FEATURES = ("likely", "cosine", "score", "rest")
-"""Of the models with ranker and embedder. More were tried, and added nothing on a help desk left out of the fit."""
+"""Features of the models with ranker and embedder. Others added nothing on a help desk left out of the fit."""
 WRITTEN_STATEMENT_FEATURES = (
     "covered", "own", "before", "parts", "beyond", "passage", "behind", "rank", "length", "expected"
 )  # fmt: skip
 WRITTEN_FEATURES = ("likely", "others", "score", "rest", "covered", "stated", "parts", "beyond", "expected")
-"""Of the models that look at words only."""
+"""Features of the models that use words only."""
 
 Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedCase:
-    """A question as it was found. desk: the help desk it is of. right: for each candidate whether it answers."""
+    """A question as it was found. desk: its help desk. right: for each candidate whether it answers."""
 
     desk: str
     judged: JudgedQuestion
@@ -79,7 +79,7 @@ class JudgedCase:
 
     @property
     def is_known(self) -> bool:
-        """Whether the embedder knows the language well enough."""
+        """Return whether the embedder knows the language well enough."""
         return self.ranked[0][1].features.trust >= LEAST_TRUST
 
     @property
@@ -91,9 +91,9 @@ class JudgedCase:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCalibration:
     """The fitted classifier, and its quality on questions it was not fitted on. auc: area under the ROC curve of right
-    answers against all others. answered, answered_right, answered_wrongly: shares of the answerable questions that are
-    answered as sure, of those that are right, and of the unanswerable ones that are answered. written_...: the same of
-    the models that look at words only.
+    answers against all others. answered, answered_right, answered_wrongly: shares of the answerable questions with a
+    confident answer, of those that are right, and of the unanswerable ones with a confident answer. written_...: the
+    same for the models that use words only.
     """
 
     classifier: AnswerabilityClassifier
@@ -112,8 +112,8 @@ class SearchCalibration:
 def calibrate(
     settings: Settings, data: Sequence[Path], documents: Sequence[Path], *, report: Callable[[str], None]
 ) -> SearchCalibration:
-    """Look for the questions of every file in its documents, in a desk of their own, and fit. documents: a folder for
-    each file, or none: the desk of the settings is asked. Raises DeskError.
+    """Search for the questions of each file in its documents, in a separate desk, and fit. documents: a folder for each
+    file, or none to use the desk of the settings. Raises DeskError.
     """
     if documents and len(documents) != len(data):
         raise DeskError(
@@ -144,7 +144,7 @@ def judged_cases(
     report: Callable[[str], None],
     collections: Sequence[str] = (),
 ) -> Iterator[JudgedCase]:
-    """What is found for the questions of a help desk, and for its near misses. count: passages that are searched."""
+    """Search for the questions of a help desk, and for its near misses. count: passages that are searched."""
     for number, question in enumerate(questions, start=1):
         if number % 100 == 0 or number == len(questions):
             report(f"{desk}: {number}/{len(questions)} questions")
@@ -168,7 +168,7 @@ def judged_cases(
 
 
 def _without_answers(case: JudgedCase) -> JudgedCase:
-    """A near miss: the passages are there, and lack what answers."""
+    """Make a near miss: the same passages without the statements that answer."""
     left = [one for one, right in zip(case.ranked, case.right, strict=True) if not right]
     statements = replace(case.judged.statements, ranked=tuple(left))
     judged = replace(case.judged, statements=statements)
@@ -176,16 +176,16 @@ def _without_answers(case: JudgedCase) -> JudgedCase:
 
 
 def labelled(question: LabelledQuestion, judged: JudgedQuestion, desk: str) -> JudgedCase | None:
-    """A question with what is right among its candidates; None if nothing can be learned from it."""
+    """Mark what is right among the candidates of a question. Returns None if nothing can be learned from it."""
     passages = [judged.passages[hit.id] for hit in judged.hits]
     right = tuple(question.is_answered_by(one.statement, passages[one.passage]) for _, one in judged.statements.ranked)
     if not right or (question.is_answerable and not any(right)):
-        return None  # not found, or told in other words: unknown which statement is right
+        return None  # not found, or in other words: the right statement is unknown
     return JudgedCase(desk=desk, judged=judged, is_answerable=question.is_answerable, right=right)
 
 
 def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibration:
-    """All models, and their quality. Raises DeskError if there are too few questions with or without an answer."""
+    """Fit all models and measure them. Raises DeskError if there are too few questions with or without an answer."""
     answerable = sum(case.is_answerable for case in cases)
     if min(answerable, len(cases) - answerable) < LEAST:
         raise DeskError(
@@ -216,8 +216,8 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
 
 
 def _of_many(cases: Sequence[JudgedCase]) -> list[JudgedCase]:
-    """Those of help desks that have enough of them: every help desk counts the same, so a few odd ones would weigh as
-    much as hundreds.
+    """Keep the cases of help desks with enough cases. Every help desk has the same weight, so a few odd cases would
+    weigh as much as hundreds.
     """
     count = Counter(case.desk for case in cases)
     return [case for case in cases if count[case.desk] >= LEAST]
@@ -230,20 +230,20 @@ def _are_enough(cases: Sequence[JudgedCase]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Models:
-    """statement: whether one answers. answered: whether the likeliest do."""
+    """Two models. statement: does one statement answer? answered: do the most likely ones answer?"""
 
     statement: LogisticModel
     answered: LogisticModel
 
     def judged(self, case: JudgedCase) -> tuple[float, bool]:
-        """The probability that the case is answered, and whether what would be shown is right."""
+        """Return the probability that the case is answered, and whether the shown statements are right."""
         order, features = _ranked(self.statement, case)
         return self.answered.probability(asdict(features)), any(case.right[n] for n in order[:SHOWN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FittedModels:
-    """Models, and how such models judge the cases when they are fitted without them: arrays by case."""
+    """Models, and the judgement of each case by models that were fitted without it: arrays by case."""
 
     models: _Models
     probabilities: Matrix
@@ -254,7 +254,7 @@ class _FittedModels:
 
     @classmethod
     def of(cls, cases: Sequence[JudgedCase], fit_models: Callable[[Sequence[JudgedCase]], _Models]) -> "_FittedModels":
-        """Fit, also without each part of the cases."""
+        """Fit, and fit again without each part of the cases."""
         desks = sorted({case.desk for case in cases if case.is_answerable})
         many = len(desks) > 1
         parts = [case.desk if many else str(n * FOLDS // len(cases)) for n, case in enumerate(cases)]
@@ -279,7 +279,7 @@ class _FittedModels:
         )
 
     def quality(self) -> dict[str, float]:
-        """Figures as of `SearchCalibration`."""
+        """Compute the figures of `SearchCalibration`."""
         told, sure = self.answerable, self.probabilities >= self.certain
         return {
             "auc": round(float(roc_auc_score(self.right & told, self.probabilities)), 4),
@@ -289,28 +289,25 @@ class _FittedModels:
         }
 
     def shifted_to(self, other: "_FittedModels") -> LogisticModel:
-        """The model that judges whether a question is answered, its log-odds scaled so that the other's thresholds
-        hold for it.
+        """Return the model that judges whether a question is answered, with its log-odds scaled to the thresholds of
+        the other models.
         """
-        certain, threshold, aim, least = map(_logit, (self.certain, self.threshold, other.certain, other.threshold))
+        certain, threshold, aim, least = logit(
+            np.clip((self.certain, self.threshold, other.certain, other.threshold), TINY, 1 - TINY)
+        )
         scale = (aim - least) / (certain - threshold) if certain > threshold and aim > least else 1.0
         model = _scaled(self.models.answered, scale)
         return replace(model, bias=round(model.bias - scale * certain + aim, 5))
 
 
 def _scaled(model: LogisticModel, factor: float) -> LogisticModel:
-    """The model with its log-odds multiplied."""
+    """Multiply the log-odds of a model."""
     weights = {name: round(factor * weight, 5) for name, weight in model.weights.items()}
     return replace(model, weights=weights, bias=round(factor * model.bias, 5))
 
 
-def _logit(probability: float) -> float:
-    within = min(1 - TINY, max(TINY, probability))
-    return math.log(within / (1 - within))
-
-
 def _ranked(statement: LogisticModel, case: JudgedCase) -> tuple[list[int], QuestionFeatures]:
-    """The order of the candidates with this model, likeliest first, and the features as they would be."""
+    """Order the candidates by a model, most likely first. Also returns the features of that order."""
     assert case.judged.statements.measures is not None
     logits = [statement_logit(statement, one.features) for _, one in case.ranked]
     order = sorted(range(len(logits)), key=lambda n: -logits[n])
@@ -333,7 +330,7 @@ def _models(
     likely: str,
     spread: float = 1.0,
 ) -> _Models:
-    """likely: the feature by which the likeliest statements are chosen. spread: factor of their log-odds."""
+    """Fit both models. likely: the feature that selects statements. spread: factor of their log-odds."""
     share = {desk: 1 / sum(case.desk == desk for case in cases) for desk in {case.desk for case in cases}}
     rows: list[dict[str, float]] = []
     labels: list[bool] = []
@@ -358,7 +355,7 @@ def _models(
 def fitted(
     names: Sequence[str], rows: Sequence[dict[str, float]], labels: Sequence[bool], weights: Sequence[float]
 ) -> LogisticModel:
-    """A logistic regression over named features. weights: how much each row counts."""
+    """Fit a logistic regression over named features. weights: of the rows."""
     matrix: Matrix = np.array([[row[name] for name in names] for row in rows])
     model: Any = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=500))
     counted = np.asarray(weights) / np.mean(weights)

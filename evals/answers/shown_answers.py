@@ -19,9 +19,9 @@ from retrieval.text.sentences import sentences
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownAnswer:
-    """An answer as its reader sees it. statements: in the order shown; none for nothing and small talk. documents: of
-    its sources, in order; quoted: those of them that its statements are from. first_ms: from the question's arrival to
-    the first words. find_ms: the part of it before the language model: search, judgement, ranking of statements.
+    """An answer as the customer sees it. statements: in the order shown; none for nothing and small talk. documents: of
+    its sources, in order; quoted: the documents of its statements. first_ms: from the question to the first words.
+    find_ms: the part before the language model: search, judgement, ranking of statements.
     """
 
     outcome: Outcome
@@ -34,7 +34,7 @@ class ShownAnswer:
 
 
 def ask_desk(service: Service, question: str, history: Sequence[tuple[str, str]]) -> ShownAnswer:
-    """Ask in a conversation in which the earlier questions and answers stand already; it is deleted afterwards."""
+    """Ask in a conversation that already has the earlier questions and answers, then delete the conversation."""
     conversation = record_turns(service, history) if history else None
     stream = service.ask(question, conversation_id=conversation)
     for _ in stream:
@@ -53,14 +53,14 @@ def ask_desk(service: Service, question: str, history: Sequence[tuple[str, str]]
 
 
 def statements_of(answer: Answer, answer_mode: AnswerMode) -> tuple[str, ...]:
-    """What the answer says from the documents, in parts: its quotations, or the sentences of the model."""
+    """Split what the answer says from the documents: its quotations, or the sentences of the model."""
     if answer_mode == "quote" or answer.outcome == "unsure":
         return answer.statements
     return tuple(sentences(BETWEEN.join(answer.statements)))
 
 
 def record_turns(service: Service, history: Sequence[tuple[str, str]]) -> str:
-    """A conversation with these questions and answers; its id. Answers have no sources and count nothing."""
+    """Store a conversation with these questions and answers, without sources. Returns its id."""
     conversation = service.history.start_conversation(history[0][0])
     for asked, said in history:
         question_id = service.history.record_question(conversation, asked)
@@ -81,7 +81,7 @@ def record_turns(service: Service, history: Sequence[tuple[str, str]]) -> str:
 
 
 class SearchAlone:
-    """Answers questions from the documents of a desk; nothing is recorded and no language model is loaded."""
+    """Answers questions from the documents without a language model. Nothing is stored."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -91,7 +91,7 @@ class SearchAlone:
         return Decider(self._service.settings, self._service.finder)
 
     def ask(self, question: str, history: Sequence[tuple[str, str]]) -> ShownAnswer:
-        """The statements that would be shown, or what the desk says in its own words."""
+        """Return the statements that would be shown, or the fixed text that replaces them."""
         started = time.perf_counter()
         past = [
             message

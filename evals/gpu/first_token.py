@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -25,19 +26,19 @@ from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Plan, Segment, Span
 from evals.gpu.card import Times, repeated
 from evals.gpu.plan import NO_TIME, GpuRow, RowPlan
-from evals.gpu.session import OpenedModel, Session, running
-from evals.load.throughput import percentile
+from evals.gpu.session import OpenedModel, Session
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, Zipf, token_ids, tokens
+from evals.report import percentile
+from evals.speed.models import warm_engine
 
 FULL = "transformers, whole prompt (sdpa)"
 
 
 def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Modules on the device, beside transformers with and without its prefix cache."""
+    """Measure with modules on the device, compared with transformers with and without its prefix cache."""
     assert plan.shape is not None
     subject = session.opened(plan.shape)
-    with running(subject, room_of(session)) as engine:
-        engine.encode(subject.documents.modules).result()
+    with warm_engine(subject.model, room_of(session), subject.documents.modules) as engine:
         ours = repeated(
             lambda: session.first_token(engine, session.prompt(subject))[0], session.sizes.repeats, session.share
         )
@@ -55,29 +56,28 @@ def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_from_host(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Modules in host memory."""
     assert plan.shape is not None
     subject = session.opened(plan.shape)
     copied = session.floor.copy_seconds(session.sizes.cached * subject.token_bytes)
     floor = max(copied, 1e-3 * pass_floor_ms(session, subject))
-    with running(subject, room_of(session), host_memory=4 * session.sizes.cached * subject.token_bytes) as engine:
+    room, host = room_of(session), 4 * session.sizes.cached * subject.token_bytes
+    with warm_engine(subject.model, room, subject.documents.modules, host_memory=host) as engine:
         times, note = from_tier(session, subject, engine)
     yield line(session, plan, times, floor=floor, baseline=session.full_prefill(subject), note=note)
 
 
 def measure_from_disk(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Modules on disk, as the operating system has it: files may be in its memory."""
+    """Measure with modules on disk. The operating system may have the files in memory."""
     assert plan.shape is not None
     subject = session.opened(plan.shape)
     tier = DiskTier(session.folder / "modules", 4 * session.sizes.cached * subject.token_bytes)
-    with running(subject, room_of(session), disk=tier) as engine:
+    with warm_engine(subject.model, room_of(session), subject.documents.modules, disk=tier) as engine:
         times, note = from_tier(session, subject, engine)
     yield line(session, plan, times, baseline=session.full_prefill(subject), note=note)
 
 
 def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[Times, str]:
-    """First tokens after the modules left the device each time, and where they came from."""
-    engine.encode(subject.documents.modules).result()
+    """Measure after the modules left the device each time. Also returns where they came from."""
     engine.settle()
     sources: Counter[str] = Counter()
 
@@ -92,7 +92,7 @@ def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[T
 
 
 def leave_device(engine: Engine, modules: tuple[Segment, ...]) -> None:
-    """Evict modules from device memory. A short pass behind it, so that no copy of them waits for the next one."""
+    """Evict modules from device memory. A short pass follows, so that the next one does not wait for a copy of them."""
     keys = [engine.key(module) for module in modules]
     engine.call(lambda store: [store.device.evict(key) for key in keys])
     engine.settle()
@@ -101,17 +101,17 @@ def leave_device(engine: Engine, modules: tuple[Segment, ...]) -> None:
 
 
 def sources_of(completion: Completion) -> list[str]:
-    """Where the modules of an answer were, without the system text."""
+    """Return where the modules of an answer were, without the system text."""
     return [use.source for use in completion.modules if use.name != "system"]
 
 
 def room_of(session: Session) -> int:
-    """Tokens of KV memory for the modules and what all repeats compute."""
+    """Return the tokens of KV memory for the modules and all repeats."""
     return 2 * session.sizes.cached + (session.sizes.repeats + 4) * (session.sizes.question + 8)
 
 
 def pass_floor_ms(session: Session, subject: OpenedModel) -> float:
-    """Of the pass that computes the question."""
+    """Return the lower bound of the pass that computes the question."""
     sizes = session.sizes
     return subject.cost.first_token_ms(session.floor.own, computed=sizes.question, placed=sizes.cached)
 
@@ -126,15 +126,15 @@ def line(
     baseline: Times | None = None,
     note: str = "",
 ) -> GpuRow:
-    """A row of times in seconds. what: of a row beside the one that is planned, which has no goal."""
+    """Make a row of times in seconds. what: of a row next to the planned one, which has no goal."""
     row = plan.line(
         session,
         what=what or plan.what,
-        value=1e3 * times.median,
-        best=1e3 * times.least,
+        value=1e3 * median(times),
+        best=1e3 * min(times),
         unit="ms",
-        runs=len(times.values),
-        baseline=None if baseline is None else 1e3 * baseline.median,
+        runs=len(times),
+        baseline=None if baseline is None else 1e3 * median(baseline),
         baseline_name="" if baseline is None else FULL,
         floor=None if floor is None else 1e3 * floor,
         note=note,
@@ -143,13 +143,13 @@ def line(
 
 
 PLACES = ("device", "host", "disk", "computed")
-"""The slowest last."""
+"""By speed, the slowest last."""
 EXPONENT = 1.0
 WRITERS = 8
 
 
 def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Hit rates by the room there is, and first tokens by place with the room in the middle."""
+    """Measure hit rates by memory size, and first tokens by place with the middle size."""
     assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     size = sizes.many * sizes.many_tokens
@@ -167,22 +167,15 @@ def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
             yield plan.line(session, what=what, note=NO_TIME)
             continue
         note = ", ".join(f"{place} {hits[place] / total:.1%}" for place in PLACES)
-        yield plan.line(
-            session,
-            what=what,
-            value=100 * hits["device"] / total,
-            unit="%",
-            runs=total,
-            note=note,
-        )
+        yield plan.line(session, what=what, value=100 * hits["device"] / total, unit="%", runs=total, note=note)
         for place in PLACES if budget == middle else ():
             if found := times[place]:
                 yield plan.line(
                     session,
                     what=f"{sizes.many:,} modules: first token, {sizes.drawn} modules, the slowest from: {place}",
-                    value=percentile(found, 0.5),
+                    value=percentile(found, 50),
                     best=min(found),
-                    p95=percentile(found, 0.95),
+                    p95=percentile(found, 95),
                     unit="ms",
                     runs=len(found),
                 )
@@ -191,14 +184,14 @@ def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 def ask_by_zipf(
     session: Session, subject: OpenedModel, documents: RandomDocuments, folder: Path, budget: tuple[int, int]
 ) -> tuple[dict[str, list[float]], Counter[str]]:
-    """Milliseconds to the first token by place, and where modules were, of the second half of the questions."""
+    """Return milliseconds to the first token by place, and where modules were, of the second half of the questions."""
     sizes, rng = session.sizes, random.Random(5)
     popularity = Zipf(EXPONENT, rng.sample(documents.modules, len(documents.modules)))
     device, host = (modules * sizes.many_tokens for modules in budget)
     room = device + SYSTEM_TOKENS + 4 * sizes.question
     disk = DiskTier(folder, 1 << 50)
     times, hits = defaultdict[str, list[float]](list), Counter[str]()
-    with running(subject, room, host_memory=host * subject.token_bytes, disk=disk) as engine:
+    with warm_engine(subject.model, room, host_memory=host * subject.token_bytes, disk=disk) as engine:
         for number in range(2 * sizes.asked):
             if session.share.is_over:
                 break
@@ -213,12 +206,11 @@ def ask_by_zipf(
 
 
 def slowest(places: Sequence[str]) -> str:
-    """The last of the places by speed."""
     return max(places, key=PLACES.index)
 
 
 def write_modules(folder: Path, subject: OpenedModel, documents: RandomDocuments) -> None:
-    """Files of all modules, as the disk tier reads them; several at a time, as checksums take longest."""
+    """Write the files of all modules, several at a time because checksums take longest."""
     folder.mkdir(parents=True, exist_ok=True)
     info = subject.model.info
 

@@ -13,12 +13,13 @@ from cache.engine.engine import Engine
 from cache.engine.request import Request
 from evals.gpu.card import synchronize
 from evals.gpu.plan import GpuRow, RowPlan
-from evals.gpu.session import OpenedModel, Session, running
+from evals.gpu.session import OpenedModel, Session
 from evals.peers.random_prompts import answer_of
+from evals.speed.models import warm_engine
 
 
 def measure_limits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Memory, products, copies from the host: see `evals.gpu.card`."""
+    """Measure memory, products and copies from the host: see `card`."""
     floor, dtype = session.floor, str(session.dtype).removeprefix("torch.")
     yield plan.line(
         session, what="memory, read and written by a large copy", value=floor.own.bytes_per_s / 1e9, unit="GB/s"
@@ -28,12 +29,12 @@ def measure_limits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 SETTLED = 2
-"""Rounds until everything is there that is made once."""
+"""Rounds until everything that is made once exists."""
 AT_ONCE = 4
 
 
 def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Rounds of questions with too little room for all that they compute, so that much is evicted."""
+    """Ask rounds of questions with too little memory for all results, so that much is evicted."""
     assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     before = in_use(session)
@@ -41,7 +42,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
         torch.cuda.reset_peak_memory_stats(session.device)
     room = sizes.cached + 2 * AT_ONCE * (sizes.question + sizes.answer) + 64
     used: list[int] = []
-    with running(subject, room) as engine:
+    with warm_engine(subject.model, room) as engine:
         for _ in range(sizes.rounds):
             ask(session, subject, engine)
             used.append(in_use(session))
@@ -70,7 +71,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def ask(session: Session, subject: OpenedModel, engine: Engine) -> None:
-    """Some questions at the same time, to their ends, and a look at the books."""
+    """Answer several questions at the same time, and check the bookkeeping."""
     rng = random.Random(0)
     prompts = [session.prompt(subject) for _ in range(AT_ONCE)]
     lengths = [rng.randint(2, session.sizes.answer) for _ in prompts]
@@ -85,6 +86,6 @@ def ask(session: Session, subject: OpenedModel, engine: Engine) -> None:
 
 
 def in_use(session: Session) -> int:
-    """Bytes of device memory that PyTorch has given out; 0 on a processor."""
+    """Bytes of device memory that PyTorch has allocated; 0 on a CPU."""
     synchronize(session.device)
     return torch.cuda.memory_allocated(session.device) if session.is_gpu else 0

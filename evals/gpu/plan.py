@@ -12,8 +12,8 @@ from evals.gpu.sizes import NAMES, Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What a value is held against. faster: times as good as the baseline, at least. of_floor: times the floor, at
-    most. at_most: of the value itself. words: what stands in a table instead of these.
+    """The goal of a value. faster: minimum ratio to the baseline. of_floor: maximum ratio to the lower bound. at_most:
+    maximum value. words: text for tables instead of these.
     """
 
     faster: float | None = None
@@ -32,7 +32,7 @@ class Goal:
         return "; ".join(part for part in parts if part is not None)
 
     def is_met(self, row: "GpuRow") -> bool | None:
-        """None where a number that it needs was not measured, unless another one is missed already."""
+        """Return None if a needed number was not measured, unless another part is missed already."""
         checks: list[bool | None] = []
         if self.faster is not None:
             checks.append(None if row.ratio is None else row.ratio >= self.faster)
@@ -47,10 +47,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """One value. row: what `--rows` calls it. value: the median of `runs`, best: the best of them; None where it was
-    not measured, and `note` says why. p95: 95 % stay within it. baseline: the median of another program in the same
-    unit. floor: what the card allows. ratio, of_floor: how many times as good as the baseline, as bad as the floor.
-    met: whether the goal is met; None on a processor, and where something is missing.
+    """One value. row: its name in `--rows`. value: the median of `runs`, best: the best of them; None if not measured,
+    with the reason in `note`. p95: 95th percentile. baseline: the median of another program in the same unit. floor:
+    the lower bound of the GPU. ratio, of_floor: how many times better than the baseline, worse than the lower bound.
+    met: whether the goal is met; None on a CPU, and if something is missing.
     """
 
     row: str
@@ -70,12 +70,12 @@ class GpuRow:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as good as the baseline."""
+        """Times better than the baseline."""
         return self._times_better(self.baseline)
 
     @property
     def of_floor(self) -> float | None:
-        """How many times as bad as the floor."""
+        """Times worse than the lower bound."""
         better = self._times_better(self.floor)
         return 1 / better if better else None
 
@@ -85,11 +85,9 @@ class GpuRow:
         return self.value / other if self.unit.endswith("/s") else other / self.value
 
     def judged(self, goal: Goal | None) -> "GpuRow":
-        """The same row with whether it meets a goal."""
         return self if goal is None else replace(self, goal=str(goal), met=goal.is_met(self))
 
     def as_json(self) -> dict[str, Any]:
-        """With the ratios, numbers rounded to what they are worth."""
         numbers = {"ratio": self.ratio, "of_floor": self.of_floor}
         rounded = {name: rounded_to_four(value) for name, value in (asdict(self) | numbers).items()}
         order = ("row", "what", "shape", "value", "best", "p95", "unit", "runs", "baseline", "baseline_name", "ratio")
@@ -97,13 +95,13 @@ class GpuRow:
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in one line."""
+    """Describe an error in one line."""
     line = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def rounded_to_four(value: Any) -> Any:
-    """Floating-point numbers with four digits that count."""
+    """Round floating-point numbers to four significant digits."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
@@ -111,15 +109,15 @@ if TYPE_CHECKING:
     from evals.gpu.session import Session
 
 MINUTES = 10
-"""That the seconds of all rows fit into, with what starting takes."""
+"""Time for the seconds of all rows and the start."""
 NO_TIME = "not measured: no time left"
 TRIAL = "trial run, sizes are tiny"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlan:
-    """A row, or several that come of the same run. name: for `--rows`. shape: of the model; None: of no model. seconds:
-    its share. where: file of this folder that measures it, and the function there.
+    """A row, or several from the same run. name: for `--rows`. shape: of the model, None for no model. seconds: its
+    share. where: the file of this folder that measures it, and the function there.
     """
 
     name: str
@@ -130,7 +128,6 @@ class RowPlan:
     where: str
 
     def empty(self, note: str) -> GpuRow:
-        """The row without a value, and why."""
         return GpuRow(
             row=self.name,
             what=self.what,
@@ -140,17 +137,24 @@ class RowPlan:
         )
 
     def line(self, session: "Session", **fields: Any) -> GpuRow:
-        """A row with what was measured. fields: of `GpuRow`. Sizes in `what` are those of a run in full."""
+        """Make a row with a result. fields: of `GpuRow`. Sizes in `what` are those of a full run."""
         shape = session.name_of(self.shape) if self.shape else ""
         row = GpuRow(**{"row": self.name, "what": self.what, "shape": shape} | fields)
         return replace(row, what=f"{row.what} ({TRIAL})") if session.is_tiny else row
 
 
 Measure = Callable[["Session", RowPlan], Iterator[GpuRow]]
-"""Measures a row. A later row of the same name and `what` takes the place of an earlier one."""
+"""Measures a row. A later row replaces an earlier one of the same name and `what`."""
 
 SOONER = Goal(faster=15, of_floor=1.5)
 FIRST_TOKEN = "first token, 4,096 cached and 32 fresh tokens, 8 modules on the device"
+
+
+def _first_token(shape: Shape, seconds: float) -> RowPlan:
+    what, where = FIRST_TOKEN, "first_token.measure_first_token"
+    return RowPlan(name=f"ttft-{shape}", what=what, shape=shape, goal=SOONER, seconds=seconds, where=where)
+
+
 PLANS = (
     RowPlan(name="card", what="what the card reaches", shape=None, seconds=15, where="memory.measure_limits"),
     RowPlan(
@@ -161,9 +165,7 @@ PLANS = (
         seconds=40,
         where="correctness.measure_attention",
     ),
-    RowPlan(
-        name="ttft-8b", what=FIRST_TOKEN, shape="8b", goal=SOONER, seconds=50, where="first_token.measure_first_token"
-    ),
+    _first_token("8b", 50),
     RowPlan(
         name="decode-64-8b",
         what="64 answers at the same time that share 16 modules of 512 tokens",
@@ -227,14 +229,7 @@ PLANS = (
         seconds=40,
         where="correctness.measure_logits",
     ),
-    RowPlan(
-        name="ttft-0.5b",
-        what=FIRST_TOKEN,
-        shape="0.5b",
-        goal=SOONER,
-        seconds=20,
-        where="first_token.measure_first_token",
-    ),
+    _first_token("0.5b", 20),
     RowPlan(
         name="many-modules",
         what="20,000 modules on device, in host memory and on disk, asked for by Zipf",
@@ -242,15 +237,6 @@ PLANS = (
         seconds=90,
         where="first_token.measure_many",
     ),
-    RowPlan(
-        name="ttft-4b", what=FIRST_TOKEN, shape="4b", goal=SOONER, seconds=35, where="first_token.measure_first_token"
-    ),
-    RowPlan(
-        name="ttft-bundled",
-        what=FIRST_TOKEN,
-        shape="bundled",
-        goal=SOONER,
-        seconds=35,
-        where="first_token.measure_first_token",
-    ),
+    _first_token("4b", 35),
+    _first_token("bundled", 35),
 )

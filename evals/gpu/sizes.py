@@ -70,7 +70,7 @@ SIZES: dict[Size, Sizes] = {
 
 
 def size_named(name: str | None, device: str) -> Size:
-    """What --size says: in full on a GPU if None, else tiny. Raises DeskError."""
+    """Parse --size: full on a GPU and tiny on a CPU if None. Raises DeskError."""
     if name is None:
         return "tiny" if device == "cpu" else "full"
     for size in SIZES:
@@ -132,23 +132,22 @@ NAMES: dict[Shape, str] = {
 
 
 def random_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
-    """transformers' own model with the same weights in every call on the same kind of device."""
+    """Return transformers' own model, with the same weights in every call on the same kind of device."""
     torch.manual_seed(0)
     with device:
         return AutoModelForCausalLM.from_config(CONFIGS[shape](), dtype=dtype).eval()
 
 
 def word_tokenizer(vocabulary: int) -> Any:
-    """A tokenizer of transformers with so many words; the first one stands for unknown text."""
+    """Return a transformers tokenizer with `vocabulary` words; the first one replaces unknown text."""
     words = {f"t{number}": number for number in range(vocabulary)}
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "t0")), unk_token="t0")
 
 
 def twin(hf: Any) -> Any:
-    """Another model of transformers over the same tensors, which what changes the modules of one leaves as it is."""
+    """Copy a transformers model over the same tensors. Changes to the modules of one do not affect the other."""
     return deepcopy(hf, {id(tensor): tensor for tensor in tensors_of(hf)})
 
 
 def tensors_of(hf: nn.Module) -> list[torch.Tensor]:
-    """Parameters and buffers."""
     return [*hf.parameters(), *hf.buffers()]

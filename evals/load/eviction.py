@@ -1,16 +1,15 @@
-"""Which modules stay: requests replayed through the store with room for too few of them, beside what others would keep.
+"""Which modules stay: requests replayed through the store with too little memory, compared with other policies.
 
-A trace is a list of requests, each of some modules; all modules are of the same size. It is drawn by Zipf, or read from
-a file of JSON lines `{"modules": [name, ...]}`. The store is the engine's own, with keys and values of a few bytes, and
-its accounting is checked after every request. Policies beside it:
-  lru       the module used longest ago goes
-  lfu       the one used least often so far
-  informed  the one least likely to be used, by the probabilities that the trace is drawn with; no policy that does not
-            know the future can be expected to hit more
-  optimum   the one needed again last (Belady, 1966), which needs to know the future; nothing can hit more
+A trace is a list of requests, each with some modules; all modules have the same size. It is drawn by Zipf, or read from
+JSON lines `{"modules": [name, ...]}`. The store is the engine's own, with keys and values of a few bytes, and its
+accounting is checked after every request. Other policies:
+  lru       evicts the least recently used module
+  lfu       evicts the least frequently used module so far
+  informed  evicts the least likely module by the probabilities of the trace. No policy without knowledge of the future
+            can be expected to hit more
+  optimum   evicts the module that is needed last (Belady, 1966), which requires the future; nothing can hit more
 """
 
-import json
 import random
 from bisect import bisect_right
 from collections import defaultdict
@@ -29,6 +28,7 @@ from cache.memory.device import CacheEntry
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
+from evals.json_lines import read_json_lines
 from evals.peers.random_prompts import Zipf
 from evals.report import describe_machine, table
 
@@ -42,7 +42,7 @@ Rank = Callable[[str, int], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests. chances: what is least likely ranks lowest; None if that is not known."""
+    """Requests. chances: ranks the least likely module lowest, None if unknown."""
 
     requests: Requests
     chances: Rank | None = None
@@ -50,8 +50,8 @@ class Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionRow:
-    """One policy with one budget, means over the traces. hit_rate: modules that were in memory when a request wanted
-    them. of_optimum: of the optimum's hits; least, most: of one trace. evictions: None where they were not counted.
+    """One policy with one budget, means over the traces. hit_rate: share of requested modules that were in memory.
+    of_optimum: of the optimum's hits; least, most: of one trace. evictions: None if not counted.
     """
 
     policy: str
@@ -64,8 +64,8 @@ class EvictionRow:
 
 
 def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: str) -> dict[str, Any]:
-    """Replay traces with every budget; the result is ready for JSON. source: where they are from. Raises DeskError for
-    a budget smaller than a request.
+    """Replay traces with each budget; the result is ready for JSON. source: of the traces. Raises DeskError if a budget
+    is smaller than a request.
     """
     largest = max(len(set(request)) for trace in traces for request in trace.requests)
     if min(budgets) < largest:
@@ -98,7 +98,6 @@ def row_of(
     optimum: Sequence[int],
     evictions: float | None,
 ) -> EvictionRow:
-    """Of the hits in each trace."""
     shares = [count / max(best, 1) for count, best in zip(hits, optimum, strict=True)]
     uses = [sum(map(len, trace.requests)) for trace in traces]
     return EvictionRow(
@@ -113,7 +112,7 @@ def row_of(
 
 
 def count_hits(trace: Trace, budget: int) -> dict[str, int]:
-    """Of the policies beside the store."""
+    """Count the hits of the other policies."""
     uses = [*chain.from_iterable(trace.requests)]
     ranks = {"lru": last_used(uses), "lfu": least_used(uses)}
     if trace.chances is not None:
@@ -125,8 +124,8 @@ def count_hits(trace: Trace, budget: int) -> dict[str, int]:
 def draw_trace(
     modules: int, requests: int, passages: int, exponent: float, *, changes: int = 0, seed: int = 0
 ) -> Trace:
-    """Requests of different modules whose popularity falls by Zipf. changes: how often, at equal distances, each module
-    gets another one's popularity.
+    """Draw requests of different modules with Zipf popularity. changes: number of times, at equal distances, that each
+    module gets the popularity of another one.
     """
     rng = random.Random(seed)
     segments = [Segment(name=str(number), tokens=(0,)) for number in range(modules)]
@@ -145,22 +144,16 @@ def draw_trace(
 
 
 def read_trace(file: Path) -> Trace:
-    """A recorded trace. Raises DeskError."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-        trace = [[str(name) for name in dict.fromkeys(json.loads(line)["modules"])] for line in lines if line.strip()]
-    except OSError as error:
-        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
-    except (ValueError, KeyError, TypeError) as error:
-        wanted = '{"modules": [name, ...]}'
-        raise DeskError(f"{file} is no trace: write one JSON object {wanted} a line", code="bad-file") from error
+    """Read a recorded trace. Raises DeskError."""
+    wanted = 'trace: write one JSON object {"modules": [name, ...]} a line'
+    trace = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
     if not any(trace):
         raise DeskError(f"{file} names no modules", code="bad-file")
     return Trace(trace)
 
 
 def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
-    """Hits and evictions of the engine's store with memory for `budget` modules."""
+    """Return hits and evictions of the engine's store with memory for `budget` modules."""
     store = Store(Arena(SHAPE, budget * MODULE_TOKENS, torch.device("cpu")), "eviction")
     names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(requests)))}
     segments = {name: Segment(name=name, tokens=(number,) * MODULE_TOKENS) for name, number in names.items()}
@@ -184,7 +177,7 @@ def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
 
 
 def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) -> int:
-    """Hits of a policy. pins: whether what the running request has used must stay."""
+    """Return the hits of a policy. pins: whether the modules of the running request must stay."""
     cached: set[str] = set()
     hits = index = 0
     for request in requests:
@@ -202,12 +195,12 @@ def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) ->
 
 
 def victim_of(cached: Set[str], rank: Rank, index: int) -> str:
-    """The lowest; among equal ones the first by name, so that a replay can be repeated."""
+    """Return the lowest, among equals the first by name so that a replay is reproducible."""
     return min(cached, key=lambda name: (*rank(name, index), name))
 
 
 def places_of(uses: Sequence[str]) -> dict[str, list[int]]:
-    """Where in a trace each module is used, ascending."""
+    """Return where in a trace each module is used, ascending."""
     places: dict[str, list[int]] = defaultdict(list)
     for index, name in enumerate(uses):
         places[name].append(index)
@@ -215,13 +208,11 @@ def places_of(uses: Sequence[str]) -> dict[str, list[int]]:
 
 
 def last_used(uses: Sequence[str]) -> Rank:
-    """Lowest: used longest ago."""
     places = places_of(uses)
     return lambda name, index: (places[name][bisect_right(places[name], index) - 1],)
 
 
 def least_used(uses: Sequence[str]) -> Rank:
-    """Lowest: used least often so far, and of these longest ago."""
     places = places_of(uses)
 
     def rank(name: str, index: int) -> tuple[float, ...]:
@@ -232,7 +223,6 @@ def least_used(uses: Sequence[str]) -> Rank:
 
 
 def last_needed(uses: Sequence[str]) -> Rank:
-    """Lowest: needed again last, or never."""
     places = places_of(uses)
 
     def rank(name: str, index: int) -> tuple[float, ...]:
@@ -243,7 +233,6 @@ def last_needed(uses: Sequence[str]) -> Rank:
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The result as a section of docs/evidence.md."""
     columns = {
         "budget": "room for modules",
         "policy": "policy",

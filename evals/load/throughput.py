@@ -1,17 +1,16 @@
 """The load test: many clients at once, each asking one question after another about a few passages.
 
-Passages are drawn from all documents by Zipf, in a new order for each question, and are warm: the engine has encoded
-them. One client begins every tenth of a second, and answers are half to three halves as long as the mean: people do not
-press a key at the same moment, and do not get equal answers. Every arm gets the same prompts and gives answers of the
-same numbers of tokens, sampled the same way. Arms:
+Passages are drawn from all documents by Zipf, in a new order for each question, and are warm (already encoded). A new
+client starts every tenth of a second, and answers have 0.5 to 1.5 times the mean length, because people do not press a
+key at the same moment and do not get equal answers. Every arm gets the same prompts and generates the same numbers of
+tokens, sampled the same way. Arms:
   warmdesk           this engine
   transformers       its continuous batching, which reuses common prefixes
   llama.cpp bf16     its server with as many slots as this engine has at most, prefix cache and cache_reuse
-Time to the first token: from asking to the first piece of text, at the client. Not covered: search, the web.
+The time to the first token is from the question to the first piece of text, at the client. Out of scope: search, HTTP.
 """
 
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,23 +26,23 @@ from cache.prompt.plan import Plan
 from evals.peers.llama_cpp import LlamaCpp
 from evals.peers.random_prompts import RandomDocuments, Zipf, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
-from evals.report import describe_machine, table
+from evals.report import describe_machine, percentile, table
 from evals.speed.floor import Floor, ModelCost, describe_floor, measure_floor
 from evals.speed.models import Measured, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS = 200, 24
 ARMS = ("warmdesk", "transformers", "llama.cpp bf16")
 START_EVERY_S = 0.1
-"""Between the first questions of two clients."""
+"""Seconds between the first questions of two clients."""
 
 Ask = Callable[[Plan, int], float | None]
-"""Asks for an answer of so many tokens and waits for its end; gives seconds to its first piece, None if refused."""
+"""Asks for an answer of N tokens and waits for its end. Returns seconds to its first piece, None if refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """What is asked. documents: how many there are. passages: of one prompt. zipf: the exponent. answer_tokens: the
-    mean. requests: in all, None for four of each client, at least eight.
+    """The load. documents: their number. passages: per prompt. zipf: the exponent. answer_tokens: the mean. requests:
+    in total, None for four per client, at least eight.
     """
 
     documents: int = 50
@@ -54,22 +53,20 @@ class LoadTest:
 
     @property
     def prompt_tokens(self) -> int:
-        """Document tokens of one prompt."""
         return self.passages * MODULE_TOKENS
 
     def num_requests(self, clients: int) -> int:
-        """For so many clients."""
         return self.requests or max(8, 4 * clients)
 
     def draw_answers(self, count: int) -> list[int]:
-        """Tokens of so many answers, the same in every call."""
+        """Draw the tokens of `count` answers, the same in every call."""
         rng = random.Random(2)
         return [rng.randint(-(-self.answer_tokens // 2), self.answer_tokens * 3 // 2) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThroughputRow:
-    """One arm with so many clients. of_floor: tokens_per_s as a share of what the machine allows."""
+    """One arm with a number of clients. of_floor: tokens_per_s as a share of the machine's limit."""
 
     arm: str
     clients: int
@@ -92,7 +89,7 @@ def measure_throughput(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms with every number of clients; the result is ready for JSON. llama_cpp: None leaves it out."""
+    """Run all arms with each number of clients; the result is ready for JSON. llama_cpp: None omits it."""
     measured = Measured.load(model, converted)
     floor = measure_floor(measured.model.info.kv.dtype)
     vocabulary = measured.model.info.vocabulary
@@ -109,7 +106,7 @@ def measure_throughput(
         allowed = allowed_rate(measured.cost, floor, load, count)
         for arm in [arm for arm in arms if arm in opened]:
             with opened[arm](count) as ask:
-                ask(plans[0], load.answer_tokens)  # a first answer is slower, and is not counted
+                ask(plans[0], load.answer_tokens)  # the first answer is slower and does not count
                 answers = load.draw_answers(len(plans) - 1)
                 rows.append(run_load(arm, ask, [*zip(plans[1:], answers, strict=True)], count, allowed))
             report(describe(rows[-1]))
@@ -125,7 +122,7 @@ def measure_throughput(
 
 
 def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, count: int) -> list[Plan]:
-    """Prompts with passages drawn by Zipf, the same in every call."""
+    """Draw prompts with Zipf passages, the same in every call."""
     rng, popularity = random.Random(1), Zipf(load.zipf, documents.modules)
     return [
         documents.plan(tokens(QUESTION_TOKENS, vocabulary, rng), popularity.draw_different(load.passages, rng))
@@ -134,8 +131,8 @@ def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, coun
 
 
 def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int, allowed: float) -> ThroughputRow:
-    """Ask everything, prompts with the tokens of their answers, with so many clients at once. allowed: tokens per
-    second that the machine allows.
+    """Ask all prompts, each with the tokens of its answer, with `clients` clients at once. allowed: tokens per second
+    that the machine allows.
     """
 
     def ask_in_turn(number: int) -> float | None:
@@ -155,8 +152,8 @@ def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int
         requests=len(asked),
         tokens_per_s=round(rate, 1),
         requests_per_s=round(len(first) / seconds, 3),
-        ttft_ms_p50=round(percentile(first, 0.5), 1),
-        ttft_ms_p95=round(percentile(first, 0.95), 1),
+        ttft_ms_p50=round(percentile(first, 50), 1),
+        ttft_ms_p95=round(percentile(first, 95), 1),
         refused=len(asked) - len(first),
         of_floor=round(rate / allowed, 3),
     )
@@ -164,7 +161,7 @@ def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int
 
 @contextmanager
 def open_warmdesk(measured: Measured, documents: RandomDocuments, load: LoadTest, clients: int) -> Iterator[Ask]:
-    """This engine with all documents in memory, and room for what the requests compute."""
+    """Open this engine with all documents in memory, and space for what the requests compute."""
     own = (load.num_requests(clients) + clients + 1) * (QUESTION_TOKENS + 2 * load.answer_tokens)
     room = (load.documents + 1) * MODULE_TOKENS + own
     with warm_engine(measured.model, 2 * room, documents.modules) as engine:
@@ -172,7 +169,6 @@ def open_warmdesk(measured: Measured, documents: RandomDocuments, load: LoadTest
 
 
 def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
-    """One question to the engine."""
     started = time.perf_counter()
     pieces = iter(engine.submit(Request(plan=plan, sampling=answer_of(answer_tokens))))
     try:
@@ -187,7 +183,7 @@ def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
 
 @contextmanager
 def open_transformers(model: str | None, converted: Path, load: LoadTest, clients: int) -> Iterator[Ask]:
-    """Continuous batching with room for as many requests as this engine runs at most."""
+    """Open continuous batching with space for as many requests as this engine runs at most."""
     one = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
     hf = TransformersPeer.load(model, converted).hf
     with ContinuousBatching(hf, tokens=2 * one * min(clients, Limits().running)) as batching:
@@ -196,7 +192,7 @@ def open_transformers(model: str | None, converted: Path, load: LoadTest, client
 
 @contextmanager
 def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: int) -> Iterator[Ask]:
-    """A server with as many slots as this engine runs requests at most."""
+    """Open a server with as many slots as this engine runs requests at most."""
     context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
     slots = min(clients, Limits().running)
     with llama_cpp.serve("bf16", threads=threads, slots=slots, context=context) as server:
@@ -204,7 +200,7 @@ def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: i
 
 
 def allowed_rate(cost: ModelCost, floor: Floor, load: LoadTest, clients: int) -> float:
-    """Tokens per second the machine allows: questions computed, answers decoded, everything else there already."""
+    """Return the machine's limit in tokens per second: questions computed, answers decoded, everything else cached."""
     running = min(clients, Limits().running)
     placed = load.prompt_tokens + MODULE_TOKENS
     own = QUESTION_TOKENS + load.answer_tokens // 2
@@ -215,15 +211,7 @@ def allowed_rate(cost: ModelCost, floor: Floor, load: LoadTest, clients: int) ->
     return load.answer_tokens / (decode + cost.first_token_ms(floor, computed=QUESTION_TOKENS, placed=placed) / 1e3)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so large a share does not exceed; 0 of none."""
-    if len(values) < 2:
-        return values[0] if values else 0.0
-    return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
-
-
 def describe(row: ThroughputRow) -> str:
-    """A row for people."""
     return (
         f"{row.clients:3d} clients  {row.arm:15s} {row.tokens_per_s:7.1f} tokens/s  first token"
         f" p50 {row.ttft_ms_p50:9.1f} ms  p95 {row.ttft_ms_p95:9.1f} ms  {row.refused} of {row.requests} refused"
@@ -231,7 +219,6 @@ def describe(row: ThroughputRow) -> str:
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The result as a section of docs/evidence.md."""
     load, floor = result["load"], result["floor"]
     columns = {
         "clients": "at once",

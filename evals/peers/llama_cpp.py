@@ -34,13 +34,13 @@ from cache.model.loading import bundled_gguf
 from evals.peers.random_prompts import TEMPERATURE, TOP_K
 
 WeightType = Literal["bf16", "q8_0"]
-"""Names as llama.cpp's, in lower case."""
+"""llama.cpp's names in lower case."""
 
 METADATA_OF_THE_WRITER = {"general.architecture", "general.file_type"}
 
 
 def convert_weights(path: Path, weight_type: WeightType, folder: Path) -> Path:
-    """A GGUF file with the same weights in another type, written once into `folder`. Raises ModelError, OSError."""
+    """Write a GGUF file with the same weights in another type, once, into `folder`. Raises ModelError, OSError."""
     file = folder / f"{file_digest(path).replace(':', '-')}-{weight_type}.gguf"
     if file.is_file():
         return file
@@ -58,7 +58,6 @@ def convert_weights(path: Path, weight_type: WeightType, folder: Path) -> Path:
 
 
 def write_weights(reader: Any, weight_type: WeightType, file: Path) -> None:
-    """Write what a `gguf.GGUFReader` reads, with matrices in the type."""
     kind = gguf.GGMLQuantizationType[weight_type.upper()]
     writer = gguf.GGUFWriter(file, arch=reader.fields["general.architecture"].contents())
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{weight_type.upper()}"])
@@ -85,8 +84,8 @@ SAMPLING = {"samplers": ["top_k", "temperature"], "temperature": TEMPERATURE, "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAnswer:
-    """One answer. ttft_s, total_s: from asking, at the client. decode_tokens_per_s: as the server measured itself,
-    without HTTP. cached_tokens: of the prompt, not computed.
+    """One answer. ttft_s, total_s: from the question, at the client. decode_tokens_per_s: as the server measures it,
+    without HTTP. cached_tokens: tokens of the prompt that were not computed.
     """
 
     ttft_s: float
@@ -96,8 +95,8 @@ class ServedAnswer:
 
 
 class LlamaServer:
-    """A running server; a context manager. program: of `LlamaCpp`. threads: of the processor. slots: answers at
-    the same time. context: tokens of prompt and answer in each slot. Raises DeskError if it does not start.
+    """A running server; a context manager. program: of `LlamaCpp`. threads: of the CPU. slots: answers at the same
+    time. context: tokens of prompt and answer in each slot. Raises DeskError if it does not start.
     """
 
     def __init__(self, program: Sequence[str], file: Path, *, threads: int, slots: int, context: int) -> None:
@@ -127,7 +126,6 @@ class LlamaServer:
         self.close()
 
     def close(self) -> None:
-        """Stop the process."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdin is not None
@@ -135,7 +133,7 @@ class LlamaServer:
         self._opened.close()
 
     def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1) -> ServedAnswer:
-        """Ask for so many tokens. slot: -1 lets the server choose. Raises DeskError."""
+        """Ask for `new_tokens` tokens. slot: -1 lets the server choose. Raises DeskError."""
         body = {"prompt": prompt, "n_predict": new_tokens, "id_slot": slot, "stream": True, **SAMPLING}
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         started = time.perf_counter()
@@ -144,7 +142,7 @@ class LlamaServer:
             response = connection.getresponse()
             first = response.readline()
             ttft = time.perf_counter() - started
-            lines = (first + response.read()).splitlines()  # at once: little of the processor is taken from the server
+            lines = (first + response.read()).splitlines()  # at once, to leave the CPU to the server
         finally:
             connection.close()
         total = time.perf_counter() - started
@@ -180,8 +178,8 @@ class LlamaServer:
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
-    """llama.cpp for one model. program: what starts a server. file: the model's own GGUF file. folder: for files with
-    other types of weights. version: of the program, for people.
+    """llama.cpp for one model. program: starts a server. file: the model's own GGUF file. folder: for files with other
+    types of weights. version: of the program, as text.
     """
 
     program: tuple[str, ...]
@@ -191,8 +189,8 @@ class LlamaCpp:
 
     @classmethod
     def find(cls, model: str | None, converted: Path, llama_server: Path | None) -> "LlamaCpp":
-        """For a model. llama_server: a program of llama.cpp itself; None: the package xllamacpp. Raises DeskError, and
-        ModelError if the bundled model is wanted and missing.
+        """Find llama.cpp for a model. llama_server: a program of llama.cpp itself, None for the package xllamacpp.
+        Raises DeskError, and ModelError if the bundled model is requested and missing.
         """
         file = bundled_gguf() if model is None else Path(model).expanduser()
         if file.suffix != ".gguf":
@@ -207,18 +205,16 @@ class LlamaCpp:
         return cls(program, file, converted, f"xllamacpp {importlib.metadata.version('xllamacpp')}")
 
     def serve(self, weight_type: WeightType, *, threads: int, slots: int, context: int) -> LlamaServer:
-        """Start a server for the model with weights of a type. Raises DeskError, ModelError."""
+        """Start a server for the model with a type of weights. Raises DeskError, ModelError."""
         file = convert_weights(self.file, weight_type, self.folder)
         return LlamaServer(self.program, file, threads=threads, slots=slots, context=context)
 
 
 def last_event(lines: Sequence[bytes]) -> Any:
-    """The last of a stream of server-sent events."""
     return json.loads([line for line in lines if line.startswith(b"data: {")][-1].removeprefix(b"data: "))
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The server of the package xllamacpp, with the options of `llama-server`; it ends when its standard input does."""
+"""The server of the package xllamacpp with the options of `llama-server`. It ends when its standard input ends."""
 
 import argparse
 import sys
@@ -7,7 +7,6 @@ import xllamacpp
 
 
 def main() -> None:
-    """Serve until standard input ends."""
     parser = argparse.ArgumentParser(prog="llama_cpp_server", description=__doc__)
     parser.add_argument("--model", required=True)
     for name in ("--port", "--threads", "--parallel", "--ctx-size", "--cache-reuse"):

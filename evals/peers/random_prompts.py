@@ -1,7 +1,7 @@
-"""Prompts of random token ids, which take the same time as text: a system text, documents behind it, a question.
+"""Prompts of random token ids, which take the same time as text: a system text, documents after it, a question.
 
-Each answer has as many tokens as were asked for, sampled the same way by every program that is compared: no end token
-ends it, and it does not fall into the loops of greedy decoding, which would end it, too.
+Each answer has the requested number of tokens, sampled the same way by every program: no end token ends it, and it does
+not run into the loops of greedy decoding, which would also end it.
 """
 
 import random
@@ -20,7 +20,7 @@ TEMPERATURE, TOP_K = 1.0, 40
 
 @dataclass(frozen=True, slots=True)
 class RandomDocuments:
-    """A system text and modules behind it, as token ids."""
+    """A system text and the modules after it, as token ids."""
 
     system: Segment
     modules: tuple[Segment, ...]
@@ -29,7 +29,7 @@ class RandomDocuments:
     def make(
         cls, size: int, vocabulary: int, rng: random.Random, module_tokens: int = MODULE_TOKENS
     ) -> "RandomDocuments":
-        """About `size` tokens of documents in modules of at most `module_tokens`."""
+        """Draw about `size` tokens of documents in modules of at most `module_tokens`."""
         system = Segment(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
         modules = [
             Segment(
@@ -43,7 +43,6 @@ class RandomDocuments:
         return cls(system, tuple(modules))
 
     def plan(self, question: tuple[int, ...], modules: Sequence[Segment]) -> Plan:
-        """A prompt with these modules in this order."""
         spans, at = [], 0
         for segment in (self.system, *modules):
             spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
@@ -51,23 +50,21 @@ class RandomDocuments:
         return Plan(spans=(*spans, Span(start=at, tokens=question)))
 
     def shuffled(self, question: tuple[int, ...], rng: random.Random) -> Plan:
-        """A prompt with all modules in random order."""
         return self.plan(question, rng.sample(self.modules, len(self.modules)))
 
 
 class Zipf:
-    """Draws of items whose popularity falls with their rank to the power of `exponent`; 0: all alike."""
+    """Draws items whose popularity is their rank to the power of -`exponent`; 0: all equal."""
 
     def __init__(self, exponent: float, items: Sequence[Segment]) -> None:
         self.items = items
         self._weights = [*accumulate((rank + 1) ** -exponent for rank in range(len(items)))]
 
     def draw(self, rng: random.Random) -> Segment:
-        """One item."""
         return rng.choices(self.items, cum_weights=self._weights)[0]
 
     def draw_different(self, count: int, rng: random.Random) -> tuple[Segment, ...]:
-        """`count` different items, in the order drawn; all of them if there are not more."""
+        """Draw `count` different items, in the order drawn; all if there are not more."""
         drawn: dict[Segment, None] = {}
         while len(drawn) < min(count, len(self.items)):
             drawn[self.draw(rng)] = None
@@ -75,20 +72,20 @@ class Zipf:
 
 
 def tokens(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
-    """Random ordinary token ids."""
+    """Draw ordinary token ids."""
     return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))
 
 
 def token_ids(plan: Plan) -> list[int]:
-    """The prompt as other programs get it."""
+    """Return the prompt as other programs get it."""
     return [token for span in plan.spans for token in span.tokens]
 
 
 def answer_of(num_tokens: int) -> Sampling:
-    """How an answer of so many tokens is generated."""
+    """Return how an answer of `num_tokens` tokens is generated."""
     return Sampling(max_tokens=num_tokens, temperature=TEMPERATURE, top_k=TOP_K)
 
 
 def no_stop_tokens(info: ModelInfo) -> ModelInfo:
-    """The same model, generating until the limit, so that rates are over the same number of tokens."""
+    """Let a model generate until the limit, so that rates are over the same number of tokens."""
     return replace(info, stop_tokens=frozenset())

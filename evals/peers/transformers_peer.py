@@ -1,4 +1,4 @@
-"""transformers as a peer, on the same weights: whole prompts, its cache of the previous prompt, `generate`, and its
+"""transformers as a peer, on the same weights: complete prompts, its cache of the previous prompt, `generate`, and its
 continuous batching, which shares the pages of common prefixes.
 """
 
@@ -23,7 +23,7 @@ NO_TOKEN = -1
 
 
 class TransformersPeer:
-    """A stock model, one prompt at a time."""
+    """A stock model that answers one prompt at a time."""
 
     def __init__(self, hf: Any) -> None:
         self.hf = hf
@@ -31,12 +31,12 @@ class TransformersPeer:
 
     @classmethod
     def load(cls, model: str | None, converted: Path) -> "TransformersPeer":
-        """On the CPU. Raises ModelError."""
+        """Load a model on the CPU. Raises ModelError."""
         return cls(load_stock(model, device=find_device("cpu"), converted=converted)[0])
 
     @torch.inference_mode()
     def first_token(self, prompt: list[int], *, keep: bool) -> float:
-        """Seconds to the first token. keep: start from the common prefix with the previous prompt."""
+        """Return the seconds to the first token. keep: start from the common prefix with the previous prompt."""
         started = time.perf_counter()
         past, known = None, 0
         if keep and self._cached is not None:
@@ -51,30 +51,26 @@ class TransformersPeer:
         return time.perf_counter() - started
 
     def drop_cache(self) -> None:
-        """Give back the memory of the previous prompt's cache."""
+        """Free the memory of the previous prompt's cache."""
         self._cached = None
 
     @torch.inference_mode()
     def decode_rate(self, prompt: list[int], new_tokens: int) -> float:
-        """Tokens per second of `generate` after the prompt, prefill taken off."""
+        """Return tokens per second of `generate` after the prompt, without prefill."""
         ids = torch.tensor([prompt], device=self.hf.device)
         mask = torch.ones_like(ids)
         seconds = {}
         for count in (1, new_tokens + 1):
             started = time.perf_counter()
             self.hf.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                do_sample=False,
-                min_new_tokens=count,
-                max_new_tokens=count,
+                input_ids=ids, attention_mask=mask, do_sample=False, min_new_tokens=count, max_new_tokens=count
             )
             seconds[count] = time.perf_counter() - started
         return new_tokens / (seconds[new_tokens + 1] - seconds[1])
 
     def batch_rate(self, prompts: list[list[int]], new_tokens: int, room: int) -> float:
-        """Tokens per second of its continuous batching, of all answers together, while none of them waits for its first
-        token and none has ended; of the whole run if there is no such time. room: tokens that its cache holds. Raises
+        """Return tokens per second of continuous batching, of all answers together, from the last first token to the
+        first end of an answer; of the whole run if there is no such time. room: tokens of its cache. Raises
         RuntimeError if a prompt is not answered.
         """
         self.hf.set_attn_implementation("sdpa")
@@ -117,7 +113,7 @@ class ContinuousBatching:
         self._manager.stop(block=True)
 
     def answer(self, prompt: list[int], new_tokens: int) -> float:
-        """Ask for so many tokens; gives seconds to the first. From any thread."""
+        """Ask for `new_tokens` tokens. Returns the seconds to the first. Safe from any thread."""
         name = str(next(self._names))
         outputs = self._outputs[name] = queue.SimpleQueue()
         started = time.perf_counter()
@@ -141,12 +137,12 @@ class ContinuousBatching:
 
 
 def sampled() -> GenerationConfig:
-    """How answers are generated: as by every other program that is compared."""
+    """Return how answers are generated: as by every other program."""
     return GenerationConfig(do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, eos_token_id=NO_TOKEN)
 
 
 def batches_of(tokens: int) -> ContinuousBatchingConfig:
-    """Settings of its continuous batching with room for so many tokens."""
+    """Return the settings of continuous batching with space for `tokens` tokens."""
     return ContinuousBatchingConfig(
         page_size=PAGE_TOKENS, num_blocks=tokens // PAGE_TOKENS + 1, max_batch_tokens=BATCH_TOKENS
     )

@@ -1,12 +1,12 @@
-"""Tokens per second after the first one, behind placed documents: one answer, and several at the same time.
+"""Tokens per second after the first one, after placed documents: one answer, and several at the same time.
 
-Every conversation has the same documents in an order of its own, and its prompt has been computed before, so that only
-decoding counts: this engine places the documents, llama.cpp has each prompt in a slot of its own. Arms:
+All conversations have the same documents in different orders. Their prompts were computed before, so that only decoding
+counts: this engine places the documents, llama.cpp has each prompt in its own slot. Arms:
   warmdesk           this engine
-  warmdesk (int8)    this engine with weights of 8 bits
+  warmdesk (int8)    this engine with 8-bit weights
   transformers       `generate` with its cache; one answer at a time
   llama.cpp bf16     its server on the same weights
-  llama.cpp q8_0     on 8-bit ones
+  llama.cpp q8_0     its server on 8-bit weights
 """
 
 import random
@@ -19,15 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cache.engine.engine import Engine
-from cache.engine.request import Request
 from cache.prompt.plan import Plan
 from evals.peers.llama_cpp import LlamaCpp, LlamaServer, WeightType
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import describe_machine, table
 from evals.speed.floor import describe_floor, measure_floor
-from evals.speed.models import Measured, warm_engine
+from evals.speed.models import Measured, decode_rate, warm_engine
 
 QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
 LLAMA_CPP_ARMS: dict[str, WeightType] = {"llama.cpp bf16": "bf16", "llama.cpp q8_0": "q8_0"}
@@ -39,8 +37,8 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRow:
-    """One arm. tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of what the
-    machine allows with the model's own weights.
+    """One arm. tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of the
+    machine's limit with the model's own weights.
     """
 
     arm: str
@@ -61,7 +59,7 @@ def measure_decode(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None leaves it out."""
+    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it."""
     measured = Measured.load(model, converted)
     rounded = Measured.load(model, converted, weights="int8") if "warmdesk (int8)" in arms else None
     floor = measure_floor(measured.model.info.kv.dtype)
@@ -112,50 +110,40 @@ def measure_decode(
 
 @contextmanager
 def open_warmdesk(measured: Measured, texts: RandomDocuments, plans: Sequence[Plan], repeats: int) -> Iterator[Measure]:
-    """This engine; the prompts have been computed."""
+    """Open this engine and compute the prompts."""
     own = SYSTEM_TOKENS + QUESTION_TOKENS + ANSWER_TOKENS
     room = sum(len(module.tokens) for module in texts.modules) + (repeats + 2) * len(plans) * own
     with warm_engine(measured.model, 2 * room, texts.modules) as engine:
-        answers = [partial(answer_times, engine, plan) for plan in plans]
-        decode_rate(answers)
-        yield lambda: decode_rate(answers)
+        decode_rate(engine, plans, answer_of(ANSWER_TOKENS))
+        yield lambda: decode_rate(engine, plans, answer_of(ANSWER_TOKENS))
 
 
 @contextmanager
 def open_transformers(model: str | None, converted: Path, plan: Plan) -> Iterator[Measure]:
-    """`generate`, one answer."""
     transformers = TransformersPeer.load(model, converted)
     yield lambda: transformers.decode_rate(token_ids(plan), ANSWER_TOKENS)
 
 
 @contextmanager
 def open_llama_cpp(llama_cpp: LlamaCpp, kind: WeightType, threads: int, plans: Sequence[Plan]) -> Iterator[Measure]:
-    """A server; every prompt has been computed in its slot."""
+    """Open a server and compute each prompt in its slot."""
     context = plans[0].num_tokens + ANSWER_TOKENS + 8
     with llama_cpp.serve(kind, threads=threads, slots=len(plans), context=context) as server:
         for slot, plan in enumerate(plans):
             server.answer(token_ids(plan), 1, slot)
         answers = [partial(served_times, server, plan, slot) for slot, plan in enumerate(plans)]
-        yield lambda: decode_rate(answers)
-
-
-def answer_times(engine: Engine, plan: Plan) -> tuple[float, float]:
-    """When the first and the last token of the engine's answer came."""
-    started = time.perf_counter()
-    request = Request(plan=plan, sampling=answer_of(ANSWER_TOKENS))
-    timings = engine.submit(request).completion.timings
-    return started + timings.ttft / 1e3, started + timings.total / 1e3
+        yield lambda: served_rate(answers)
 
 
 def served_times(server: LlamaServer, plan: Plan, slot: int) -> tuple[float, float]:
-    """When the first and the last token of llama.cpp's answer came."""
+    """Return when the first and the last token of llama.cpp's answer came."""
     started = time.perf_counter()
     served = server.answer(token_ids(plan), ANSWER_TOKENS, slot)
     return started + served.ttft_s, started + served.total_s
 
 
-def decode_rate(answers: Sequence[Callable[[], tuple[float, float]]]) -> float:
-    """Tokens after the first of each answer, per second from the first token of all to the last of all."""
+def served_rate(answers: Sequence[Callable[[], tuple[float, float]]]) -> float:
+    """Return tokens after the first of each answer, per second from the first token of all to the last of all."""
     with ThreadPoolExecutor(len(answers)) as pool:
         times = [future.result() for future in [pool.submit(answer) for answer in answers]]
     seconds = max(last for _, last in times) - min(first for first, _ in times)
@@ -163,7 +151,6 @@ def decode_rate(answers: Sequence[Callable[[], tuple[float, float]]]) -> float:
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The result as a section of docs/evidence.md."""
     floor = result["floor"]
     columns = {
         "conversations": "at once",

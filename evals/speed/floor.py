@@ -21,7 +21,6 @@ from evals.report import describe_machine, table
 
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
-    """Compute with so many threads meanwhile."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -31,7 +30,7 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 READ_BYTES = 512 << 20
-"""More than any processor caches."""
+"""More than any CPU cache."""
 PRODUCT = (512, 2048, 8192)
 """Rows, inputs, outputs: large enough for the highest rate."""
 REPEATS = 5
@@ -40,21 +39,21 @@ QUESTION_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What the machine reached with so many threads."""
+    """What the machine reached with a number of threads."""
 
     threads: int
     bytes_per_s: float
     flops: float
 
     def seconds(self, num_bytes: float, operations: float) -> float:
-        """The least that a pass can take which reads and computes so much."""
+        """Return the shortest time of a pass that reads `num_bytes` and computes `operations`."""
         return max(num_bytes / self.bytes_per_s, operations / self.flops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCost:
-    """What passes through a model read and compute. layer_weights, head_weights: numbers of weights, without the table
-    of embeddings. attention_width: queries of all heads and layers. kv_bytes: of one token.
+    """What forward passes read and compute. layer_weights, head_weights: numbers of weights, without the embeddings.
+    attention_width: size of the queries of all heads and layers. kv_bytes: of one token.
     """
 
     layer_weights: int
@@ -65,7 +64,6 @@ class ModelCost:
 
     @classmethod
     def of(cls, hf: Any) -> "ModelCost":
-        """Of a transformers model."""
         config = hf.config
         heads = config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -81,8 +79,8 @@ class ModelCost:
         )
 
     def pass_seconds(self, floor: Floor, *, rows: int, seen: int, stored: int, outputs: int) -> float:
-        """The least for a pass of `rows` rows that each see `seen` tokens, of which `stored` are different. outputs:
-        rows whose next token is chosen.
+        """Return the shortest time of a pass of `rows` rows that each see `seen` tokens, of which `stored` are
+        different. outputs: rows with a next token.
         """
         weights = self.layer_weights + self.head_weights
         operations = 2 * (rows * self.layer_weights + outputs * self.head_weights)
@@ -90,18 +88,18 @@ class ModelCost:
         return floor.seconds(weights * self.weight_bytes + stored * self.kv_bytes, operations)
 
     def decode_rate(self, floor: Floor, *, conversations: int, seen: int, stored: int) -> float:
-        """The most tokens per second of answers generated at the same time."""
+        """Return the most tokens per second of answers generated at the same time."""
         seconds = self.pass_seconds(floor, rows=conversations, seen=seen, stored=stored, outputs=conversations)
         return conversations / seconds
 
     def first_token_ms(self, floor: Floor, *, computed: int, placed: int) -> float:
-        """The least time to the first token behind `placed` tokens that need not be computed."""
+        """Return the shortest time to the first token after `placed` tokens that are not computed."""
         seen = placed + (computed + 1) // 2
         return 1e3 * self.pass_seconds(floor, rows=computed, seen=seen, stored=placed + computed, outputs=1)
 
 
 def measure_floor(dtype: torch.dtype) -> Floor:
-    """Best of some repeats, with the threads that are set now."""
+    """Take the best of several repeats, with the current number of threads."""
     numbers = torch.ones(READ_BYTES // 4)
     rows, inputs, outputs = PRODUCT
     left, right = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
@@ -112,21 +110,25 @@ def measure_floor(dtype: torch.dtype) -> Floor:
     )
 
 
-def shortest(run: Callable[[], object]) -> float:
-    """Seconds of the fastest of some runs, after one that does not count."""
+def wall_seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
     run()
-    seconds = []
-    for _ in range(REPEATS):
-        started = time.perf_counter()
+    return time.perf_counter() - started
+
+
+def shortest(
+    run: Callable[[], object], timed: Callable[[Callable[[], object]], float] = wall_seconds, repeats: int = REPEATS
+) -> float:
+    """Seconds of the fastest of several runs, after three that do not count."""
+    for _ in range(3):
         run()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
+    return min(timed(run) for _ in range(repeats))
 
 
 def measure_floors(
     *, model: str | None, converted: Path, threads: tuple[int, ...], sizes: tuple[int, ...]
 ) -> dict[str, Any]:
-    """What the machine allows a model behind so many document tokens; the result is ready for JSON."""
+    """Compute the limits of a model for several numbers of document tokens; the result is ready for JSON."""
     hf, _, _ = load_stock(model, device=find_device("cpu"), converted=converted)
     cost = ModelCost.of(hf)
     floors, rows = [], []
@@ -147,7 +149,6 @@ def measure_floors(
 
 
 def describe_floor(floor: Floor) -> dict[str, float]:
-    """In the units of people."""
     return {
         "threads": floor.threads,
         "memory_gb_per_s": round(floor.bytes_per_s / 1e9, 1),
@@ -156,7 +157,7 @@ def describe_floor(floor: Floor) -> dict[str, float]:
 
 
 def allowed(cost: ModelCost, floor: Floor, size: int) -> dict[str, float]:
-    """What a floor allows behind `size` document tokens."""
+    """Return the limits after `size` document tokens."""
     return {
         "threads": floor.threads,
         "document_tokens": size,
@@ -168,7 +169,6 @@ def allowed(cost: ModelCost, floor: Floor, size: int) -> dict[str, float]:
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The result as a section of docs/evidence.md."""
     floors = {
         "threads": "threads",
         "memory_gb_per_s": "memory, GB/s",

@@ -21,25 +21,26 @@ from statistics import linear_regression
 from typing import Any
 
 from cache.decoding.sampling import Sampling
-from cache.engine.engine import Engine
-from cache.engine.request import Request, Reuse
+from cache.engine.request import Reuse
 from cache.prompt.plan import Plan
 from evals.peers.llama_cpp import LlamaCpp
 from evals.peers.random_prompts import MODULE_TOKENS, SYSTEM_TOKENS, RandomDocuments, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import describe_machine, table
 from evals.speed.floor import Floor, describe_floor, measure_floor, using_threads
-from evals.speed.models import Measured
+from evals.speed.models import Measured, decode_rate, first_token, random_half_billion, warm_engine
 
 LLAMA_CPP = "llama.cpp bf16"
 ARMS = ("full_prefill", "no_reuse", "prefix_cache", "reuse", LLAMA_CPP)
 
+Row = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyRow:
-    """One arm at one size. times_floor: ttft_ms_min over what the machine allows for the rows that it computes: with
-    reuse the question, else all. faster: how many times sooner than `full_prefill`. decode_tokens_per_s: the best of
-    the repeats. The latter two are None where they were not measured.
+    """One arm at one size. times_floor: ttft_ms_min divided by the lower bound of the rows that it computes: with reuse
+    the question, else all. faster: ratio to `full_prefill`. decode_tokens_per_s: the best of the repeats. The last two
+    are None if not measured.
     """
 
     model: str
@@ -57,30 +58,11 @@ class LatencyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model that is measured. baseline: transformers on the same weights. llama_cpp: None leaves it out."""
+    """A model under test. baseline: transformers on the same weights. llama_cpp: None omits it."""
 
     measured: Measured
     baseline: TransformersPeer
     llama_cpp: LlamaCpp | None = None
-
-
-class Ours:
-    """The engine under test."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-
-    def first_token(self, plan: Plan, reuse: Reuse) -> float:
-        """Seconds to the first token."""
-        request = Request(plan=plan, sampling=Sampling(max_tokens=1), reuse=reuse)
-        return self.engine.submit(request).completion.timings.ttft / 1e3
-
-    def decode_rate(self, plan: Plan, new_tokens: int, reuse: Reuse) -> float:
-        """Tokens per second after the first."""
-        request = Request(plan=plan, sampling=Sampling(max_tokens=new_tokens + 1), reuse=reuse)
-        completion = self.engine.submit(request).completion
-        seconds = (completion.timings.total - completion.timings.ttft) / 1e3
-        return (completion.usage.completion_tokens - 1) / seconds
 
 
 def measure(
@@ -98,8 +80,8 @@ def measure(
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run arms; the result is ready for JSON. half_billion: also on the model with random weights, which llama.cpp does
-    not have. decode_at: the size at which decoding is measured, too. llama_cpp: None leaves it out. report: called with
-    a line per finished row.
+    not have. decode_at: the size at which decoding is also measured. llama_cpp: None omits it. report: called with a
+    line per finished row.
     """
     rows: list[LatencyRow] = []
     floors: dict[int, Floor] = {}
@@ -130,108 +112,82 @@ def measure(
 def subjects(
     model: str | None, converted: Path, llama_cpp: LlamaCpp | None, *, half_billion: bool
 ) -> Iterator[Subject]:
-    """The desk's model, and the one with random weights."""
+    """Yield the product's model, and the one with random weights."""
     measured = Measured.load(model, converted)
     tokenizer = measured.model.tokenizer
     yield Subject(measured=measured, baseline=TransformersPeer.load(model, converted), llama_cpp=llama_cpp)
     if half_billion:
         yield Subject(
-            measured=Measured.half_billion(tokenizer, converted),
-            baseline=TransformersPeer(half_billion()),
+            measured=Measured.half_billion(tokenizer, converted), baseline=TransformersPeer(random_half_billion())
         )
 
 
 def measure_size(
-    subject: Subject,
-    size: int,
-    floor: Floor,
-    question_tokens: int,
-    repeats: int,
-    *,
-    decode: bool,
-    arms: Sequence[str],
+    subject: Subject, size: int, floor: Floor, question_tokens: int, repeats: int, *, decode: bool, arms: Sequence[str]
 ) -> Iterator[LatencyRow]:
-    """Arms for documents of one size, in turn within each repeat so that drift of the machine hits all alike."""
-    memory = (2 * size + 4096) * subject.measured.model.info.kv.bytes_per_token
-    engine = Engine(subject.measured.model, memory=memory).start()
-    try:
-        yield from measure_arms(subject, Ours(engine), size, floor, question_tokens, repeats, decode=decode, arms=arms)
-    finally:
-        engine.close()
+    """Measure the arms for documents of one size, in turn within each repeat so that drift affects all arms equally."""
+    with warm_engine(subject.measured.model, 2 * size + 4096) as engine:
+        baseline, info = subject.baseline, subject.measured.model.info
+        rng = random.Random(size)
+        documents = RandomDocuments.make(size, info.vocabulary, rng)
+        context = SYSTEM_TOKENS + size
 
+        def plan() -> Plan:
+            return documents.shuffled(tokens(question_tokens, info.vocabulary, rng), rng)
 
-def measure_arms(
-    subject: Subject,
-    ours: Ours,
-    size: int,
-    floor: Floor,
-    question_tokens: int,
-    repeats: int,
-    *,
-    decode: bool,
-    arms: Sequence[str],
-) -> Iterator[LatencyRow]:
-    """As `measure_size`, on an engine that runs."""
-    baseline, info = subject.baseline, subject.measured.model.info
-    rng = random.Random(size)
-    documents = RandomDocuments.make(size, info.vocabulary, rng)
-    context = SYSTEM_TOKENS + size
+        def prompt() -> list[int]:
+            return token_ids(plan())
 
-    def plan() -> Plan:
-        return documents.shuffled(tokens(question_tokens, info.vocabulary, rng), rng)
+        def seconds_to_first(reuse: Reuse) -> float:
+            return first_token(engine, plan(), reuse).timings.ttft / 1e3
 
-    def prompt() -> list[int]:
-        return token_ids(plan())
-
-    ways: dict[str, Callable[[], float]] = {
-        "full_prefill": lambda: baseline.first_token(prompt(), keep=False),
-        "no_reuse": lambda: ours.first_token(plan(), "off"),
-        "prefix_cache": lambda: baseline.first_token(prompt(), keep=True),
-        "reuse": lambda: ours.first_token(plan(), "on"),
-    }
-    times: dict[str, list[float]] = {arm: [] for arm in ways if arm in arms}
-    ours.first_token(plan(), "on")  # encodes the documents
-    baseline.first_token(prompt()[: 2 * question_tokens], keep=False)
-    for _ in range(repeats):
+        ways: dict[str, Callable[[], float]] = {
+            "full_prefill": lambda: baseline.first_token(prompt(), keep=False),
+            "no_reuse": lambda: seconds_to_first("off"),
+            "prefix_cache": lambda: baseline.first_token(prompt(), keep=True),
+            "reuse": lambda: seconds_to_first("on"),
+        }
+        times: dict[str, list[float]] = {arm: [] for arm in ways if arm in arms}
+        first_token(engine, plan())  # encodes the documents
+        baseline.first_token(prompt()[: 2 * question_tokens], keep=False)
+        for _ in range(repeats):
+            for arm, seconds in times.items():
+                seconds.extend(ways[arm]() for _ in range(3 if arm == "reuse" else 1))
+        if LLAMA_CPP in arms and subject.llama_cpp is not None:
+            room = context + question_tokens + 8
+            with subject.llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
+                server.answer(prompt(), 1)
+                times[LLAMA_CPP] = [server.answer(prompt(), 1).ttft_s for _ in range(repeats)]
+        decoded: dict[str, Callable[[], float]] = {
+            "full_prefill": lambda: baseline.decode_rate(prompt(), 64),
+            "no_reuse": lambda: decode_rate(engine, [plan()], Sampling(max_tokens=65), "off"),
+            "reuse": lambda: decode_rate(engine, [plan()], Sampling(max_tokens=65)),
+        }
+        rates = {arm: max(run() for _ in range(repeats)) for arm, run in decoded.items() if decode and arm in arms}
+        full = min(times["full_prefill"]) if "full_prefill" in times else None
         for arm, seconds in times.items():
-            seconds.extend(ways[arm]() for _ in range(3 if arm == "reuse" else 1))
-    if LLAMA_CPP in arms and subject.llama_cpp is not None:
-        room = context + question_tokens + 8
-        with subject.llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
-            server.answer(prompt(), 1)
-            times[LLAMA_CPP] = [server.answer(prompt(), 1).ttft_s for _ in range(repeats)]
-    decoded: dict[str, Callable[[], float]] = {
-        "full_prefill": lambda: baseline.decode_rate(prompt(), 64),
-        "no_reuse": lambda: ours.decode_rate(plan(), 64, "off"),
-        "reuse": lambda: ours.decode_rate(plan(), 64, "on"),
-    }
-    rates = {arm: max(run() for _ in range(repeats)) for arm, run in decoded.items() if decode and arm in arms}
-    full = min(times["full_prefill"]) if "full_prefill" in times else None
-    for arm, seconds in times.items():
-        is_placed = arm == "reuse"
-        computed = question_tokens if is_placed else context + question_tokens
-        allowed_ms = subject.measured.cost.first_token_ms(floor, computed=computed, placed=context if is_placed else 0)
-        yield LatencyRow(
-            model=info.name,
-            arm=arm,
-            threads=floor.threads,
-            document_tokens=size,
-            question_tokens=question_tokens,
-            ttft_ms_min=round(min(seconds) * 1e3, 2),
-            ttft_ms_median=round(statistics.median(seconds) * 1e3, 2),
-            runs=len(seconds),
-            times_floor=round(min(seconds) * 1e3 / allowed_ms, 2),
-            faster=None if full is None else round(full / min(seconds), 2),
-            decode_tokens_per_s=round(rates[arm], 1) if arm in rates else None,
-        )
-
-
-Row = dict[str, Any]
+            is_placed = arm == "reuse"
+            computed = question_tokens if is_placed else context + question_tokens
+            placed = context if is_placed else 0
+            allowed_ms = subject.measured.cost.first_token_ms(floor, computed=computed, placed=placed)
+            yield LatencyRow(
+                model=info.name,
+                arm=arm,
+                threads=floor.threads,
+                document_tokens=size,
+                question_tokens=question_tokens,
+                ttft_ms_min=round(min(seconds) * 1e3, 2),
+                ttft_ms_median=round(statistics.median(seconds) * 1e3, 2),
+                runs=len(seconds),
+                times_floor=round(min(seconds) * 1e3 / allowed_ms, 2),
+                faster=None if full is None else round(full / min(seconds), 2),
+                decode_tokens_per_s=round(rates[arm], 1) if arm in rates else None,
+            )
 
 
 def slopes(rows: list[Row]) -> list[Row]:
-    """Milliseconds to the first token for each document token (least squares over the smallest times), for every arm
-    measured at two lengths or more. of_full_prefill: as a share of that arm's; None if it was not measured.
+    """Return milliseconds to the first token per document token (least squares over the smallest times), for every arm
+    measured at two lengths or more. of_full_prefill: as a share of that arm's; None if not measured.
     """
     times: dict[tuple[str, int, str], list[tuple[int, float]]] = {}
     for row in rows:
@@ -254,7 +210,6 @@ def slopes(rows: list[Row]) -> list[Row]:
 
 
 def describe(row: Row) -> str:
-    """A row as a line of progress."""
     rate = f"  decode {row['decode_tokens_per_s']:6.1f} tokens/s" if row["decode_tokens_per_s"] else ""
     faster = f"  {row['faster']:5.1f} times as fast as full prefill" if row["faster"] else ""
     return (
@@ -265,7 +220,6 @@ def describe(row: Row) -> str:
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The result as a section of docs/evidence.md."""
     columns = {
         "model": "model",
         "threads": "threads",

@@ -1,8 +1,8 @@
-"""KV memory of conversations that share modules: slots of the arena in use, against one copy of the modules and what
-each conversation has of its own, and against a copy for each.
+"""KV memory of conversations that share modules: slots of the KV pool in use, compared with one copy of the modules and
+the private tokens of each conversation, and with a copy for each conversation.
 
-All conversations have the same modules, each in an order of its own, and answer at the same time. Counted is the most
-that was in use at any moment until all have ended. Not covered: weights, and what the program needs beside.
+All conversations have the same modules in different orders, and answer at the same time. The figure is the maximum in
+use until all have ended. Out of scope: weights and other memory of the program.
 """
 
 import random
@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cache.engine.request import Request
-from cache.memory.store import Store
-from evals.peers.random_prompts import RandomDocuments, answer_of, tokens
+from evals.peers.random_prompts import RandomDocuments, tokens
 from evals.report import describe_machine, table
-from evals.speed.models import Measured, warm_engine
+from evals.speed.models import Measured, most_slots_used, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS = 256, 24
 
@@ -22,7 +20,7 @@ MODULE_TOKENS, QUESTION_TOKENS = 256, 24
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRow:
     """Tokens of KV memory. shared: one copy of system text and modules. private: questions and answers. used: the most
-    in use. separate: what a copy of the modules for each conversation would take. ratio: used / (shared + private).
+    in use. separate: with a copy of the modules for each conversation. ratio: used / (shared + private).
     """
 
     conversations: int
@@ -50,7 +48,6 @@ def measure_memory(
 
 
 def measure_conversations(measured: Measured, conversations: int, modules: int, answer_tokens: int) -> MemoryRow:
-    """Of a loaded model."""
     rng, info = random.Random(0), measured.model.info
     documents = RandomDocuments.make(modules * MODULE_TOKENS, info.vocabulary, rng, MODULE_TOKENS)
     plans = [documents.shuffled(tokens(QUESTION_TOKENS, info.vocabulary, rng), rng) for _ in range(conversations)]
@@ -58,12 +55,7 @@ def measure_conversations(measured: Measured, conversations: int, modules: int, 
     private = conversations * (QUESTION_TOKENS + answer_tokens)
     shared = (separate - private) // conversations
     with warm_engine(measured.model, 2 * separate, documents.modules) as engine:
-        answers = [engine.submit(Request(plan=plan, sampling=answer_of(answer_tokens))) for plan in plans]
-        used = 0
-        for answer in answers:
-            for _ in answer:
-                used = max(used, engine.call(slots_in_use))
-        used = max(used, engine.call(slots_in_use))
+        used = most_slots_used(engine, plans, answer_tokens)
     return MemoryRow(
         conversations=conversations,
         modules=modules,
@@ -76,13 +68,7 @@ def measure_conversations(measured: Measured, conversations: int, modules: int, 
     )
 
 
-def slots_in_use(store: Store) -> int:
-    """Slots of the arena that are not free."""
-    return store.device.allocator.capacity - store.device.allocator.free_slots
-
-
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The result as a section of docs/evidence.md."""
     columns = {
         "conversations": "conversations",
         "modules": "modules",

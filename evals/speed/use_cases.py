@@ -3,9 +3,9 @@
 Each is a schema and a prompt in data/schemas. Arms, in turn within each repeat:
   computed   nothing reused, the same tokens at the same ids (the paper's baseline: the same pipeline)
   reused     modules encoded before; arguments and the question computed
-No prefixes are kept between runs, so that `reused` is what modules alone give. Encoding the modules is paid once and
-reported apart. Models: the desk's own, and one of the shape of Qwen2.5-0.5B with random weights (speed does not depend
-on what weights say; its tokens are those of the desk's tokenizer).
+No prefixes stay between runs, so `reused` shows modules alone. Encoding the modules is done once and reported
+separately. Models: the product's own, and one of the shape of Qwen2.5-0.5B with random weights (speed does not depend
+on the values of weights; its tokens are those of the product's tokenizer).
 """
 
 import statistics
@@ -15,25 +15,23 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from app.pml.commands import read_prompt, read_schema
-from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
-from cache.engine.request import Completion, Request, Reuse
+from cache.engine.request import Completion, Reuse
 from cache.memory.keys import PUBLIC_TENANT
 from cache.model.language_model import LanguageModel
 from cache.model.loading import load_model
 from cache.pml.binding import Registry
 from evals.report import describe_machine, table
-from evals.speed.models import Measured
+from evals.speed.floor import using_threads
+from evals.speed.models import Measured, first_token, warm_engine
 
 USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UseCaseRow:
-    """One use case on one model. ratio: of the smallest times; encode_ms: all modules of the schema, once."""
+    """One use case on one model. ratio: of the smallest times. encode_ms: all modules of the schema, once."""
 
     use_case: str
     model: str
@@ -58,18 +56,14 @@ def measure_use_cases(
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run all use cases on both models; the result is ready for JSON. Raises DeskError, CacheError."""
-    before = torch.get_num_threads()
     desk = load_model(model, device="cpu", converted=converted)
     rows: list[UseCaseRow] = []
-    try:
-        for language_model in (desk, Measured.half_billion(desk.tokenizer, converted).model):
-            for count in threads:
-                torch.set_num_threads(count)
+    for language_model in (desk, Measured.half_billion(desk.tokenizer, converted).model):
+        for count in threads:
+            with using_threads(count):
                 for row in measure_model(language_model, folder, count, repeats):
                     rows.append(row)
                     report(f"{row.model}, {count} threads, {row.use_case}: {row.ratio:.1f}x")
-    finally:
-        torch.set_num_threads(before)
     return {
         "machine": describe_machine(),
         "dtype": str(desk.info.kv.dtype).removeprefix("torch."),
@@ -79,19 +73,14 @@ def measure_use_cases(
 
 
 def measure_model(model: LanguageModel, folder: Path, threads: int, repeats: int) -> Iterator[UseCaseRow]:
-    """All use cases on one model."""
     for use_case, name in USE_CASES.items():
-        engine = Engine(model, memory=16_384 * model.info.kv.bytes_per_token).start()
-        try:
-            yield measure_case(
-                engine, use_case, folder / f"{name}.pml", folder / f"{name}-prompt.pml", threads, repeats
-            )
-        finally:
-            engine.close()
+        with warm_engine(model, 16_384) as engine:
+            schema, prompt = folder / f"{name}.pml", folder / f"{name}-prompt.pml"
+            yield measure_case(engine, use_case, schema, prompt, threads, repeats)
 
 
 def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, threads: int, repeats: int) -> UseCaseRow:
-    """One use case: encode its modules, then run both arms in turn."""
+    """Encode the modules of a use case, then run both arms in turn."""
     schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
     layout = schemas.add(read_schema(schema))
     plan = schemas.bind(read_prompt(prompt)).plan
@@ -99,16 +88,16 @@ def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, thre
     engine.encode(schemas.segments_of(layout)).result()
     encode_ms = (time.perf_counter() - started) * 1e3
 
-    def first_token(reuse: Reuse) -> Completion:
-        engine.drop_prefixes(PUBLIC_TENANT)  # drops what earlier runs left as prefixes
-        return engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse=reuse)).completion
+    def answered(reuse: Reuse) -> Completion:
+        engine.drop_prefixes(PUBLIC_TENANT)  # those of earlier runs
+        return first_token(engine, plan, reuse)
 
-    first_token("on")
+    answered("on")
     computed: list[Completion] = []
     reused: list[Completion] = []
     for _ in range(repeats):
-        computed.append(first_token("off"))
-        reused.extend(first_token("on") for _ in range(3))
+        computed.append(answered("off"))
+        reused.extend(answered("on") for _ in range(3))
     slow = [completion.timings.ttft for completion in computed]
     fast = [completion.timings.ttft for completion in reused]
     return UseCaseRow(
@@ -127,7 +116,6 @@ def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, thre
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """The result as a section of docs/evidence.md."""
     columns = {
         "use_case": "use case",
         "model": "model",
