@@ -213,7 +213,7 @@ def draw_gpu(result: dict[str, Any], file: Path) -> bool:
         axes.barh([place - 0.2 for place in places], others, 0.4, label="baseline", color=theirs)
         axes.axvline(1, color="#000000", linestyle="--", linewidth=1)
         axes.set_yticks(places, [f"{row['row']}" for row in rows])
-        axes.set(xscale="log", xlabel="times the floor of the card")
+        axes.set(xscale="log", xlabel="times the lower bound of the GPU")
         axes.invert_yaxis()
         write_in_full(axes.xaxis)
         add_legend(axes)

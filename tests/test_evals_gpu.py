@@ -49,12 +49,12 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_trial_run_measures_every_row_and_judges_none(trial: dict[str, Any]) -> None:
     assert {row["row"] for row in trial["rows"]} == {plan.name for plan in PLANS}
     assert [row["note"] for row in trial["rows"] if row["value"] is None] == [
-        "the engine's books agree; a processor has no device memory to count"
+        "the engine's bookkeeping is consistent; a CPU has no device memory to count"
     ]
     assert all(row["met"] is None and TRIAL in row["what"] for row in trial["rows"])
     assert (trial["is_gpu"], trial["note"], trial["size"]) == (False, NO_GPU, "tiny")
     assert {"device", "card", "torch", "transformers", "seconds"} <= set(trial)
-    assert "this says nothing of a GPU" in markdown(trial, "command")
+    assert "this says nothing about a GPU" in markdown(trial, "command")
 
 
 def test_what_has_a_goal_has_a_baseline_or_a_floor(trial: dict[str, Any]) -> None:
@@ -119,7 +119,7 @@ def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
         (
             "attention",
             None,
-            "not measured further: its process ended (exit status 3): see what it wrote to stderr",
+            "not measured further: its process ended (exit status 3): see its stderr",
         ),
         ("ttft-8b", 2.0, ""),
         (
@@ -143,7 +143,7 @@ def test_a_device_that_cannot_be_used_is_one_line() -> None:
     with pytest.raises(DeskError, match="no such device"):
         faked('import json; print(json.dumps({"unusable": "no such device"}))', "card", minutes=1)
     rows, _ = faked("exit(1)", "card", minutes=1)
-    assert rows == [("card", None, "not measured: its process could not begin: see what it wrote to stderr")]
+    assert rows == [("card", None, "not measured: its process could not start: see its stderr")]
 
 
 def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(

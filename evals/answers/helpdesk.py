@@ -273,7 +273,7 @@ def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str
     others = [one.path for one in service.documents() if not Path(one.path).is_relative_to(folder)]
     if others:
         raise DeskError(
-            f"the desk holds other documents ({others[0]}): give a --data-dir of its own", code="other-documents"
+            f"the desk holds other documents ({others[0]}): give another --data-dir", code="other-documents"
         )
     done = service.ingest([folder], sync=True, warm=warm)
     report(f"{done.documents} documents, {done.passages} passages, {done.seconds:.0f} s")

@@ -50,7 +50,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
                 break
     after = in_use(session)
     if not session.is_gpu:
-        yield plan.line(session, note="the engine's books agree; a processor has no device memory to count")
+        yield plan.line(session, note="the engine's bookkeeping is consistent; a CPU has no device memory to count")
         return
     mebi = 2**20
     yield plan.line(
@@ -58,7 +58,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
         value=(used[-1] - used[min(SETTLED, len(used)) - 1]) / mebi,
         unit="MiB",
         runs=len(used),
-        note=f"the engine's books agree; {(after - before) / mebi:,.1f} MiB more in use once it is closed than before",
+        note=f"the engine's bookkeeping is consistent; {(after - before) / mebi:,.1f} MiB more in use after closing it",
     ).judged(plan.goal)
     taken = subject.weight_bytes + room * subject.token_bytes
     yield plan.line(

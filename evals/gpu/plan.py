@@ -156,7 +156,7 @@ def _first_token(shape: Shape, seconds: float) -> RowPlan:
 
 
 PLANS = (
-    RowPlan(name="card", what="what the card reaches", shape=None, seconds=15, where="memory.measure_limits"),
+    RowPlan(name="card", what="what the GPU reaches", shape=None, seconds=15, where="memory.measure_limits"),
     RowPlan(
         name="attention",
         what="largest difference of each attention kernel from a float64 reference with a block mask",
@@ -184,7 +184,7 @@ PLANS = (
     ),
     RowPlan(
         name="decode-1-8b",
-        what="one answer behind 4,096 cached tokens",
+        what="one answer after 4,096 cached tokens",
         shape="8b",
         goal=Goal(of_floor=1.3),
         seconds=25,
@@ -216,7 +216,7 @@ PLANS = (
     ),
     RowPlan(
         name="weights-8b",
-        what="one answer behind 4,096 cached tokens, weights of 8 bits",
+        what="one answer after 4,096 cached tokens, 8-bit weights",
         shape="8b",
         seconds=25,
         where="decoding.measure_weights",
@@ -232,7 +232,7 @@ PLANS = (
     _first_token("0.5b", 20),
     RowPlan(
         name="many-modules",
-        what="20,000 modules on device, in host memory and on disk, asked for by Zipf",
+        what="20,000 modules on device, in host memory and on disk, requested by Zipf",
         shape="0.5b",
         seconds=90,
         where="first_token.measure_many",

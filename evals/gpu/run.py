@@ -32,7 +32,7 @@ STARTING_S = 90.0
 """Seconds that a process may take to start, in a run of ten minutes."""
 WRITING_S = 5.0
 """Seconds kept for the result."""
-NO_GPU = "measured on a processor: this says nothing of a GPU, and no goal is judged"
+NO_GPU = "measured on a CPU: this says nothing about a GPU, and no goal is judged"
 
 
 class RowProcess:
@@ -152,7 +152,7 @@ class Run:
         try:
             child = self._ready()
             if child is None:
-                return "its process could not begin: see what it wrote to stderr"
+                return "its process could not start: see its stderr"
             until = min(self._end, time.monotonic() + PATIENCE * share)
             child.ask(plan.name, min(share, self._end - time.monotonic()))
             while (message := child.message(until)) is not None:
@@ -163,7 +163,7 @@ class Run:
                 self._report(describe(row))
             how = child.wait()
             self._child = None
-            return f"its process ended ({how}): see what it wrote to stderr"
+            return f"its process ended ({how}): see its stderr"
         except queue.Empty:
             self.close()
             return f"it took more than {PATIENCE:g} times its share of {share:.0f} s, or there is no time left"
@@ -264,4 +264,4 @@ def drawing_of(plot: Path, page: Path | None) -> str:
     """Return a line with the plot for a page in the same folder, "" for other pages."""
     if page is None or page.absolute().parent != plot.absolute().parent:
         return ""
-    return f"\n\n![How far the rows are from the floor of the card]({plot.name})"
+    return f"\n\n![Distance of the rows from the lower bound of the GPU]({plot.name})"

@@ -25,7 +25,7 @@ class Sizes:
     conversations, shared_modules, shared_tokens: that answer at the same time, the modules they share, tokens of each
     module. many, many_tokens: modules of the largest set, tokens of each; asked: requests that count; budgets: modules
     that device and host memory have room for; drawn: modules of a request. repeats: runs of everything timed, at most.
-    rounds: of requests to see whether memory grows. copied, product: bytes and width to measure the card with.
+    rounds: of requests to see whether memory grows. copied, product: bytes and width to measure the GPU.
     """
 
     cached: int = 4096

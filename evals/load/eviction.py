@@ -69,7 +69,7 @@ def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: st
     """
     largest = max(len(set(request)) for trace in traces for request in trace.requests)
     if min(budgets) < largest:
-        raise DeskError(f"a request has {largest} modules: give a --budget of at least so many", code="usage")
+        raise DeskError(f"a request has {largest} modules: give at least that --budget", code="usage")
     rows: list[EvictionRow] = []
     for budget in budgets:
         stores = [replay_store(trace.requests, budget) for trace in traces]

@@ -198,7 +198,7 @@ class LlamaCpp:
         if llama_server is not None:
             if not llama_server.is_file():
                 raise DeskError(f"there is no program {str(llama_server)!r}: give a llama-server", code="peer")
-            return cls((str(llama_server),), file, converted, "llama-server, built for the processor")
+            return cls((str(llama_server),), file, converted, "llama-server, built for the CPU")
         if importlib.util.find_spec("xllamacpp") is None:
             raise DeskError("llama.cpp is missing: pip install xllamacpp, or give --llama-server", code="peer")
         program = (sys.executable, "-P", str(Path(__file__).with_name("llama_cpp_server.py")))

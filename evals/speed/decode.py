@@ -171,7 +171,7 @@ def markdown(result: dict[str, Any], command: str) -> str:
         for row in result["rows"]
     ]
     return (
-        f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; behind "
+        f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; after "
         f"{result['rows'][0]['context_tokens']:,} tokens, {result['answer_tokens']} new ones, "
         f"best of {result['repeats']}. llama.cpp: {result['llama_cpp']}. The floor of the machine: "
         f"{floor['memory_gb_per_s']} GB/s, {floor['matmul_gflop_per_s']} GFLOP/s.\n\n" + table(rows, columns)

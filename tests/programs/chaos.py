@@ -61,17 +61,17 @@ from app.storage.restoring import restore_folder
 LONGEST_S: Final = 60.0
 """Work that takes longer hangs."""
 LARGEST_FILE: Final = 600_000
-"""Bytes to which a full disk lets a file grow at most."""
+"""Maximum bytes of a file on a full disk."""
 IGNORES_PERMISSIONS: Final = (1, 2)
-"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: what makes root write where nobody may."""
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root ignores permissions."""
 _CAPABILITIES_VERSION: Final = 0x20080522
 
 
 def in_process(
     work: Callable[[], Any], at_s: float | None = None, strike: Callable[[int], object] = lambda process: None
 ) -> Any:
-    """What a forked process makes of some work, as JSON; None if it was ended before. strike: called with the process's
-    id after `at_s`, if it is still there. Raises TimeoutError.
+    """Run some work in a forked process. Returns its result as JSON, None if it was ended before. strike: called with
+    the process's id after `at_s`, if it still runs. Raises TimeoutError.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -102,29 +102,29 @@ def in_process(
 
 
 def fill_disk(rng: random.Random) -> None:
-    """From now on no file of this process grows beyond some size."""
+    """Limit the size of the files of this process."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(20_000, LARGEST_FILE), resource.RLIM_INFINITY))
 
 
 def jump_clock(rng: random.Random) -> None:
-    """From now on `time.time` of this process is years off."""
+    """Move `time.time` of this process by years."""
     real, jump = time.time, rng.choice([-1, 1]) * rng.random() * 3e8
     time.time = lambda: real() + jump
 
 
 def end_as_served() -> None:
-    """From now on SIGTERM ends this process as it ends `warmdesk serve`; else it ends it as other commands."""
+    """Let SIGTERM end this process as it ends `warmdesk serve`, instead of as other commands."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class ReadOnlyFolder:
-    """A folder in which nothing can be written, from `freeze` until `thaw`. Files that are open stay so."""
+    """A folder in which nothing can be written, from `freeze` until `thaw`. Open files stay open."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._modes = folder, dict[Path, int]()
 
     def freeze(self) -> None:
-        """Processes that `obey_permissions` cannot write from now on."""
+        """Make the folder read-only for processes that `obey_permissions`."""
         for path in [self._folder, *self._folder.rglob("*")]:
             with suppress(FileNotFoundError):  # a file that was deleted meanwhile
                 mode = path.stat().st_mode & 0o777
@@ -132,14 +132,14 @@ class ReadOnlyFolder:
                 self._modes.setdefault(path, mode)
 
     def thaw(self) -> None:
-        """As it was."""
+        """Restore the permissions."""
         for path, mode in self._modes.items():
             with suppress(FileNotFoundError):
                 path.chmod(mode)
 
 
 def obey_permissions() -> None:
-    """From now on this process may write only what its user may, also if that is root. Raises OSError."""
+    """Let this process write only what its user may write, even as root. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable of the first 32, and of the others
@@ -151,7 +151,7 @@ def obey_permissions() -> None:
 
 
 def damage(file: Path, rng: random.Random) -> None:
-    """Cut a file, or alter a bit or a block of it."""
+    """Cut a file, or change a bit or a block of it."""
     data = bytearray(file.read_bytes())
     at = rng.randrange(len(data))
     match rng.randrange(4):
@@ -167,22 +167,22 @@ def damage(file: Path, rng: random.Random) -> None:
 
 
 def files_beside_database(folder: Path) -> list[Path]:
-    """Files of a data folder that may be damaged without harm to what is only in the database."""
+    """Return the files of a data folder that may be damaged without harm to data that only the database has."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and ".sqlite3" not in file.name]
     return [file for file in files if file.stat().st_size and "lock" not in file.name]
 
 
 ACTIONS: Final = ("ingest", "ask", "upload", "faq", "forget", "calibrate", "restore", "migrate")
 OFTEN: Final = ("upload", "forget", "restore")
-"""What half of all rounds do: they touch files and the database."""
+"""The actions of half of the rounds: they change files and the database."""
 FAULTS: Final = ("kill", "terminate", "full", "read-only", "clock", "damage")
 ON_A_FILE, ON_A_SERVER = (*FAULTS, "database"), (*FAULTS, "server")
 LATEST_S: Final = dict.fromkeys(ACTIONS, 0.6) | {"calibrate": 1.5, "restore": 0.3, "migrate": 0.1}
-"""After which something happens at the latest: the work takes about as long."""
+"""Latest time of the fault: the work takes about as long."""
 COLD: Final = 0.5
-"""Of all rounds, how many are with a new desk."""
+"""Share of the rounds with a new desk."""
 FILES_TOO: Final = 0.2
-"""Of all rounds, how many more than their share do what touches files and the database: with it, half of them."""
+"""Share of the rounds that are always OFTEN actions; with their normal share, half of all rounds."""
 REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
     "full": (DeskError, OSError),
     "read-only": (DeskError, OSError),
@@ -190,11 +190,11 @@ REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
     "database": (DeskError,),
     "server": (DeskError,),
 }
-"""Errors that work may end with, whose text is one line for a person."""
+"""Errors that the work may end with. Their text is one line for the operator."""
 
 
 def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, str]:
-    """Do something with the desk; gives the error with which that was refused, if it was."""
+    """Do one action. Returns the error that refused it, if any."""
     if fault == "full":
         fill_disk(rng)
     if fault == "clock":
@@ -228,13 +228,13 @@ def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, 
 
 
 def unclear(said: dict[str, str], words: str) -> list[str]:
-    """A refusal that is no line with these words."""
+    """Return a refusal that is not one line with these words."""
     line = said.get("refused", words)
     return [] if words in line and "\n" not in line else [f"unclear: {line}"]
 
 
 def forget_calibrations(folder: Path) -> list[str]:
-    """Delete damaged calibrations, as those are told who open the desk; gives refusals that do not say so."""
+    """Delete damaged calibrations, as the operator is told to. Returns refusals that do not say so."""
     settings, wrong = small_settings(folder), list[str]()
     for file, check in ((folder / FILE, doctor.calibration), (folder / SEARCH_FILE, doctor.search_classifier)):
         found = doctor.run(check, settings)
@@ -246,8 +246,8 @@ def forget_calibrations(folder: Path) -> list[str]:
 
 @dataclass(slots=True)
 class Chaos:
-    """Rounds with a desk that stays from one to the next. done: rounds by what happened. refused: of those how many the
-    work ended with a clear line. ended: how many it ended in its middle.
+    """Rounds with a desk that stays from one to the next. done: rounds by action and fault. refused: rounds that ended
+    with a clear line. ended: rounds that were interrupted.
     """
 
     place: Place
@@ -258,7 +258,7 @@ class Chaos:
     ended: int = 0
 
     def round(self, action: str, fault: str) -> list[str]:
-        """One round; gives everything that was wrong."""
+        """Run one round. Returns everything that was wrong."""
         write_pages(self.place.pages, self.rng)
         self.done[f"{action}, {fault}"] += 1
         try:
@@ -272,7 +272,7 @@ class Chaos:
 
     @contextmanager
     def _older(self) -> Iterator[tuple[Place, dict[str, int]]]:
-        """The place with an older database, and how many rows its tables have."""
+        """Yield the place with an older database, and the number of rows of its tables."""
         with nullcontext() if self.server is None else self.server.database(EMPTY) as url:
             place, own = replace(self.place, older_url=url), random.Random(self.rng.random())
             rows = in_process(lambda: make_older(place, own))
@@ -281,7 +281,7 @@ class Chaos:
             shutil.rmtree(place.older)
 
     def _struck(self, place: Place, folder: Path, action: str, fault: str) -> list[str]:
-        """Work to which something happens, and what a person does about it; gives what was wrong."""
+        """Do the work with a fault, and what an operator does about it. Returns what was wrong."""
         asked = place.asked.read_text() if place.asked.exists() else ""
         database, beside = sqlite_file(small_settings(folder).database_url), files_beside_database(folder)
         assert database is not None
@@ -326,13 +326,13 @@ class Chaos:
 
 
 def told(look: Callable[[], list[str]]) -> list[str]:
-    """What a process finds. Raises TimeoutError."""
+    """Return what a process finds. Raises TimeoutError."""
     found: list[str] | dict[str, str] = in_process(look)
     return [found["error"]] if isinstance(found, dict) else found
 
 
 def prepared(place: Place, rng: random.Random) -> list[str]:
-    """Let there be a desk with documents of each kind."""
+    """Make a desk with documents of each kind."""
     with tiny_desk(place.desk, **place.settings) as desk:
         desk.ingest([place.pages])
         upload(desk, rng)
@@ -340,19 +340,19 @@ def prepared(place: Place, rng: random.Random) -> list[str]:
 
 
 def backed_up(settings: Settings, archive: Path) -> list[str]:
-    """Save a desk, in place of the archive there was."""
+    """Save a desk, and replace an existing archive."""
     back_up_folder(settings, archive, overwrite=True)
     return []
 
 
 def restored(folder: Path, archive: Path) -> list[str]:
-    """Put a backup back, in place of what there is."""
+    """Restore a backup, and replace the existing data."""
     restore_folder(small_settings(folder), archive, force=True)
     return []
 
 
 def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any]:
-    """findings: one for each thing that was wrong after a round, with what was done in it."""
+    """Run the rounds. findings: one for each thing that was wrong after a round, with its action and fault."""
     torch.set_num_threads(1)
     rng, findings = random.Random(seed), list[dict[str, Any]]()
     with ExitStack() as stack:

@@ -41,17 +41,17 @@ from retrieval.documents.document import content_hash
 
 PAGES, PARTS = 8, 4
 CANARY: Final = "quokka"
-"""What words begin with that are in one document alone."""
+"""Beginning of words that only one document has."""
 ROWS: Final = 60
-"""Of each table of an older database."""
+"""Rows of each table of an older database."""
 EMPTIED: Final = frozenset({"sessions", "migrations"})
-"""Tables whose rows a migration changes: it ends all sessions."""
+"""Tables whose rows a migration changes, because it ends all sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the desk is. database_url: of its database; None: a file in its data folder. older_url: of one that an
-    earlier Warmdesk left.
+    """The paths of a desk. database_url: None for a file in its data folder. older_url: database of an earlier
+    Warmdesk.
     """
 
     folder: Path
@@ -60,47 +60,42 @@ class Place:
 
     @property
     def desk(self) -> Path:
-        """The data folder."""
         return self.folder / "desk"
 
     @property
     def older(self) -> Path:
-        """The data folder of an earlier Warmdesk."""
         return self.folder / "older"
 
     @property
     def pages(self) -> Path:
-        """The documents."""
         return self.folder / "pages"
 
     @property
     def asked(self) -> Path:
-        """A file with the ids of all conversations that were answered."""
+        """A file with the ids of all answered conversations."""
         return self.folder / "asked"
 
     @property
     def archive(self) -> Path:
-        """A backup of the desk."""
         return self.folder / "backup.tar.gz"
 
     @property
     def forgotten(self) -> Path:
-        """A file with a word of each document that was to be forgotten."""
+        """A file with a word of each document that was to be deleted."""
         return self.folder / "forgotten"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the desk, where they are not those of every tiny desk."""
+        """Settings that differ from those of every tiny desk."""
         return {} if self.database_url is None else {"database_url": self.database_url}
 
     @property
     def older_database(self) -> str:
-        """The URL of the older database."""
         return self.older_url or small_settings(self.older).database_url
 
 
 def write_pages(folder: Path, rng: random.Random) -> None:
-    """Some of the pages anew."""
+    """Rewrite some of the pages."""
     folder.mkdir(exist_ok=True)
     for number in range(PAGES):
         if rng.random() < 0.5 or not (folder / f"page{number}.md").exists():
@@ -109,12 +104,11 @@ def write_pages(folder: Path, rng: random.Random) -> None:
 
 
 def price(rng: random.Random) -> str:
-    """A statement of a page."""
     return f"Item {rng.randrange(999)} costs {rng.randrange(99)}."
 
 
 def ask(desk: Service, asked: Path) -> None:
-    """Three questions; the conversations that were answered are added to the file."""
+    """Ask three questions, and add the answered conversations to the file."""
     for number in range(3):
         stream = desk.ask(f"What does item {number} cost?")
         for _ in stream:
@@ -124,13 +118,13 @@ def ask(desk: Service, asked: Path) -> None:
 
 
 def upload(desk: Service, rng: random.Random) -> None:
-    """A file, perhaps in place of one there is, with a word that is in no other."""
+    """Upload a file, perhaps over an existing one, with a word that no other has."""
     text = f"# Delivery\n\nThe word of the day is {CANARY}{rng.randrange(10**12):012}.\n"
     desk.upload(f"upload{rng.randrange(3)}.md", text.encode(), collection=rng.choice(("", "shop")))
 
 
 def change_faq(desk: Service, rng: random.Random) -> None:
-    """Add a pair, or change or delete one."""
+    """Add, change or delete a pair."""
     pairs = desk.quality.faq()
     answer = f"The word of the day is {CANARY}{rng.randrange(10**12):012}."
     if pairs and rng.random() < 0.5:
@@ -143,7 +137,7 @@ def change_faq(desk: Service, rng: random.Random) -> None:
 
 
 def forget(desk: Service, forgotten: Path, rng: random.Random) -> None:
-    """A document; its words that are in no other are added to the file."""
+    """Delete a document, and add the words that only it has to the file."""
     if not desk.documents():
         upload(desk, rng)
     path = rng.choice(desk.documents()).path
@@ -153,12 +147,14 @@ def forget(desk: Service, forgotten: Path, rng: random.Random) -> None:
 
 
 def canaries(desk: Service, path: str) -> set[str]:
-    """The words of a document that are in no other."""
+    """Return the words that only this document has."""
     return set(re.findall(rf"{CANARY}\d+", " ".join(one.text for one in desk.library.passages_of(path))))
 
 
 def calibrate(desk: Service, pages: Path) -> None:
-    """What `warmdesk calibrate-search` does; of `warmdesk calibrate` only the end, as measuring takes minutes."""
+    """Do what `warmdesk calibrate-search` does, and only the end of `warmdesk calibrate`, which takes minutes to
+    measure.
+    """
     desk.ingest([pages])
     statements = [line for page in sorted(pages.glob("*.md")) for line in page.read_text().splitlines()]
     questions = [
@@ -174,19 +170,19 @@ def calibrate(desk: Service, pages: Path) -> None:
 
 
 def made_up(setup: str) -> Calibration:
-    """The result of a calibration that did not take place."""
+    """Invent the result of a calibration."""
     return Calibration(
         setup=setup, model="tiny", measured="2026-01-01", questions=0, rows=(), policy="fast", answer_mode="quote"
     )
 
 
 def open_older(place: Place) -> None:
-    """Open the older database, which brings it up to date."""
+    """Open the older database, which migrates it."""
     open_database(place.older_database).close()
 
 
 def make_older(place: Place, rng: random.Random) -> dict[str, int]:
-    """A database as some earlier Warmdesk left it, with rows in all its tables; gives how many rows each has."""
+    """Make a database of an earlier version with rows in all its tables. Returns the number of rows of each."""
     place.older.mkdir()
     engine = create_engine(place.older_database)
     try:
@@ -204,7 +200,7 @@ def make_older(place: Place, rng: random.Random) -> dict[str, int]:
 
 
 def value_of(column: Column[Any], number: int) -> object:
-    """The same in every column of a row that may be a key, so that rows refer to one another."""
+    """Return a value that is the same in every key column of a row, so that rows refer to one another."""
     if column.nullable and not column.primary_key:
         return None
     kind, length = column.type.python_type, getattr(column.type, "length", None)
@@ -215,7 +211,7 @@ def value_of(column: Column[Any], number: int) -> object:
 
 
 def num_rows(connection: Connection) -> dict[str, int]:
-    """How many rows each table has that a migration leaves as they are."""
+    """Count the rows of each table that a migration does not change."""
     names = sorted(set(inspect(connection).get_table_names()) - EMPTIED)
     return {name: connection.scalar(text(f"SELECT count(*) FROM {name}")) or 0 for name in names}
 
@@ -231,7 +227,7 @@ CHECKS = (
 
 
 def examine(place: Place) -> list[str]:
-    """Everything that is wrong once the pages are ingested again; nothing, if the desk is as new."""
+    """Ingest the pages again and return everything that is wrong."""
     found, began = list[str](), time.monotonic()
     with lock_data_folder(place.desk, "chaos"), tiny_desk(place.desk, **place.settings) as desk:
         for aside in place.desk.glob(f"{REPLACED}*"):
@@ -309,7 +305,7 @@ def examine_older(place: Place, before: dict[str, int]) -> list[str]:
 
 
 def broken_copy(file: Path, before: dict[str, int]) -> list[str]:
-    """What a copy from before a migration lacks."""
+    """Return what a copy from before a migration lacks."""
     with closing(sqlite3.connect(file)) as copy:
         migration = check_database(copy)
         rows = {name: copy.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in before}
@@ -318,13 +314,13 @@ def broken_copy(file: Path, before: dict[str, int]) -> list[str]:
 
 
 def partial_files(folder: Path) -> list[str]:
-    """Files that a process left that was killed."""
+    """Return files that a killed process left."""
     names = [file.name for file in folder.rglob("*")]
     return [f"left over: {name}" for name in names if name.startswith(".") or name.endswith((".tmp", ".part"))]
 
 
 def broken_rows(database: Database) -> list[str]:
-    """What SQLite itself finds; PostgreSQL has no rows without their parents."""
+    """Return what SQLite itself finds. PostgreSQL has no rows without their parents."""
     if database.is_shared:
         return []
     with database.read() as session:
@@ -333,7 +329,7 @@ def broken_rows(database: Database) -> list[str]:
 
 
 def left_over(desk: Service) -> list[str]:
-    """Passages and modules without each other."""
+    """Return passages and modules without each other."""
     ids, snapshot = set(desk.library.all_ids()), desk.search.retriever
     windows = {"vectors": snapshot.index.passage_ids, "keywords": snapshot.keywords.passage_ids}
     found = [f"{name} differ from passages" for name, there in windows.items() if set(there) != ids]

@@ -54,14 +54,14 @@ Sent = tuple[str, bytes]
 
 
 class Browser:
-    """A visitor's requests, each over a connection that is kept while it can be."""
+    """A visitor's requests. Each reuses the connection while possible."""
 
     def __init__(self, port: int, token: str) -> None:
         self._port, self._headers = port, {"cookie": f"{COOKIE}={token}", "content-type": "application/json"}
         self._connection: http.client.HTTPConnection | None = None
 
     def open(self, method: str, path: str, body: bytes = b"") -> http.client.HTTPResponse:
-        """The response, not yet read. Raises OSError and HTTPException."""
+        """Send a request and return the unread response. Raises OSError and HTTPException."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(HOST, self._port, timeout=60)
         try:
@@ -72,25 +72,25 @@ class Browser:
             raise
 
     def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Status and body. Raises OSError and HTTPException."""
+        """Return status and body. Raises OSError and HTTPException."""
         response = self.open(method, path, body)
         return response.status, response.read()
 
     def close(self) -> None:
-        """The next request has another connection."""
+        """Close the connection. The next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 def event(config: Mapping[str, Any], name: str, *data: object, page: str) -> bytes:
-    """A page's event of this name."""
+    """Encode a page's event of this name."""
     number = next(one["id"] for one in config["dependencies"] if any(target[1] == name for target in one["targets"]))
     return json.dumps({"fn_index": number, "session_hash": page, "data": data, "event_data": None}).encode()
 
 
 def first_words_s(port: int, number: int) -> float:
-    """Ask, and wait for the first words of the answer; then leave. Seconds, or infinity without an answer."""
+    """Ask, wait for the first words of the answer, and leave. Returns seconds, or infinity without an answer."""
     browser, page = Browser(port, new_token()), f"c{time.time_ns()}"
     config = json.loads(browser.send("GET", "/config")[1])
     began = time.perf_counter()
@@ -108,7 +108,7 @@ def first_words_s(port: int, number: int) -> float:
 
 
 def ask_for(port: int, seconds: float) -> list[float]:
-    """A customer's times to the first words."""
+    """Ask for some seconds. Returns a customer's times to the first words."""
     until, found = time.monotonic() + seconds, list[float]()
     for number in count():
         if time.monotonic() > until:
@@ -120,7 +120,7 @@ def ask_for(port: int, seconds: float) -> list[float]:
 
 
 def flood(port: int, until: float, secret: str, statuses: "multiprocessing.Queue[Counter[str]]") -> None:
-    """All that one visitor sends."""
+    """Send everything that one visitor can send."""
     token = new_token()
     config = json.loads(Browser(port, token).send("GET", "/config")[1])
     device, address = "/dev/zero", f"http://{HOST}:{port}/healthz"
@@ -176,7 +176,7 @@ def flood(port: int, until: float, secret: str, statuses: "multiprocessing.Queue
 
 @contextmanager
 def served(folder: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The desk of a folder in a process of its own; gives its port."""
+    """Serve a data folder in another process. Yields the process and its port."""
     temporary.mkdir()
     with socket.socket() as free:
         free.bind((HOST, 0))
@@ -199,7 +199,7 @@ def served(folder: Path, temporary: Path) -> Iterator[tuple[subprocess.Popen[str
 
 
 class Watch:
-    """Asks /healthz ten times a second over new connections, and looks at the memory."""
+    """Asks /healthz ten times a second over new connections, and reads the memory."""
 
     def __init__(self, process: psutil.Process, port: int) -> None:
         self.longest_s, self.most_bytes, self._process, self._port = 0.0, 0, process, port
@@ -207,11 +207,10 @@ class Watch:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def memory(self) -> int:
-        """Bytes of the desk."""
         return int(self._process.memory_info().rss)
 
     def engine_memory(self) -> int:
-        """Bytes of its engine, which fills its memory with what it reads, whoever asks."""
+        """Bytes of the engine's process, which fills its memory whoever asks."""
         return sum(one.memory_info().rss for one in self._process.children(recursive=True))
 
     def _look(self) -> None:
@@ -234,7 +233,7 @@ class Watch:
 
 
 def holding(files: Iterator[Path], words: str) -> list[str]:
-    """Those of the files in which these words stand."""
+    """Return the files that contain these words."""
     found = []
     for file in files:
         with suppress(OSError):
@@ -244,7 +243,6 @@ def holding(files: Iterator[Path], words: str) -> list[str]:
 
 
 def measure(folder: Path, seconds: float) -> dict[str, Any]:
-    """See the file's docstring."""
     with tempfile.TemporaryDirectory() as name, served(folder, Path(name, "temporary")) as (process, port):
         secret = Path(name, "secret.txt")
         secret.write_text(CANARY)

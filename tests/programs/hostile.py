@@ -79,7 +79,7 @@ SETTINGS = (
 
 
 class HostileFiles:
-    """Reads files as commands do. folder: for these files and what is made of them."""
+    """Reads files as commands do. folder: for these files and their results."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._desk = folder, folder / "files-desk"
@@ -93,7 +93,7 @@ class HostileFiles:
         self._schema = SCHEMAS / "trip.pml"
 
     def seeds(self) -> Mapping[str, tuple[bytes, ...]]:
-        """Good files of each kind, and some bad ones."""
+        """Return good files of each kind, and some bad ones."""
         calibrations = ((SHIPPED_DATA / name).read_bytes() for name in ("search.json", "calibration.json"))
         return {
             "pml": tuple(path.read_bytes() for path in sorted(SCHEMAS.glob("*.pml"))),
@@ -104,7 +104,6 @@ class HostileFiles:
         }
 
     def read(self, kind: str, data: bytes, rng: random.Random) -> str:
-        """What is wrong with how a file of a kind is read, or ""."""
         readers: Mapping[str, tuple[str, tuple[Callable[[Path], object], ...]]] = {
             "pml": (".pml", (self._advise, self._bind)),
             "archive": (".tar.gz", (self._restore,)),
@@ -220,7 +219,7 @@ ADMIN: Final[tuple[Asked, ...]] = (
 
 
 class HostileSite:
-    """A served desk, and clients of each kind. statuses: of the responses, counted."""
+    """A server and clients of each kind. statuses: of the responses, counted."""
 
     def __init__(self, desk: Service) -> None:
         with patch("app.web.pacing.IN_A_ROW", 10**9):  # thousands of requests, most of them wrong
@@ -236,19 +235,19 @@ class HostileSite:
         self.statuses = Counter[str]()
 
     def open(self) -> None:
-        """Sign in, within the block of `program`, in whose event loop all requests are answered."""
+        """Sign in, inside the block of `program`, whose event loop answers all requests."""
         self._visitor.portal = self._admin.portal = self.program.portal
         signed_in = self._admin.post("/admin/login", data={"name": "boss", "password": self._password})
         assert signed_in.status_code == 303, signed_in.text
 
     def ask_api(self, data: bytes, rng: random.Random) -> str:
-        """What is wrong with the response to a program, or ""."""
+        """Return what is wrong with the response to a program, or ""."""
         path, body = rng.choice(API)
         sent = json.dumps(body(read(data))).encode() if rng.random() < 0.5 else data
         return self._judged(path, self.program.post(path, content=sent, headers={"content-type": "application/json"}))
 
     def upload(self, data: bytes, rng: random.Random) -> str:
-        """What is wrong with how a document is taken in and removed again, or ""."""
+        """Return what is wrong with the upload and removal of a document, or ""."""
         name = f"a{rng.choice(sorted(SUPPORTED))}" if rng.random() < 0.9 else read(data)[:200]
         wanted = {"collection": rng.choice(("", "shop", read(data)[:90]))}
         response = self.program.post("/v1/documents", files={"file": (name, data)}, data=wanted)
@@ -258,7 +257,7 @@ class HostileSite:
         return self._judged(f"upload of {name!r}", response) or self._judged("its removal", removed)
 
     def ask_pages(self, data: bytes, rng: random.Random) -> str:
-        """What is wrong with the response to a visitor or an admin, or ""."""
+        """Return what is wrong with the response to a visitor or an admin, or ""."""
         client, (way, path, body) = rng.choice([(self._visitor, rng.choice(PAGE)), (self._admin, rng.choice(ADMIN))])
         sent = body(read(data)[:2000])
         if way == "query":
@@ -282,7 +281,6 @@ class HostileSite:
 
 
 def read(data: bytes) -> str:
-    """Bytes as a text."""
     return data.decode("utf-8", "replace")
 
 
@@ -305,7 +303,7 @@ TEXTS = (
 
 
 class Elements(HTMLParser):
-    """What a page has that no text may bring."""
+    """Collects elements that a text must not bring to a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +324,7 @@ class Elements(HTMLParser):
 
 
 def mutated(data: bytes, rng: random.Random, seeds: list[bytes]) -> bytes:
-    """The data with some of it changed."""
+    """Change some of the data."""
     changed = bytearray(data)
     for _ in range(rng.randrange(5)):
         at = rng.randrange(len(changed) + 1)
@@ -351,7 +349,7 @@ def mutated(data: bytes, rng: random.Random, seeds: list[bytes]) -> bytes:
 
 
 def archive(text: str) -> bytes:
-    """A zip file with such a text in the places where office files have theirs."""
+    """Make a zip file with the text where office files have theirs."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as zipped:
         for name in ("word/document.xml", "content.xml", "ppt/slides/slide1.xml", "xl/worksheets/sheet1.xml"):
@@ -360,7 +358,7 @@ def archive(text: str) -> bytes:
 
 
 def read_document(reader: FileReader, path: Path, data: bytes) -> str:
-    """What is wrong with how a document is read, or ""."""
+    """Return what is wrong with how a document is read, or ""."""
     path.write_bytes(data)
     try:
         return "" if reader.load(path).blocks else f"{path.suffix}: a document without blocks"
@@ -373,7 +371,7 @@ def read_document(reader: FileReader, path: Path, data: bytes) -> str:
 
 
 def show(data: bytes, tokenizer: Tokenizer, special: frozenset[int]) -> str:
-    """What is wrong with a text in a prompt or in an answer, or ""."""
+    """Return what is wrong with a text in a prompt or in an answer, or ""."""
     text = read(data)
     if found := special.intersection(tokenizer.encode([Text(text=text)])):
         return f"special tokens {sorted(found)}"
@@ -384,7 +382,7 @@ def show(data: bytes, tokenizer: Tokenizer, special: frozenset[int]) -> str:
 
 
 def measure(cases: int, seed: int) -> dict[str, Any]:
-    """findings: place, what was wrong, and the beginning of the input; slowest_s: of each place."""
+    """Run the cases. findings: place, what was wrong, and the beginning of the input. slowest_s: of each place."""
     rng, done, findings, slowest = random.Random(seed), Counter[str](), list[dict[str, str]](), dict[str, float]()
     texts = [text.encode("utf-8", "surrogatepass") for text in TEXTS]
     with ExitStack() as stack:
@@ -435,7 +433,7 @@ def measure(cases: int, seed: int) -> dict[str, Any]:
 
 
 def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """The tokens of the chat template: none may come from a text."""
+    """Return the tokens of the chat template, which no text may produce."""
     marks = [Text(text=mark, structural=True) for mark in ("<|im_start|>", "<|im_end|>", "<|endoftext|>")]
     found = [tokenizer.encode([mark]) for mark in marks]
     assert all(len(tokens) == 1 for tokens in found), "the bundled model has these"

@@ -65,7 +65,7 @@ Found = dict[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """What the process has. files: every open descriptor, sockets and pipes included."""
+    """Resources of the process. files: every open descriptor, sockets and pipes included."""
 
     memory_mib: float
     files: int
@@ -78,7 +78,7 @@ class ProcessReading:
 
 
 def growth(readings: Sequence[ProcessReading]) -> list[str]:
-    """What the last quarter of the readings has more than the second one, if that is too much."""
+    """Return resources that grew too much from the second to the last quarter of the readings."""
     quarter = len(readings) // 4
     before, last = readings[quarter : 2 * quarter], readings[-quarter:]
     found = list[str]()
@@ -90,7 +90,7 @@ def growth(readings: Sequence[ProcessReading]) -> list[str]:
 
 
 class ChangingPages:
-    """A folder of pages. Each sentence of a page says its edition, by which one knows when it was written."""
+    """A folder of pages. Each sentence of a page names its edition."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.folder, self._rng = folder, rng
@@ -104,7 +104,6 @@ class ChangingPages:
             self._write(page)
 
     def change(self, desk: Service) -> str:
-        """Change some pages and ingest the folder, or forget one. Gives what was done."""
         there = [page for page in range(PAGES) if self._file(page).exists()]
         action = self._rng.choice(("replace", "remove", "forget")) if len(there) > PAGES // 2 else "replace"
         page = self._rng.choice(there)
@@ -133,7 +132,7 @@ class ChangingPages:
 
 
 def quoted_before(answer: Answer, oldest: Found) -> list[str]:
-    """What an answer says or cites of editions before these."""
+    """Return what an answer quotes of editions before these."""
     said = [answer.answer, *(one.quote for one in answer.citations)]
     marks = {(int(page), int(edition)) for text in said for page, edition in MARK.findall(text)}
     return [f"quotes page {page} edition {edition}" for page, edition in sorted(marks) if edition < oldest[page]]
@@ -152,9 +151,9 @@ def read(stream: AnswerInProgress, way: str) -> None:
 
 @dataclass(slots=True)
 class Soak:
-    """What clients and the thread that changes documents share. ends: `time.monotonic` after which nothing is begun.
-    answered: conversations with their owners. due: True for each change, False at the end; holds one, so that questions
-    wait for changes that fall behind.
+    """State that the clients and the thread that changes documents share. ends: `time.monotonic` after which nothing
+    starts. answered: conversations with their owners. due: True for each change, False at the end; holds one, so that
+    questions wait for late changes.
     """
 
     desk: Service
@@ -172,7 +171,7 @@ class Soak:
     due: "queue.Queue[bool]" = field(default_factory=lambda: queue.Queue(1))
 
     def begin(self) -> bool:
-        """Whether one more question is to be asked."""
+        """Return whether to ask one more question."""
         with self.lock:
             if self.asked == self.requests or time.monotonic() > self.ends:
                 return False
@@ -183,7 +182,7 @@ class Soak:
         return True
 
     def done(self, outcome: str, found: Sequence[str]) -> None:
-        """A question has ended."""
+        """Count an ended question."""
         with self.lock:
             self.outcomes[outcome] += 1
             self.findings += found
@@ -204,7 +203,7 @@ class Soak:
                 conversation = self.turn(owner, conversation, rng)
 
     def turn(self, owner: str, conversation: str | None, rng: random.Random) -> str | None:
-        """One question and its answer; gives the conversation in which it is."""
+        """Ask one question and read its answer. Returns its conversation."""
         oldest, way = self.pages.oldest, rng.choice(WAYS) if rng.random() < STOPPED else ""
         question = f"What does item {rng.randrange(3)} of page {rng.randrange(PAGES)} cost?"
         outcome, found = "no answer", list[str]()
@@ -228,7 +227,6 @@ class Soak:
         return conversation
 
     def change(self) -> None:
-        """Change documents whenever that is due, until the end."""
         while self.due.get():
             if time.monotonic() > self.ends:
                 continue
@@ -250,7 +248,7 @@ class Soak:
         changing.join()
 
     def look(self) -> None:
-        """Add what is wrong with the desk once nobody asks any more."""
+        """Check the desk after the last question."""
         engine = self.desk.engine
         assert isinstance(engine, LocalEngine)
         engine.call(Store.check_integrity)
@@ -268,7 +266,7 @@ class Soak:
 
 
 def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str, Any]:
-    """outcomes: of questions; stopped: by their readers. errors: by code. readings: after each eighth."""
+    """Run the soak. outcomes: of questions; stopped: by their readers. errors: by code. readings: after each eighth."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="soak") as name:
         folder = Path(name)
