@@ -14,7 +14,7 @@ QUICK := $(addprefix tests/test_,$(addsuffix .py,architecture docs app_settings 
 	app_checking app_pages cache_plan cache_store cache_engine cache_pml_cases retrieval_loaders retrieval_splitting \
 	retrieval_retriever))
 
-.PHONY: demo quick test lint install screenshots clean
+.PHONY: demo quick test lint install screenshots chaos hostile soak flood forgetting clean
 
 install: $(VENV)/installed
 
@@ -50,6 +50,24 @@ quick: install
 # Every state of every page as an image in docs/images, to be looked at.
 screenshots: install
 	cd tests && ../$(BIN)/python take_screenshots.py
+
+# Long reliability tests (tests/programs). Variables: make chaos ROUNDS=200 SEED=0 POSTGRES=1
+PROGRAM = PYTHONPATH=tests $(BIN)/python -m programs
+chaos: install
+	$(PROGRAM).chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres)
+
+hostile: install
+	$(PROGRAM).hostile $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))
+
+soak: install
+	$(PROGRAM).soak $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(CLIENTS),--clients $(CLIENTS)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+flood: install
+	$(PROGRAM).flood $(or $(FOLDER),$(DATA_DIR)) $(if $(SECONDS),--seconds $(SECONDS))
+
+forgetting: install
+	$(PROGRAM).forgetting_beside $(if $(PASSAGES),--passages $(PASSAGES))
 
 clean:
 	rm -rf $(VENV) $(DATA_DIR) build *.egg-info

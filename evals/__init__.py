@@ -1,1 +1,1 @@
-"""Evidence: every number in the README comes from here."""
+"""Measurements of the commands `bench`, `eval` and `calibrate`: the figures of the README and of docs/evidence.md."""

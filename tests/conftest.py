@@ -23,7 +23,7 @@ import pytest
 from filelock import FileLock
 
 if TYPE_CHECKING:
-    from evals.postgres_server import PostgresServer
+    from postgres_server import PostgresServer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -69,7 +69,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this test process."""
-    from evals.postgres_server import binaries, running_server
+    from postgres_server import binaries, running_server
 
     if binaries() is None:
         pytest.skip("no PostgreSQL server is installed")

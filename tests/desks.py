@@ -8,10 +8,10 @@ from typing import Any
 
 from made_database import put_database
 from tiny import build
+from tiny_desk import small_settings, tiny_desk
 
 from app.desk.service import Service
 from app.domain.answers import Answer
-from evals.tiny_desk import small_settings, tiny_desk
 
 
 def small_desk(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from desks import small_desk, write_pages
 from tiny import ByteTokenizer, stock
+from tiny_desk import small_settings
 
 import app.training.adapt
 from app.domain.errors import DeskError
@@ -17,7 +18,6 @@ from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
 from cache.errors import ModelError
 from cache.model.loading import merge_adapter
 from cache.training.examples import TrainingExample
-from evals.tiny_desk import small_settings
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from desks import finish, small_desk, write_pages
 from killing import at_each_line, copy, kill_again, left_by_kills, tree
+from tiny_desk import small_settings
 
 from app.access.identity import Keys
 from app.cli.main import main
@@ -39,7 +40,6 @@ from app.storage.people import Accounts, Sessions
 from app.storage.restoring import Access, restore_folder
 from app.storage.swap import SWAP_FILE, undo_swap
 from app.web.serve import command_socket
-from evals.tiny_desk import small_settings
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from app.domain.settings import Settings
 from app.storage.database import open_database
 from app.storage.lock import OWNER_FILE
 from app.storage.people import Accounts
-from evals.helpdesk import HelpdeskResult, measure_helpdesk
-from evals.search_calibration import SearchCalibration
+from evals.answers.helpdesk import HelpdeskResult, measure_helpdesk
+from evals.answers.search_calibration import SearchCalibration
 from retrieval.answerability.classifier import load_classifier, rule_of_thumb
 
 pytestmark = pytest.mark.bundled
@@ -105,14 +105,14 @@ def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path, monkeypat
     row = {"id": "a", "question": "Where is the repair bench?", "articles": ["stores.txt"], "facts": [["Galway"]]}
     file.write_text(json.dumps({**row, "answer": "In Galway."}))
     asked = ("eval", "helpdesk", "--documents", str(pages), "--data", str(file), "--arm", "search")
-    monkeypatch.setattr("evals.helpdesk.measure_helpdesk", measure)
+    monkeypatch.setattr("evals.answers.helpdesk.measure_helpdesk", measure)
     measured = run(*asked, "--json")
     found = json.loads(measured.out.splitlines()[-1])
     assert set(found) == {"rows", "summary"}
     assert found["rows"][0]["id"] == "a"
     assert all(set(figure) == {"value", "low", "high", "n"} for figure in found["summary"].values())
     assert "1/1 " in measured.err
-    monkeypatch.setattr("evals.helpdesk.measure_helpdesk", lambda *_, **__: results[0])
+    monkeypatch.setattr("evals.answers.helpdesk.measure_helpdesk", lambda *_, **__: results[0])
     assert run(*asked).out.startswith("| figure | value |")
 
 
@@ -190,7 +190,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
         asked.append((data, folder, options["left_out"], options["local"], options["go_on"], options["minutes"]))
         return {"name": "ranker-1", "steps": 7, "minutes": 1.5, "loss": 0.25}
 
-    monkeypatch.setattr("evals.search_calibration.calibrate", calibrate)
+    monkeypatch.setattr("evals.answers.search_calibration.calibrate", calibrate)
     monkeypatch.setattr("app.training.ranker.train", train)
     found = run("calibrate-search", "--data", str(file), "--json").document
     assert asked.pop() == (desk, [file], [])
@@ -217,7 +217,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("calibrate-search", "--data", "/no/questions.jsonl"), "not a file of questions"),
+        (("calibrate-search", "--data", "/no/questions.jsonl"), "questions.jsonl: No such file"),
         (("calibrate-search", "--data", "/no", "--documents", "/a", "--documents", "/b"), "one folder for each file"),
         (("train-ranker", "--data", "/no/questions.jsonl"), "cannot be read"),
         (("train-ranker", "--data", "/no", "--minutes", "0"), "minutes"),

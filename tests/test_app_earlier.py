@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
+from tiny_desk import small_settings
 
 from app.answering.prepare import past_of
 from app.domain.answers import BETWEEN, Said
@@ -15,7 +16,6 @@ from app.knowledge.prompts import PromptBuilder, PromptTurn
 from app.replies.replies import texts_in
 from app.storage.history import PastMessage
 from cache.prompt.parts import Text, TextModule
-from evals.tiny_desk import small_settings
 
 ASKED = Said("user", "How long do returns take?")
 SETTINGS = small_settings(Path("desk"))

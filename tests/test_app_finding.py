@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import pytest
+from hashed_search import HashEmbedder, HashRanker
 from meanings import MeaningEmbedder, retriever_of
 
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import NOTHING, Finder, SearchResults, StatementStore, wordings
 from app.knowledge.search import Search
 from app.storage.library import Library
-from evals.hashed_search import HashEmbedder, HashRanker
 from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.search.embedding import Embedder
 from retrieval.search.retriever import Retriever

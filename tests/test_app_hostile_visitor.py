@@ -1,6 +1,6 @@
 """What one visitor may do to a served desk, in a process of its own, over real connections.
 
-What each part does is in its own tests; `evals.flood` measures a visitor at full speed.
+What each part does is in its own tests; `make flood` measures a visitor at full speed.
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 from desks import finish, small_desk, write_pages
+from hashed_search import HashEmbedder, HashRanker
 from sqlalchemy import func, select
 from tiny import build
+from tiny_desk import small_settings
 
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.storage import tables
-from evals.hashed_search import HashEmbedder, HashRanker
-from evals.tiny_desk import small_settings
 from retrieval.search.embedding import Vectors
 
 QUESTION = "How long do gift cards last and who may have them?"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from postgres_server import EMPTY, PostgresServer
 from sqlalchemy import Connection, DateTime, LargeBinary, bindparam, create_engine, inspect, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL
@@ -25,7 +26,6 @@ from app.storage.database import Database, open_database
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import Statistics
-from evals.postgres_server import EMPTY, PostgresServer
 
 
 @pytest.fixture

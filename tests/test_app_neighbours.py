@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from desks import finish, small_desk
+from hashed_search import HashEmbedder
 from sqlalchemy import event
 from test_app_library import document, passage, store
 
@@ -23,7 +24,6 @@ from app.storage.database import open_database
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Segment
-from evals.hashed_search import HashEmbedder
 
 PAGES = {
     "returns": "Returns take thirty days from delivery of the parcel.",

@@ -19,6 +19,7 @@ from desk_site import BASE, HTML, Site, call
 from desks import small_desk, write_pages
 from fastapi.testclient import TestClient
 from httpx import Response
+from postgres_server import PostgresServer
 from waiting import wait_until
 
 from app.access.identity import Keys, new_account
@@ -29,7 +30,6 @@ from app.storage.database import Database
 from app.storage.people import Accounts, Audit
 from app.support.webhook import WebhookSender
 from app.web.server import create_app
-from evals.postgres_server import PostgresServer
 
 ODD = "Größe 退款 \0 \ud83d 😀"
 STORED = "Größe 退款 \\x00 \\ud83d 😀"

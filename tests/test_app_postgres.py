@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from postgres_server import EMPTY, GUARDED, PostgresServer
 from sqlalchemy import Connection, create_engine, event, func, select, text
 from sqlalchemy.engine import make_url
 from waiting import wait_until
@@ -24,7 +25,6 @@ from app.storage.database import Database, checked_version, open_database
 from app.storage.faq import SyncedFolderTable
 from app.storage.library import Library
 from app.storage.people import Accounts
-from evals.postgres_server import EMPTY, GUARDED, PostgresServer
 
 PASSWORD = "opensesame"
 

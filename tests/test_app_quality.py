@@ -13,6 +13,7 @@ from desk_site import HTML, Site
 from desks import finish, small_desk, write_pages
 from fake_quality import bad_answer
 from fastapi.testclient import TestClient
+from hashed_search import HashEmbedder
 from meanings import MeaningEmbedder
 from quick_account import quick_account
 from sqlalchemy import update
@@ -25,7 +26,6 @@ from app.storage.conversation_care import Transcripts
 from app.storage.people import Accounts
 from app.storage.tables import MessageRow
 from app.support.faq import Grouping
-from evals.hashed_search import HashEmbedder
 from retrieval.search.embedding import OneQuestionEmbedder, one_question
 
 NOW = datetime(2026, 3, 12, tzinfo=UTC)

@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hashed_search import HashEmbedder
 
 from app.domain.documents import NewDocument, NewPassage, Replaced
 from app.knowledge.search import Search
 from app.storage.database import open_database
 from app.storage.library import Library
-from evals.hashed_search import HashEmbedder
 
 
 @pytest.fixture

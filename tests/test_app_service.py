@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
+from hashed_search import HashEmbedder
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.grounding.grounding import AnswerChecker
-from evals.hashed_search import HashEmbedder
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 from desks import finish, small_desk
 from fake_server import FakeServer, stream, whole
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
+from postgres_server import PostgresServer
 
 from app.access.identity import ensure_admin
 from app.desk import repeating as following_file
@@ -24,7 +25,6 @@ from app.storage.passage_rows import count_change
 from app.storage.people import Accounts, Sessions
 from cache.memory.keys import PUBLIC_TENANT
 from cache.remote.remote_engine import RemoteEngine
-from evals.postgres_server import PostgresServer
 
 QUESTION = "What is the word of the day?"
 Desks = tuple[Service, Service]

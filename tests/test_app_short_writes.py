@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from desks import small_desk, write_pages
+from programs import forgetting_beside
 from sqlalchemy import Connection, event
 from stored_answers import an_answer, details
 from test_app_ingestion_live import many as pages
@@ -31,7 +32,6 @@ from app.storage.database import Database, open_database
 from app.storage.document_change import remove_document
 from app.storage.history import REMOVED_QUOTE, History
 from app.storage.library import Library
-from evals import forgetting_beside
 
 ROWS = 10
 MOST = ROWS + 3
@@ -167,7 +167,7 @@ def test_a_collection_is_forgotten_and_a_folder_emptied_document_by_document(tmp
 
 
 def test_sixteen_customers_are_answered_while_hundreds_of_passages_are_forgotten() -> None:
-    """Of thousands: `python -m evals.forgetting_beside`."""
+    """Of thousands: `make forgetting`."""
     result = forgetting_beside.measure(passages=200, customers=16)
     assert result["findings"] == []
     assert result["forgotten"] == 200

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from desks import small_desk, write_pages
+from hashed_search import HashRanker
 
 from app.desk.service import Service
 from app.domain.documents import StoredPassage
 from app.knowledge import finder as store_module
 from app.knowledge.finder import PassageStatements, StatementStore
-from evals.hashed_search import HashRanker
 from retrieval.ranking.encoder import PassageToRead
 from retrieval.ranking.scoring import StatementVectors
 from retrieval.statements.cut import VERSION

@@ -16,8 +16,14 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals")
 ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
-    "evals": "app.web app.training app.pml app.desk app.answering app.knowledge app.grounding app.access app.storage "
+    "evals.gpu": "evals.load evals.speed evals.peers evals.report app.domain cache",
+    "evals.load": "evals.speed evals.peers evals.report evals.json_lines app.domain cache",
+    "evals.speed": "evals.peers evals.report app.pml app.domain cache",
+    "evals.peers": "app.domain cache",
+    "evals.answers": "evals.report evals.json_lines app.training app.desk app.answering app.knowledge app.storage "
     "app.domain cache retrieval",
+    "evals.report": "app.domain",
+    "evals.json_lines": "app.domain",
     "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.loaders retrieval.text",
     "app.api": "app.desk app.access app.domain",
     "app.access": "app.storage app.domain",
@@ -74,10 +80,9 @@ ONLY_IN = {
         "cache.model.language_model",
         "cache.training.examples",
         "evals.gpu.child",
-        "evals.gpu.shapes",
-        "evals.random_model",
-        "evals.tiny_model",
-        "evals.transformers_peer",
+        "evals.gpu.sizes",
+        "evals.speed.models",
+        "evals.peers.transformers_peer",
         "retrieval.ranking.encoder",
     },
     "triton": {"cache.gpu.triton_kernels"},
@@ -96,10 +101,6 @@ ONLY_IN = {
     "sentence_transformers": {"retrieval.search.sentence_embedder", "retrieval.search.reranker"},
     "babel": {"app.web.rendering"},
     "sqlalchemy": {
-        "evals.chaos_work",
-        "evals.desk_examination",
-        "evals.forgetting_beside",
-        "evals.postgres_server",
         "app.storage.people",
         *(
             "app.storage.tables",
@@ -124,7 +125,6 @@ ONLY_IN = {
     "tomlkit": {"app.storage.files"},
     "gradio": {f"app.web.{name}" for name in ("chat_page", "dashboard", "server", "event_gate")},
     "fastapi": {
-        "evals.hostile_site",
         "app.web.accounts",
         "app.web.admin_pages",
         "app.web.settings_routes",
@@ -147,7 +147,7 @@ ONLY_IN = {
     "phonenumbers": {"app.privacy.redaction"},
     "stdnum": {"app.privacy.redaction"},
     "evals": {"app.cli.bench", "app.cli.measure"},
-    "xllamacpp": {"evals.llama_cpp_server"},
+    "xllamacpp": {"evals.peers.llama_cpp_server"},
     "msgspec": {
         *(f"cache.serving.{name}" for name in ("spec", "values", "messages", "engine_process", "engine_server")),
         *(f"cache.cluster.{name}" for name in ("deployment", "frames", "replica")),
@@ -156,7 +156,6 @@ ONLY_IN = {
     "fsspec": {"cache.memory.shared"},
     "ray": {
         *(f"cache.cluster.{name}" for name in ("cluster_engine", "connecting", "deployment", "room", "router")),
-        *("evals.cluster_nodes", "evals.cluster_routing", "evals.random_router"),
     },
 }
 READ_BY_A_FRAMEWORK = {"type_annotation_map"}
@@ -250,13 +249,12 @@ def test_the_packages_are_there() -> None:
 
 
 def room_of(name: str) -> str:
-    """The room of a file: the folder it is in; `errors` of a package is a room of its own, `evals` has none."""
-    parts = name.removesuffix(".__init__").split(".")
-    return parts[0] if parts[0] == "evals" else ".".join(parts[:2])
+    """The room of a file: the folder it is in; a file of a package's own folder is a room."""
+    return ".".join(name.removesuffix(".__init__").split(".")[:2])
 
 
 def test_the_table_lists_every_room_and_points_downwards() -> None:
-    rooms = {room_of(name) for name in sources()} - set(PACKAGES[:3])
+    rooms = {room_of(name) for name in sources()} - set(PACKAGES)
     assert rooms == set(ROOMS)
     order = list(ROOMS)
     wrong = [

@@ -17,7 +17,6 @@ from cache.memory.keys import digest
 from cache.model import loading
 from cache.model.language_model import LanguageModel
 from cache.model.loading import check_rounding, round_weights
-from evals.rounded_weights import compare
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 PLAN = plan_of(SYSTEM, make_segment("a", "Returns take a month.", SYSTEM), "Gift?")
@@ -65,16 +64,6 @@ def test_only_linear_layers_before_the_head_are_rounded() -> None:
     assert hf.dtype == exact.dtype
     with pytest.raises(ModelError, match="models of type 'gpt2' have no weights to round"):
         round_weights(stock("gpt2"), "int8")
-
-
-@pytest.mark.usefixtures("torchao")
-def test_the_distance_of_rounded_weights_is_measured() -> None:
-    model = build()
-    nothing = compare(model, build(), limit=2).summary()
-    assert (nothing["kl_mean"], nothing["top_1"]) == (pytest.approx(0, abs=1e-6), 1)
-    some = compare(model, rounded_model("int8"), limit=2).summary()
-    assert 1e-6 < some["kl_mean"] < 0.05
-    assert some["tokens"] == nothing["tokens"] > 0
 
 
 def test_a_model_on_a_gpu_is_rounded_and_another_one(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

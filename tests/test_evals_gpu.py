@@ -1,4 +1,4 @@
-"""The bench for GPUs: its arithmetic by hand, its references, the time that it keeps, and all of it on a processor."""
+"""The bench for GPUs: its references, the time that it keeps, and all rows on a CPU."""
 
 from __future__ import annotations
 
@@ -19,19 +19,13 @@ from app.cli.main import main
 from app.domain.errors import DeskError
 from cache.attention.forward_pass import Pass, Rotation
 from cache.attention.kernels import matmul
-from cache.prompt.tokenizer import ModelTokenizer
 from evals.gpu import child, correctness
-from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, RowPlan
-from evals.gpu.report import drawing_of, markdown, nothing_measured
-from evals.gpu.row import Goal, GpuRow
-from evals.gpu.run import NO_GPU, measure_gpu, row_names
+from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, Goal, GpuRow, RowPlan
+from evals.gpu.run import NO_GPU, markdown, measure_gpu, row_names
 from evals.gpu.session import Session
-from evals.gpu.shapes import tensors_of, twin, word_tokenizer
-from evals.gpu.sizes import size_named
-from evals.gpu.timing import Share, repeated
-from evals.markdown_sections import read_section
-from evals.plots import draw_gpu
-from evals.random_prompts import RandomDocuments
+from evals.gpu.sizes import size_named, tensors_of, twin
+from evals.peers.random_prompts import RandomDocuments
+from evals.report import read_section
 
 CPU = torch.device("cpu")
 PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
@@ -55,12 +49,12 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_a_trial_run_measures_every_row_and_judges_none(trial: dict[str, Any]) -> None:
     assert {row["row"] for row in trial["rows"]} == {plan.name for plan in PLANS}
     assert [row["note"] for row in trial["rows"] if row["value"] is None] == [
-        "the engine's books agree; a processor has no device memory to count"
+        "the engine's bookkeeping is consistent; a CPU has no device memory to count"
     ]
     assert all(row["met"] is None and TRIAL in row["what"] for row in trial["rows"])
     assert (trial["is_gpu"], trial["note"], trial["size"]) == (False, NO_GPU, "tiny")
     assert {"device", "card", "torch", "transformers", "seconds"} <= set(trial)
-    assert "this says nothing of a GPU" in markdown(trial, "command")
+    assert "this says nothing about a GPU" in markdown(trial, "command")
 
 
 def test_what_has_a_goal_has_a_baseline_or_a_floor(trial: dict[str, Any]) -> None:
@@ -125,7 +119,7 @@ def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
         (
             "attention",
             None,
-            "not measured further: its process ended (exit status 3): see what it wrote to stderr",
+            "not measured further: its process ended (exit status 3): see its stderr",
         ),
         ("ttft-8b", 2.0, ""),
         (
@@ -149,7 +143,7 @@ def test_a_device_that_cannot_be_used_is_one_line() -> None:
     with pytest.raises(DeskError, match="no such device"):
         faked('import json; print(json.dumps({"unusable": "no such device"}))', "card", minutes=1)
     rows, _ = faked("exit(1)", "card", minutes=1)
-    assert rows == [("card", None, "not measured: its process could not begin: see what it wrote to stderr")]
+    assert rows == [("card", None, "not measured: its process could not start: see its stderr")]
 
 
 def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(
@@ -168,7 +162,7 @@ def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(
             log.exception("the engine failed")
         raise RuntimeError("ask again")
 
-    monkeypatch.setattr("evals.gpu.limits.measure_limits", fail)
+    monkeypatch.setattr("evals.gpu.memory.measure_limits", fail)
     session = Session(CPU, "tiny", tmp_path, tmp_path)
     why = child.measure(session, "card", told.append, seen)
     assert why == "RuntimeError: ask again (ValueError: the kernel)"
@@ -177,43 +171,6 @@ def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(
 
 def a_row(**fields: Any) -> GpuRow:
     return GpuRow(row="r", what="w", shape="s", **fields)
-
-
-def test_times_as_good_and_times_the_floor() -> None:
-    faster = a_row(unit="ms", value=10.0, baseline=150.0, floor=8.0)
-    assert (faster.ratio, faster.of_floor) == (15, 1.25)
-    rate = a_row(unit="tokens/s", value=100.0, baseline=50.0, floor=160.0)
-    assert (rate.ratio, rate.of_floor) == (2, 1.6)
-    assert (a_row(value=1.0).ratio, a_row(baseline=1.0).of_floor) == (None, None)
-    assert faster.as_json()["ratio"] == 15
-
-
-@pytest.mark.parametrize(
-    ("goal", "met"),
-    [
-        (Goal(faster=15, of_floor=1.25), True),
-        (Goal(faster=15.1), False),
-        (Goal(of_floor=1.2), False),
-        (Goal(at_most=10), True),
-        (Goal(at_most=9.9), False),
-        (Goal(words="by hand"), None),
-    ],
-    ids=str,
-)
-def test_goals(goal: Goal, met: bool | None) -> None:
-    row = a_row(unit="ms", value=10.0, baseline=150.0, floor=8.0).judged(goal)
-    assert (row.met, row.goal) == (met, str(goal))
-
-
-def test_a_goal_is_not_met_by_what_was_not_measured() -> None:
-    assert a_row(value=1.0, unit="ms", floor=1.0).judged(Goal(faster=2, of_floor=3)).met is None
-    assert a_row(value=9.0, unit="ms", floor=1.0).judged(Goal(faster=2, of_floor=3)).met is False
-
-
-def test_repeats_end_with_the_share() -> None:
-    runs = iter(range(100))
-    assert repeated(lambda: next(runs), 3, Share(60), warm_up=1).values == (1, 2, 3)
-    assert repeated(lambda: next(runs), 3, Share(0)).values == (4,)
 
 
 def test_a_wrong_kernel_is_far_from_the_reference() -> None:
@@ -263,38 +220,10 @@ def test_a_twin_has_the_same_tensors_and_modules_of_its_own() -> None:
     assert not {id(module) for module in hf.modules()} & {id(module) for module in other.modules()}
 
 
-def test_every_token_has_text() -> None:
-    tokenizer = ModelTokenizer(word_tokenizer(50))
-    assert tokenizer.decode([7, 49]) == "t7 t49"
-
-
 def test_the_page_has_every_row() -> None:
     head, tail = read_section(PAGE, "gpu")
     section = PAGE.read_text(encoding="utf-8")[len(head) : -len(tail)]
     assert set(re.findall(r"^\| `([\w.-]+)` \|", section, re.MULTILINE)) == {plan.name for plan in PLANS}
-    assert all(f"`warmdesk bench gpu --rows {plan.name}`" in nothing_measured() for plan in PLANS)
-
-
-def test_a_result_becomes_a_table_and_a_plot(tmp_path: Path) -> None:
-    row = a_row(unit="ms", value=10.0, baseline=150.0, baseline_name="whole", floor=8.0, p95=12.0)
-    missing = a_row(note="not measured: no time left")
-    result = {
-        "device": "cuda:0",
-        "card": "H",
-        "torch": "2.13.0",
-        "seconds": 61.2,
-        "note": "",
-        "rows": [one.judged(Goal(faster=15)).as_json() for one in (row, missing)],
-    }
-    page = markdown(result, "warmdesk bench gpu")
-    assert "`warmdesk bench gpu` on H, torch 2.13.0, 61 s in all" in page
-    assert "| 10 ms, 95 % within 12 | 150, 15x (whole) | 8, 1.25x | at least 15x the baseline | yes |  |" in page
-    assert "*not measured*: `warmdesk bench gpu --rows r`" in page
-    assert draw_gpu(result, file := tmp_path / "gpu.svg")
-    assert "<!-- times the floor of the card -->" in file.read_text(encoding="utf-8")
-    assert drawing_of(file, tmp_path / "gpu.md").endswith("(gpu.svg)")
-    assert drawing_of(file, tmp_path / "docs" / "gpu.md") == ""
-    assert not draw_gpu({"rows": [missing.as_json()]}, tmp_path / "none.svg")
 
 
 def test_the_command_writes_into_a_page_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +255,3 @@ def test_what_is_asked_for_wrongly_is_one_line() -> None:
     with pytest.raises(DeskError, match="--size is 'huge'"):
         size_named("huge", "cuda")
     assert (size_named(None, "cuda:1"), size_named(None, "cpu"), size_named("tiny", "cuda")) == ("full", "tiny", "tiny")
-
-
-def test_the_rows_fit_into_the_time() -> None:
-    assert sum(plan.seconds for plan in PLANS) < 60 * MINUTES - 30

@@ -10,7 +10,7 @@ import pytest
 
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
-from evals.labelled_questions import LabelledQuestion, read_labelled
+from evals.answers.questions import LabelledQuestion, read_labelled
 from retrieval.statements.grouping import Statement
 
 TEXT = "Returns take ten days. Keep the receipt. 退款需要五天。"
@@ -79,10 +79,10 @@ def test_a_line_of_a_collection_has_many_questions_and_small_talk_is_none(tmp_pa
 def test_another_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "questions.jsonl"
     file.write_text(text)
-    with pytest.raises(DeskError, match=r"questions\.jsonl: not a file of questions") as caught:
+    with pytest.raises(DeskError, match=r"questions\.jsonl, line 1 is not a question") as caught:
         read_labelled(file)
     assert caught.value.code == "bad-questions"
-    with pytest.raises(DeskError, match="not a file of questions"):
+    with pytest.raises(DeskError, match=r"none\.jsonl"):
         read_labelled(tmp_path / "none.jsonl")
 
 

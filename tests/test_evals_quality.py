@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hashed_search import HashEmbedder
 from tiny import build
 
-import evals.calibrate
+import evals.answers.calibrate
 from app.desk.calibration import (
     FILE,
     Calibration,
@@ -27,11 +28,16 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
-from evals.arms import ARMS, SLOT, plans
-from evals.cases import Case, CaseReader, EarlierTurn, cut, holds, read_list
-from evals.hashed_search import HashEmbedder
-from evals.quality import FULL, NOISE, Bench, f1, interval, is_right, quality_row, same_answer
-from evals.quality_run import read_outcomes, run_missing
+from evals.answers.cases import Case, CaseReader, holds, read_list
+from evals.answers.quality import (
+    ARMS,
+    FULL,
+    NOISE,
+    Bench,
+    is_right,
+    quality_row,
+)
+from evals.answers.quality_run import read_outcomes, run_missing
 
 OTHERS = [name for name in ARMS if name != FULL]
 
@@ -87,35 +93,6 @@ def test_cases_are_the_same_every_time_and_hold_their_document(reader: CaseReade
         assert all("word" not in text_of(module) for module in case.modules), "long documents are no passage"
     with pytest.raises(DeskError, match="no title has questions and 9 documents"):
         reader.read(data, 9, 1)
-
-
-def test_documents_without_questions_are_there_to_tell_the_right_one_from(reader: CaseReader, tmp_path: Path) -> None:
-    rows = [{"title": "Shop", "context": f"Shelf {n} is empty.", "qas": []} for n in range(9)]
-    file = tmp_path / "few.jsonl"
-    file.write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(DeskError, match="no title has questions"):
-        reader.read(file, 3, 1)
-    rows[4]["qas"] = [{"question": "Which shelf?", "answers": ["Shelf 4"]}]
-    file.write_text("\n".join(map(json.dumps, rows)))
-    (case,) = reader.read(file, 3, 5)
-    assert case.right is not None
-    assert "Shelf 4 " in text_of(case.modules[case.right])
-
-
-def test_the_most_relevant_passage_stands_last(reader: CaseReader, data: Path) -> None:
-    for case in reader.read(data, 3, 8):
-        words = [len(set(text_of(m).split()) & set(text_of(case.question).split())) for m in case.modules]
-        assert words[-1] == max(words)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 9])
-def test_passages_are_read_behind_those_nearest_to_them(bench: Bench, data: Path, count: int) -> None:
-    tokenizer = bench.engine.model.tokenizer
-    prompts = PromptBuilder(tokenizer.template, "Answer.")
-    for case in CaseReader(prompts, tokenizer, HashEmbedder(), neighbours=count).read(data, 3, 4):
-        for module, left_context in zip(case.modules, case.left_contexts, strict=True):
-            assert text_of(left_context).count("Help page") == min(count, 5), "of the whole topic, not only those shown"
-            assert text_of(module) not in text_of(left_context)
 
 
 def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> None:
@@ -179,12 +156,6 @@ def test_sample_questions_are_asked_among_the_nearest_others(reader: CaseReader)
         assert not is_right(case, case.facts[0][:-1])
 
 
-def test_a_long_text_is_cut_at_lines() -> None:
-    pieces = cut("One two three\nFour five\nSix seven eight nine ten", 5)
-    assert pieces == ["One two three\nFour five", "Six seven eight nine ten"]
-    assert [len(piece.split()) for piece in cut("w " * 23, 10)] == [10, 10, 3]
-
-
 def a_case(**more: object) -> Case:
     modules = (tuple(b"Cups cost 4. "), tuple(b"Lamps cost 30 and glow. "), tuple(b"Chairs cost 99. "))
     values = {
@@ -203,50 +174,6 @@ def a_case(**more: object) -> Case:
 def test_the_page_of_evidence_names_every_arm() -> None:
     page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
     assert [name for name in [*ARMS, NOISE] if f"`{name}`" not in page] == []
-
-
-def test_placements_of_the_arms() -> None:
-    case = a_case()
-    starts = {}
-    for name in ("fast", "slotted", "prompt_cache", "shared"):
-        ((plan, _),) = plans(case, ARMS[name], tuple(b"Answer. "))
-        starts[name] = [span.start for span in plan.spans]
-        behind = max(span.end for span in plan.spans[:-1])
-        assert plan.spans[-1].start == (8 + 3 * SLOT if name == "prompt_cache" else behind)
-    a, b, _ = map(len, case.modules)
-    assert starts["fast"][:4] == [0, 8, 8 + a, 8 + a + b]
-    assert starts["prompt_cache"][:4] == starts["slotted"][:4] == [0, 8, 8 + SLOT, 8 + 2 * SLOT]
-    assert starts["shared"] == [0, 8, 8, 8, 8 + b]
-
-
-def test_what_the_arms_read() -> None:
-    def names(policy: str) -> list[str]:
-        ((plan, _),) = plans(a_case(), ARMS[policy], (1,))
-        return [text_of(span.tokens).split()[0] for span in plan.spans[1:]]
-
-    assert names("full") == names("fast") == ["Cups", "Lamps", "Chairs", "What"]
-    assert names("gold") == names("fewer") == ["Chairs", "What"]
-    assert names("none") == ["What"]
-
-
-def test_behind_what_the_arms_encode_passages() -> None:
-    case = a_case()
-    turn = EarlierTurn(
-        modules=case.modules[:1], left_contexts=case.left_contexts[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n")
-    )
-    case = a_case(modules=case.modules[1:], left_contexts=case.left_contexts[1:], right=1, earlier=(turn,))
-    for name, prefix, has_left_context in (
-        ("fast", b"Answer. ", True),
-        ("balanced", b"Answer. ", True),
-        ("alone", b"Answer. ", False),
-        ("prompt_cache", None, False),
-    ):
-        *_, (plan, _) = plans(case, ARMS[name], tuple(b"Answer. "))
-        segments = [span.segment for span in plan.spans if span.segment is not None and span.segment.name == "passage"]
-        assert [segment.left_context for segment in segments] == [
-            (*turn.left_contexts, *case.left_contexts)[i] if has_left_context else () for i in range(3)
-        ]
-        assert [segment.prefix and bytes(segment.prefix.tokens) for segment in segments] == [prefix] * 3
 
 
 def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench) -> None:
@@ -275,26 +202,6 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench
     assert (noise.agree, noise.gold_logp_delta, noise.contains_gold, noise.ttft_ms) == (None,) * 4, "not measured"
 
 
-def test_arms_differ_from_each_other(bench: Bench) -> None:
-    outcome = bench.run(a_case(), OTHERS)
-    distances = {name: round(outcome[name].kl or 0, 6) for name in set(OTHERS) - {"exact", "fewer"}}
-    assert len(set(distances.values())) == len(distances), distances
-
-
-def test_a_later_turn_goes_on_from_its_own_past(bench: Bench) -> None:
-    modules, left_contexts = a_case().modules, a_case().left_contexts
-    turn = EarlierTurn(
-        modules=modules[:1], left_contexts=left_contexts[:1], question=tuple(b"Cups?"), answer=tuple(b"4.\n")
-    )
-    case = a_case(modules=modules[1:], left_contexts=left_contexts[1:], right=1, earlier=(turn,))
-    for name in ("full", "fast", "balanced"):
-        request = bench.ready(case, ARMS[name], name)
-        usage = bench.first_token(request).usage
-        assert usage.session + usage.prefix >= len(turn.question) + len(turn.answer) - 1, name
-        documents = sum(map(len, case.modules))
-        assert usage.computed <= len(case.question) + 1 + (documents if name == "full" else 0.16 * documents)
-
-
 def test_a_run_goes_on_where_it_stopped(bench: Bench) -> None:
     cases = [a_case(), a_case(id="y")]
     kept = io.StringIO()
@@ -314,16 +221,6 @@ def test_a_run_goes_on_where_it_stopped(bench: Bench) -> None:
     assert asked == ["y"]
     assert again[0] == first[0]
     assert set(read_outcomes(kept)) == {"x", "y"}
-
-
-def test_answers_are_compared_by_words() -> None:
-    assert holds("It costs EUR 3.90.", ["eur 3 90"])
-    assert not holds("Abnormans", ["normans"])
-    assert f1("a b c", "a b d") == pytest.approx(2 / 3)
-    assert same_answer("Yes, 30 days.", "yes 30 days")
-    assert not same_answer("30 days", "45 days")
-    assert interval([]) is None
-    assert interval([2.0, 2.0]) == (2.0, 2.0)
 
 
 def row(policy: str, kl: float, gold: float, right: float) -> dict[str, object]:
@@ -379,15 +276,15 @@ def test_calibrate_finds_the_bias_first_and_measures_with_it(
     said: list[tuple[str, float | None]] = []
     run = bench.run
     bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)  # type: ignore[method-assign, func-returns-value]
-    monkeypatch.setattr(evals.calibrate, "open_bench", opened)
+    monkeypatch.setattr(evals.answers.calibrate, "open_bench", opened)
     (settings.data_dir / FILE).write_text('{"of": "another version"}')
-    found = evals.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
+    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
     assert [bias for _, bias in said] == [None] * 4, "nothing is refused too often"
     assert found == read_calibration(settings.data_dir / FILE), "in place of what could not be read"
     assert (found.questions, found.refusal_bias) == (4, 0.0)
     said.clear()
-    monkeypatch.setattr(evals.calibrate, "refusal_bias", lambda margins: -2.5)
-    found = evals.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
+    monkeypatch.setattr(evals.answers.calibrate, "refusal_bias", lambda margins: -2.5)
+    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
     assert [bias for _, bias in said] == [None] * 4 + [-2.5] * 4
     assert found.refusal_bias == -2.5
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -11,16 +12,22 @@ from pathlib import Path
 from random import Random
 
 from desks import small_desk, write_pages
+from programs.desk_examination import ROWS, Place, examine, examine_older, make_older, open_older
+from programs.hostile import TEXTS, Elements, measure, mutated
 
-from evals.chaos_work import ROWS, Place, make_older, open_older
-from evals.desk_examination import examine, examine_older
-from evals.hostile import TEXTS, Elements, measure, mutated
+
+def run_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python at the repository root, as `make chaos` does."""
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=240, cwd=root, env=environment
+    )
 
 
 def test_a_few_rounds_of_chaos() -> None:
     """In a process of its own, because it forks."""
-    command = [sys.executable, "-m", "evals.chaos", "--rounds", "3"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=Path(__file__).parents[1])
+    ran = run_here("-m", "programs.chaos", "--rounds", "3")
     assert ran.returncode == 0, ran.stderr
     result = json.loads(ran.stdout)
     assert (result["rounds"], result["findings"]) == (3, [])
@@ -29,7 +36,7 @@ def test_a_few_rounds_of_chaos() -> None:
 FROZEN = """
 import sys
 from pathlib import Path
-from evals.chaos_faults import ReadOnlyFolder, obey_permissions
+from programs.chaos import ReadOnlyFolder, obey_permissions
 
 folder = Path(sys.argv[1])
 frozen = ReadOnlyFolder(folder)
@@ -48,7 +55,7 @@ frozen.thaw()
 
 def test_a_read_only_folder_takes_nothing_from_root_either(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("as it was")
-    ran = subprocess.run([sys.executable, "-c", FROZEN, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    ran = run_here("-c", FROZEN, str(tmp_path))
     assert ran.stdout.splitlines() == ["a.md cannot be written", "new.md cannot be written"], ran.stderr
     assert (tmp_path / "a.md").read_text() == "changed", "as before, once it is thawed"
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hashed_search import HashEmbedder, HashRanker
 from meanings import MeaningEmbedder
 from tiny import build
 
@@ -18,9 +19,8 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import JudgedQuestion
-from evals.hashed_search import HashEmbedder, HashRanker
-from evals.labelled_questions import LabelledQuestion
-from evals.search_calibration import (
+from evals.answers.questions import LabelledQuestion
+from evals.answers.search_calibration import (
     ANSWERED,
     LEAST,
     QUESTION_FEATURES,
@@ -228,7 +228,7 @@ def test_rows_that_count_more_pull_the_model() -> None:
 def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Desks rank by words: the bundled models take seconds to load."""
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
-    monkeypatch.setattr("evals.search_calibration.Service", partial(Service, model=lambda _: build(), **parts))
+    monkeypatch.setattr("evals.answers.search_calibration.Service", partial(Service, model=lambda _: build(), **parts))
 
 
 def write_rows(file: Path, rows: Sequence[object]) -> Path:

@@ -1,4 +1,4 @@
-"""Benchmarks of speed and memory: their arithmetic by hand, and each of them on a tiny model."""
+"""Each benchmark of speed and memory on a tiny model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import random
 import sys
 from dataclasses import fields
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,17 @@ import pytest
 import torch
 from tiny import build, stock
 
+from app.cli.bench import need_plot
 from app.domain.errors import DeskError
-from cache.errors import EngineFull
-from evals import decode, eviction, floor, memory, throughput
-from evals.floor import Floor, ModelCost
-from evals.gguf_weights import convert_weights
-from evals.llama_cpp import LlamaCpp, LlamaServer, last_event
-from evals.measured_model import Measured
-from evals.random_prompts import RandomDocuments, Zipf, no_stop_tokens, token_ids
-from evals.throughput import LoadTest, run_load
-from evals.transformers_peer import ContinuousBatching
-
-TEXTBOOK = [[name] for name in "70120304230321201701"]  # page references of Silberschatz, three frames
+from evals.load import eviction, throughput
+from evals.load.throughput import LoadTest, run_load
+from evals.peers.llama_cpp import LlamaCpp, LlamaServer, convert_weights
+from evals.peers.random_prompts import RandomDocuments, no_stop_tokens
+from evals.peers.transformers_peer import ContinuousBatching
+from evals.report import draw_eviction
+from evals.speed import decode, floor, memory
+from evals.speed.floor import ModelCost
+from evals.speed.models import Measured
 
 
 @pytest.fixture
@@ -37,29 +35,7 @@ def measured() -> Measured:
     return Measured(model=model, cost=ModelCost.of(stock()))
 
 
-@pytest.mark.parametrize(
-    ("rank", "hits"), [(eviction.last_used, 8), (eviction.last_needed, 11)], ids=["lru", "optimum"]
-)
-def test_policies_hit_as_often_as_the_textbook_says(rank: Any, hits: int) -> None:
-    assert eviction.replay(TEXTBOOK, 3, rank([*chain.from_iterable(TEXTBOOK)])) == hits
-
-
-def test_the_least_used_module_goes_first() -> None:
-    trace = [[name] for name in "aababcba"]  # c takes the place of b, and b that of c: a has been used most
-    assert eviction.replay(trace, 2, eviction.least_used([*chain.from_iterable(trace)])) == 4
-
-
-def test_what_the_running_request_has_used_stays() -> None:
-    trace = [["a", "b"], ["b", "c"], ["b"]]
-
-    def first_b(name: str, index: int) -> tuple[float, ...]:
-        return (name != "b",)
-
-    assert eviction.replay(trace, 2, first_b) == 2
-    assert eviction.replay(trace, 2, first_b, pins=False) == 1
-
-
-def test_the_store_is_replayed_beside_the_policies() -> None:
+def test_the_store_is_replayed_beside_the_policies(tmp_path: Path) -> None:
     traces = [eviction.draw_trace(modules=40, requests=60, passages=3, exponent=1.0, seed=seed) for seed in (1, 2)]
     result = eviction.measure_eviction(traces, [8, 40], "drawn")
     assert set(result) == {"machine", "trace", "traces", "requests", "modules", "rows"}
@@ -71,21 +47,8 @@ def test_the_store_is_replayed_beside_the_policies() -> None:
     assert rows["warmdesk", 40]["evictions"] == 0
     assert rows["warmdesk", 8]["evictions"] > 0
     assert "| 8 | optimum |" in eviction.markdown(result, "warmdesk bench eviction")
-
-
-def test_popularity_changes_as_often_as_was_asked() -> None:
-    trace = eviction.draw_trace(modules=30, requests=10, passages=2, exponent=1.0, changes=2)
-    assert [len(request) for request in trace.requests] == [2] * 10
-    assert trace.chances is not None
-    ranks = [sorted(map(str, range(30)), key=lambda name: trace.chances(name, 2 * i)) for i in range(10)]  # type: ignore[misc]
-    assert [i for i in range(1, 10) if ranks[i] != ranks[i - 1]] == [3, 6]
-    assert ranks[0] == [str(number) for number in range(29, -1, -1)], "the most popular goes last"
-
-
-def test_who_knows_the_popularity_keeps_what_is_popular() -> None:
-    trace = eviction.draw_trace(modules=50, requests=400, passages=2, exponent=1.2, changes=3)
-    hits = eviction.count_hits(trace, 10)
-    assert max(hits["lru"], hits["lfu"]) < hits["informed"] < hits["optimum"]
+    draw_eviction(result, file := tmp_path / "eviction.svg")
+    assert "<!-- optimum -->" in file.read_text(encoding="utf-8")
 
 
 def test_a_recorded_trace_is_read(tmp_path: Path) -> None:
@@ -93,40 +56,12 @@ def test_a_recorded_trace_is_read(tmp_path: Path) -> None:
     file.write_text('{"modules": ["a", "b", "a"]}\n\n{"modules": ["c"]}\n')
     assert eviction.read_trace(file) == eviction.Trace([["a", "b"], ["c"]])
     file.write_text('["a"]\n')
-    with pytest.raises(DeskError, match="is no trace"):
+    with pytest.raises(DeskError, match="line 1 is not a trace"):
         eviction.read_trace(file)
     with pytest.raises(DeskError, match=r"nowhere\.jsonl"):
         eviction.read_trace(tmp_path / "nowhere.jsonl")
     with pytest.raises(DeskError, match="a request has 3 modules"):
         eviction.measure_eviction([eviction.Trace([["a", "b", "c"]])], [2], "recorded")
-
-
-def test_popularity_falls_with_the_rank() -> None:
-    segments = RandomDocuments.make(40, 300, random.Random(0), module_tokens=10).modules
-    rng = random.Random(0)
-    drawn = [Zipf(1.0, segments).draw(rng) for _ in range(1000)]
-    counts = [drawn.count(segment) for segment in segments]
-    assert counts == sorted(counts, reverse=True)
-    assert counts[0] == pytest.approx(1000 * 12 / 25, rel=0.15)  # 1 / (1 + 1/2 + 1/3 + 1/4)
-    assert len(set(Zipf(1.0, segments).draw_different(9, rng))) == 4
-
-
-def test_a_pass_costs_reading_or_multiplying_whichever_is_more() -> None:
-    cost = ModelCost(layer_weights=100, head_weights=10, weight_bytes=2, attention_width=5, kv_bytes=4)
-    reading = Floor(threads=1, bytes_per_s=1, flops=1e9)
-    assert cost.pass_seconds(reading, rows=3, seen=7, stored=6, outputs=1) == 2 * 110 + 6 * 4
-    multiplying = Floor(threads=1, bytes_per_s=1e9, flops=1)
-    assert cost.pass_seconds(multiplying, rows=3, seen=7, stored=6, outputs=1) == 2 * (300 + 10) + 4 * 3 * 7 * 5
-    assert cost.decode_rate(reading, conversations=4, seen=7, stored=6) == 4 / (2 * 110 + 6 * 4)
-
-
-def test_the_cost_of_a_model_is_its_matrices() -> None:
-    hf = stock("llama")
-    cost = ModelCost.of(hf)
-    tables = hf.get_input_embeddings().weight.numel()
-    matrices = sum(p.numel() for p in hf.parameters() if p.dim() == 2)
-    assert cost.layer_weights + cost.head_weights == matrices - tables
-    assert cost.kv_bytes == build("llama").info.kv.bytes_per_token
 
 
 def test_the_floor_of_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,19 +72,6 @@ def test_the_floor_of_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -
     assert found.flops > 0
     assert set(floor.describe_floor(found)) == {"threads", "memory_gb_per_s", "matmul_gflop_per_s"}
     assert floor.allowed(ModelCost.of(stock()), found, 100)["decode_tokens_per_s"] > 0
-
-
-def test_a_load_counts_what_was_answered_and_what_was_refused() -> None:
-    asked: list[Any] = []
-
-    def ask(plan: Any, answer_tokens: int) -> float | None:
-        asked.append(plan)
-        return None if plan == 3 else 0.2
-
-    row = run_load("arm", ask, [(1, 5), (2, 5), (3, 5), (4, 5)], clients=2, allowed=1e9)  # type: ignore[list-item]
-    assert sorted(asked) == [1, 2, 3, 4]
-    assert (row.requests, row.refused, row.ttft_ms_p50, row.ttft_ms_p95) == (4, 1, 200.0, 200.0)
-    assert row.tokens_per_s / row.requests_per_s == pytest.approx(5, rel=0.01)
 
 
 def test_the_engine_answers_a_load(measured: Measured) -> None:
@@ -164,37 +86,13 @@ def test_the_engine_answers_a_load(measured: Measured) -> None:
     assert row.tokens_per_s > 0
 
 
-def test_a_refusal_is_no_error() -> None:
-    class Full:
-        def submit(self, request: Any) -> Any:
-            def pieces() -> Any:
-                raise EngineFull("busy")
-                yield
-
-            return pieces()
-
-    documents = RandomDocuments.make(20, 300, random.Random(0))
-    assert throughput.ask_engine(Full(), documents.plan((5,), documents.modules), 2) is None  # type: ignore[arg-type]
-
-
-def test_an_answer_without_text_is_no_error() -> None:
-    """Was wrong once: two random tokens may be half a character, and the whole load test ended."""
-
-    class Silent:
-        def submit(self, request: Any) -> Any:
-            return iter(())
-
-    documents = RandomDocuments.make(20, 300, random.Random(0))
-    assert throughput.ask_engine(Silent(), documents.plan((5,), documents.modules), 2) is not None  # type: ignore[arg-type]
-
-
 def test_decoding_is_measured_for_one_and_for_several(measured: Measured) -> None:
     rng = random.Random(0)
     documents = RandomDocuments.make(50, 300, rng, module_tokens=25)
     plans = [documents.shuffled((7, 8, 9), rng) for _ in range(2)]
     with decode.open_warmdesk(measured, documents, plans, repeats=1) as measure:
         assert measure() > 0
-    assert decode.decode_rate([lambda: (1.0, 3.0), lambda: (2.0, 4.0)]) == 2 * (decode.ANSWER_TOKENS - 1) / 3
+    assert decode.served_rate([lambda: (1.0, 3.0), lambda: (2.0, 4.0)]) == 2 * (decode.ANSWER_TOKENS - 1) / 3
 
 
 def test_conversations_that_share_modules_hold_one_copy(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,10 +176,6 @@ def test_a_server_is_asked_and_stopped(tmp_path: Path) -> None:
         LlamaServer((sys.executable, "-c", "exit('no such model')"), tmp_path, threads=1, slots=1, context=9)
 
 
-def test_the_last_event_of_a_stream_is_read() -> None:
-    assert last_event([b'data: {"a": 1}', b"", b'data: {"a": 2}', b"data: [DONE]"]) == {"a": 2}
-
-
 def test_the_rows_have_the_promised_keys() -> None:
     promised = {"arm", "clients", "tokens_per_s", "requests_per_s", "ttft_ms_p50", "ttft_ms_p95", "refused"}
     assert promised <= {field.name for field in fields(throughput.ThroughputRow)}
@@ -289,8 +183,12 @@ def test_the_rows_have_the_promised_keys() -> None:
     json.dumps(eviction.measure_eviction([eviction.Trace([["a"]])], [1], "recorded"))
 
 
-def test_prompts_are_the_same_for_every_program() -> None:
-    documents = RandomDocuments.make(20, 300, random.Random(0), module_tokens=10)
-    plan = documents.plan((1, 2), documents.modules[::-1])
-    second, first = (list(module.tokens) for module in documents.modules[::-1])
-    assert token_ids(plan) == [*documents.system.tokens, *second, *first, 1, 2]
+def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_plot(None)
+    need_plot(tmp_path / "a.svg")
+    for name in ("a.png", "nowhere/a.svg"):
+        with pytest.raises(DeskError, match=r"give an \.svg file"):
+            need_plot(tmp_path / name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DeskError, match="pip install matplotlib"):
+        need_plot(tmp_path / "a.svg")

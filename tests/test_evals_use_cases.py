@@ -10,11 +10,10 @@ import pytest
 from tiny import build
 
 from app.domain.errors import DeskError
-from cache.engine.engine import Engine
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import NAMED, ChatTemplate
-from evals.markdown_sections import cell, read_section, table, write_section
-from evals.use_cases import UseCaseRow, markdown, measure_case, measure_model
+from evals.report import read_section, write_section
+from evals.speed.use_cases import UseCaseRow, markdown, measure_model
 
 PAGE = "# Evidence\n\n<!-- begin: speed -->\nold\n<!-- end: speed -->\n\nbehind\n"
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"
@@ -40,24 +39,6 @@ def test_a_page_without_the_section_is_left_alone(content: str, tmp_path: Path) 
     assert page.read_text() == content
     with pytest.raises(DeskError, match=r"nowhere\.md"):
         read_section(tmp_path / "nowhere.md", "speed")
-
-
-def test_tables_are_readable() -> None:
-    rows = [{"a": 12345, "b": 1.25}, {"a": "x", "b": None}]
-    assert table(rows, {"a": "A", "b": "B"}) == "| A | B |\n|---|---|\n| 12,345 | 1.2 |\n| x |  |"
-    assert cell(0) == "0"
-
-
-def test_a_use_case_counts_what_it_computes(tmp_path: Path) -> None:
-    (tmp_path / "s.pml").write_text('<schema name="s">Root.<module name="a">Some words.</module></schema>')
-    (tmp_path / "p.pml").write_text('<prompt schema="s"><a/>Why?</prompt>')
-    engine = Engine(build(), memory=4 << 20).start()
-    try:
-        row = measure_case(engine, "words", tmp_path / "s.pml", tmp_path / "p.pml", 1, 2)
-    finally:
-        engine.close()
-    assert (row.prompt_tokens, row.computed_tokens) == (len("Root.Some words.Why?"), len("Why?"))
-    assert row.ratio == pytest.approx(row.computed_ms_min / row.reused_ms_min, rel=0.2)
 
 
 class Words:

@@ -44,8 +44,8 @@ from app.web.server import create_app
 from cache.errors import CacheError
 from cache.remote.chat_server import ChatServer
 from cache.remote.remote_engine import RemoteEngine
-from evals.labelled_questions import LabelledQuestion
-from evals.search_calibration import judged_cases
+from evals.answers.questions import LabelledQuestion
+from evals.answers.search_calibration import judged_cases
 
 MODEL = "openai:http://model.test#m"
 QUESTION = "How long do returns take?"

@@ -21,7 +21,7 @@ from cache.errors import PromptError
 from cache.prompt.parts import Text, TextModule
 from cache.remote.remote_engine import RemoteEngine
 from cache.remote.spec import ServerSpec
-from evals.llama_cpp import LlamaCpp, free_port
+from evals.peers.llama_cpp import LlamaCpp, free_port
 
 CONTEXT = 512
 KEY = "sk-real-0123456789"

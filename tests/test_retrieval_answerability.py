@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hashed_search import HashRanker
 from meanings import MeaningEmbedder, retriever_of
 
-from evals.hashed_search import HashRanker
 from retrieval.answerability.classifier import (
     CODE,
     AnswerabilityClassifier,

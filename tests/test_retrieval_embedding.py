@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from german_help import DOCUMENTS, QUESTIONS
+from hashed_search import HashEmbedder
 from meanings import retriever_of
 
-from evals.hashed_search import HashEmbedder
 from retrieval.answerability.classifier import load_classifier
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Embedder

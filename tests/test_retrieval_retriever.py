@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from hashed_search import HashEmbedder
 from meanings import MeaningEmbedder, retriever_of
 
-from evals.hashed_search import HashEmbedder
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Vectors
 from retrieval.search.keyword_index import KeywordIndex

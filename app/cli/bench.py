@@ -40,7 +40,7 @@ def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
 
 def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, ...]) -> Any:
     """llama.cpp for the model, if an arm wants it; None, and a line that says why, if it cannot be had."""
-    from evals.llama_cpp import LlamaCpp
+    from evals.peers.llama_cpp import LlamaCpp
 
     is_wanted = any(arm.startswith("llama.cpp") for arm in arms)
     if not is_wanted or common.settings.model_server is not None:  # which cannot be measured: loading it says so
@@ -56,7 +56,7 @@ def publish(
     common: Common, result: Any, section: str, markdown: Callable[[Any, str], str], command: str, write: Path | None
 ) -> None:
     """Show a result, or put it into a section of a page."""
-    from evals.markdown_sections import write_section
+    from evals.report import write_section
 
     if write is not None:
         write_section(write, section, markdown(result, command))
@@ -65,7 +65,7 @@ def publish(
 
 def need_section(write: Path | None, section: str) -> None:
     """Fail before the work is done if a page has no such section. Raises DeskError."""
-    from evals.markdown_sections import read_section
+    from evals.report import read_section
 
     if write is not None:
         read_section(write, section)
@@ -73,7 +73,7 @@ def need_section(write: Path | None, section: str) -> None:
 
 def need_plot(plot: Path | None) -> None:
     """Fail before the work is done if a plot cannot be drawn. Raises DeskError."""
-    from evals.plots import need_plots
+    from evals.report import need_plots
 
     if plot is None:
         return
@@ -93,7 +93,9 @@ def latency(
     half_billion: Annotated[
         bool, typer.Option("--half-billion", help="Also on a model of 0.5 billion random weights, some minutes.")
     ] = False,
-    arms: Annotated[str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/latency.py")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/speed/latency.py")
+    ] = None,
     llama_server: LlamaServerPath = None,
     write: Write = None,
     plot: Plot = None,
@@ -101,9 +103,8 @@ def latency(
     """Time to the first token by the length of the documents, with and without reuse, beside transformers and
     llama.cpp: as ratios to full prefill and to the floor of the machine, and what each document token costs.
     """
-    from evals.latency import ARMS, measure
-    from evals.latency_report import markdown
-    from evals.plots import draw_latency
+    from evals.report import draw_latency
+    from evals.speed.latency import ARMS, markdown, measure
 
     names = chosen(arms, ARMS)
     need_section(write, "latency")
@@ -141,8 +142,8 @@ def prompt_cache(
     write: Write = None,
 ) -> None:
     """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
-    from evals.markdown_sections import read_section, write_section
-    from evals.use_cases import markdown, measure_use_cases
+    from evals.report import read_section, write_section
+    from evals.speed.use_cases import markdown, measure_use_cases
 
     if write is not None:
         read_section(write, "prompt-cache")  # fails before the work is done
@@ -180,8 +181,8 @@ def throughput(
     plot: Plot = None,
 ) -> None:
     """Many clients at once, beside llama.cpp and transformers: tokens per second, time to the first token."""
-    from evals.plots import draw_throughput
-    from evals.throughput import ARMS, LoadTest, markdown, measure_throughput
+    from evals.load.throughput import ARMS, LoadTest, markdown, measure_throughput
+    from evals.report import draw_throughput
 
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
     need_section(write, "throughput")
@@ -209,12 +210,14 @@ def decode(
     documents: Annotated[int, typer.Option(help="Document tokens before the answers.", min=1)] = 2048,
     conversations: Annotated[str, typer.Option(help="Answers at the same time, comma-separated.")] = "1,16",
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
-    arms: Annotated[str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/decode.py")] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/speed/decode.py")
+    ] = None,
     llama_server: LlamaServerPath = None,
     write: Write = None,
 ) -> None:
     """Tokens per second after the first one, beside llama.cpp and transformers."""
-    from evals.decode import ARMS, markdown, measure_decode
+    from evals.speed.decode import ARMS, markdown, measure_decode
 
     names = chosen(arms, ARMS)
     need_section(write, "decode")
@@ -241,7 +244,7 @@ def floor(
     write: Write = None,
 ) -> None:
     """Memory bandwidth and matrix products of this machine, and what they allow the model."""
-    from evals.floor import markdown, measure_floors
+    from evals.speed.floor import markdown, measure_floors
 
     need_section(write, "floor")
     result = measure_floors(
@@ -263,7 +266,7 @@ def memory(
     write: Write = None,
 ) -> None:
     """KV memory of conversations that share modules, against one copy of them and what each has of its own."""
-    from evals.memory import markdown, measure_memory
+    from evals.speed.memory import markdown, measure_memory
 
     need_section(write, "memory")
     result = measure_memory(
@@ -295,8 +298,8 @@ def eviction(
     plot: Plot = None,
 ) -> None:
     """Which modules stay in memory, beside LRU, LFU, what knows the popularity, and the clairvoyant optimum."""
-    from evals.eviction import draw_trace, markdown, measure_eviction, read_trace
-    from evals.plots import draw_eviction
+    from evals.load.eviction import draw_trace, markdown, measure_eviction, read_trace
+    from evals.report import draw_eviction
 
     need_section(write, "eviction")
     need_plot(plot)
@@ -332,10 +335,9 @@ def gpu(
     """All there is to measure on a GPU: correctness, the first token by where modules are, decoding, memory; beside
     transformers and what the card allows. Models have random weights. --device: cuda if there is one.
     """
-    from evals.gpu.report import drawing_of, markdown
-    from evals.gpu.run import measure_gpu, row_names
+    from evals.gpu.run import drawing_of, markdown, measure_gpu, row_names
     from evals.gpu.sizes import size_named
-    from evals.plots import draw_gpu
+    from evals.report import draw_gpu
 
     names = row_names(rows)
     device = common.flags["device"] or default_device(common.settings.device)

@@ -46,10 +46,8 @@ def quality(
     """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
     stopped.
     """
-    from evals.markdown_sections import read_section, write_section
-    from evals.plots import need_plots
-    from evals.quality_evidence import draw, markdown
-    from evals.quality_run import measure_quality
+    from evals.answers.quality_run import draw, markdown, measure_quality
+    from evals.report import need_plots, read_section, write_section
 
     if write is not None:
         read_section(write, section)  # fails before the work is done
@@ -82,27 +80,10 @@ def calibrate(
     limit: Annotated[int, typer.Option(help="Questions of each file.", min=1)] = 40,
 ) -> None:
     """Find out which policy keeps the answers of your model, and whether it may word them itself."""
-    from evals.calibrate import calibrate as measure
+    from evals.answers.calibrate import calibrate as measure
 
     found = measure(common.settings, data, limit=limit, report=progress_line)
     common.show(asdict(found), lambda: print(found.line()))
-
-
-@evaluate.command()
-@takes("data_dir", "model", "adapter", "device", "as_json")
-def answers(
-    common: Common,
-    data: Annotated[
-        Path, typer.Option(help="Questions, one JSON object a line.", show_default="the shipped ones")
-    ] = QUESTIONS,
-    limit: Limit = None,
-) -> None:
-    """How often the desk's answers are right, and cite the right article, over the sample questions."""
-    from evals.answers import measure_answers
-
-    with open_service(common.settings, "warmdesk eval answers") as service:
-        result = measure_answers(service, data, limit=limit, report=progress_line)
-    common.show(result, lambda: print(json.dumps(result, indent=2)))
 
 
 @evaluate.command()
@@ -123,9 +104,8 @@ def helpdesk(
     """Whether a desk is right, to the point and honest about not knowing, on documents of your choice. It is made in a
     temporary folder; with --data-dir it is kept, and made only once.
     """
-    from evals.helpdesk import measure_helpdesk
-    from evals.helpdesk_figures import markdown
-    from evals.helpdesk_questions import read_questions, sample
+    from evals.answers.helpdesk import markdown, measure_helpdesk
+    from evals.answers.questions import read_questions, sample
 
     questions = sample(read_questions(data), limit)
     kept = common.flags["data_dir"]
@@ -162,8 +142,8 @@ def recall(
     section: SectionName = "recall",
 ) -> None:
     """Whether search finds the right document, and whether it knows when there is none."""
-    from evals.markdown_sections import read_section, write_section
-    from evals.recall import markdown, measure_recall
+    from evals.answers.recall import markdown, measure_recall
+    from evals.report import read_section, write_section
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
     if write is not None:
@@ -202,7 +182,7 @@ def calibrate_search(
 ) -> None:
     """Fit what search judges by: when to answer, when to refuse, and which statement answers."""
     from app.desk.calibration import SEARCH_FILE, write_classifier
-    from evals.search_calibration import calibrate
+    from evals.answers.search_calibration import calibrate
 
     found = calibrate(common.settings, data, documents or [], report=progress_line)
     file = write or common.settings.data_dir / SEARCH_FILE

@@ -52,7 +52,7 @@ TIE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyMetrics:
-    """What a policy reached on the calibration questions; see `evals.quality.QualityRow`."""
+    """What a policy reached on the calibration questions; see `evals.answers.quality.QualityRow`."""
 
     policy: str
     kl: float | None
@@ -120,7 +120,7 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 def refusal_bias(margins: Sequence[float]) -> float:
     """What to add to the logit of the refusal so that at most the share FALSE_REFUSALS of these questions, all
-    answerable, is refused. margins: see `evals.quality.CaseOutcome`.
+    answerable, is refused. margins: see `evals.answers.quality.CaseOutcome`.
     """
     if not margins:
         return 0.0

@@ -1,9 +1,9 @@
-"""The process that measures, one row after another as its parent asks for them: `python -m evals.gpu.child OPTIONS`.
+"""The child process, which measures the rows that its parent asks for: `python -m evals.gpu.child OPTIONS`.
 
-OPTIONS is one JSON object: device, size, folder, models. Lines of JSON go both ways. It reads {"row": name, "seconds":
-share}. It writes {"card": ...} or {"unusable": why} once, then {"line": row} for each value once it has it, and at the
-end of each row {"done": why it failed, or ""}. It ends when its input does, and after a row that left the device
-unusable: such errors stay with a process.
+OPTIONS is one JSON object: device, size, folder, models. Both directions use JSON lines. It reads {"row": name,
+"seconds": share}. It writes {"card": ...} or {"unusable": why} once, then {"line": row} for each value, and
+{"done": why it failed, or ""} after each row. It ends when its input ends, and after a row that left the device
+unusable, because such errors stay in a process.
 """
 
 import json
@@ -22,15 +22,13 @@ from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
 from cache.model.loading import find_device
-from evals.gpu.card import describe_card
-from evals.gpu.plan import PLANS, Measure
-from evals.gpu.row import reason_of
+from evals.gpu.card import Share, describe_card, synchronize
+from evals.gpu.plan import PLANS, Measure, reason_of
 from evals.gpu.session import Session
-from evals.gpu.timing import Share, synchronize
 
 
 class LastError(logging.Handler):
-    """Remembers what a thread of the engine failed with: those who ask it are told less."""
+    """Remembers the error of an engine thread, because callers of the engine get a shorter message."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -68,7 +66,7 @@ def main() -> None:
 
 
 def own_output() -> Callable[[dict[str, Any]], None]:
-    """What writes a line to the parent; what libraries print goes to stderr from now on."""
+    """Return a function that writes a line to the parent. Output of libraries goes to stderr from now on."""
     stream = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -80,7 +78,7 @@ def own_output() -> Callable[[dict[str, Any]], None]:
 
 
 def measure(session: Session, name: str, tell: Callable[[dict[str, Any]], None], seen: LastError) -> str:
-    """A row; gives why it failed, in one line."""
+    """Measure a row. Returns why it failed, in one line, or ""."""
     plan = next(plan for plan in PLANS if plan.name == name)
     file, function = plan.where.split(".")
     run: Measure = getattr(import_module(f"evals.gpu.{file}"), function)
@@ -93,12 +91,12 @@ def measure(session: Session, name: str, tell: Callable[[dict[str, Any]], None],
         cause = "" if seen.error is None else f" ({reason_of(seen.error)})"
     else:
         return ""
-    session.close()  # behind the except clause, which holds what the failed row had
+    session.close()  # after the except clause, which holds the objects of the failed row
     return why + cause
 
 
 def works(device: torch.device) -> bool:
-    """Whether a device can still be used."""
+    """Return whether a device can still be used."""
     try:
         synchronize(device)
         torch.ones(1, device=device).item()

@@ -1,8 +1,8 @@
-"""Whether the device computes what it should: each attention kernel over random items, and whole models.
+"""Check what the device computes: each attention kernel over random items, and complete models.
 
-The references share no code with what they check. That of the kernels is one product with a block mask in float64, in
-which keys are rotated to where they are placed, not queries back. That of models is one forward pass of transformers
-over all tokens, with the same block mask and position ids, in float32.
+The references share no code with what they check. The kernels' reference is one product with a block mask in float64,
+which rotates keys to their place instead of rotating queries back. The models' reference is one forward pass of
+transformers over all tokens, with the same block mask and position ids, in float32.
 """
 
 import random
@@ -17,7 +17,6 @@ from torch import Tensor
 from cache.attention.forward_pass import Pass, Rotation, RunningPass
 from cache.attention.items import Chunk, KVView
 from cache.attention.kernels import default_kernel, matmul
-from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.gpu.choice import kinds_to_compare
 from cache.memory.arena import Arena, Extent, KVShape
@@ -25,26 +24,26 @@ from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
-from evals.gpu.plan import RowPlan
-from evals.gpu.row import Goal, GpuRow, reason_of
+from evals.gpu.plan import Goal, GpuRow, RowPlan, reason_of
 from evals.gpu.session import Session
-from evals.gpu.shapes import random_model, word_tokenizer
-from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, tokens
+from evals.gpu.sizes import random_model, word_tokenizer
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, tokens
+from evals.speed.models import warm_engine
 
 PassOf = Callable[[Sequence[Chunk], Arena], RunningPass]
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 LOGITS = 1e-3
-"""In float32."""
+"""Largest difference in float32."""
 NOT_A_NUMBER = 1e30
-"""Stands for differences that are not finite."""
+"""Replaces differences that are not finite."""
 KV_HEADS, GROUP, HEAD_DIM = 4, 4, 128
 SCALE = HEAD_DIM**-0.5
 SLOTS, LONGEST, TRIALS = 4096, 600, 6
 
 
 def measure_attention(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Each kernel that the device has, in each dtype, over the same items. One that fails does not stop the others."""
+    """Compare each kernel of the device in each dtype over the same items. A failure does not stop the others."""
     trials, longest = (1, LONGEST // 8) if session.is_tiny else (TRIALS, LONGEST)
     for dtype, tolerance in TOLERANCES.items():
         for name, pass_of in kernels(session.device).items():
@@ -60,7 +59,7 @@ def measure_attention(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def kernels(device: torch.device) -> dict[str, PassOf]:
-    """Ways to compute a pass on a device, by name."""
+    """Return the ways to compute a pass on a device, by name."""
     rotation = rotation_of(HEAD_DIM)
     heads = KV_HEADS * GROUP
     found: dict[str, PassOf] = {"matmul": partial(Pass, kernel=matmul, device=device, rotation=rotation)}
@@ -72,12 +71,12 @@ def kernels(device: torch.device) -> dict[str, PassOf]:
 
 
 def rotation_of(size: int) -> Rotation:
-    """Rotary frequencies of all dimensions."""
+    """Return the rotary frequencies of all dimensions."""
     return Rotation(10_000 ** -(torch.arange(0, size, 2) / size))
 
 
 def random_chunks(seed: int, longest: int) -> list[Chunk]:
-    """Sequences that share modules, placed elsewhere than encoded: some decode a row, some read a question."""
+    """Make sequences that share modules placed away from their encoding. Some decode a row, some a question."""
     rng = random.Random(seed)
     modules: list[Extent] = []
     at = 0
@@ -97,7 +96,7 @@ def random_chunks(seed: int, longest: int) -> list[Chunk]:
 
 
 def difference(pass_of: PassOf, chunks: Sequence[Chunk], dtype: torch.dtype, device: torch.device) -> float:
-    """Between a kernel and the reference, the largest of all numbers."""
+    """Return the largest difference between a kernel and the reference."""
     shape = KVShape(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype=dtype)
     arena = Arena(shape, SLOTS, device)
     numbers = torch.Generator(device).manual_seed(0)
@@ -111,8 +110,8 @@ def difference(pass_of: PassOf, chunks: Sequence[Chunk], dtype: torch.dtype, dev
 
 
 def reference(chunks: Sequence[Chunk], arena: Arena, q: Tensor) -> Tensor:
-    """Attention of all rows, float64 `[T, heads, D]`, over an arena in which their keys and values stand. q `[heads, T,
-    D]`.
+    """Compute the attention of all rows, float64 `[T, heads, D]`, over an arena with their keys and values. q `[heads,
+    T, D]`.
     """
     outs, at = [], 0
     for chunk in chunks:
@@ -132,7 +131,7 @@ def reference(chunks: Sequence[Chunk], arena: Arena, q: Tensor) -> Tensor:
 
 
 def turned(keys: Tensor, offset: int) -> Tensor:
-    """Keys `[L, H, D]` rotated on by so many position ids."""
+    """Rotate keys `[L, H, D]` by a number of position ids."""
     angles = offset * rotation_of(HEAD_DIM).frequencies.double().to(keys.device)
     cos, sin = torch.cat((angles, angles)).cos(), torch.cat((angles, angles)).sin()
     first, second = keys.chunk(2, -1)
@@ -140,7 +139,7 @@ def turned(keys: Tensor, offset: int) -> Tensor:
 
 
 def measure_logits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """What the engine predicts behind placed modules. In bfloat16 it may be twice as far off as transformers is in that
+    """Compare the engine's logits after placed modules. In bfloat16 it may differ twice as much as transformers in that
     type.
     """
     assert plan.shape is not None
@@ -168,23 +167,19 @@ def measure_logits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def engine_logits(hf: Any, shape: str, documents: RandomDocuments, prompt: Plan) -> Tensor:
-    """Of the first token, float32 in host memory, with all modules placed."""
+    """Return the logits of the first token, float32 in host memory, with all modules placed."""
     tokenizer = ModelTokenizer(word_tokenizer(hf.config.vocab_size))
     model = LanguageModel(hf, tokenizer, name=shape, fingerprint=digest("logits", shape))
-    engine = Engine(model, memory=2 * (prompt.num_tokens + SYSTEM_TOKENS) * model.info.kv.bytes_per_token).start()
-    try:
-        engine.encode(documents.modules).result()
+    with warm_engine(model, 2 * (prompt.num_tokens + SYSTEM_TOKENS), documents.modules) as engine:
         completion = engine.submit(Request(plan=prompt, teacher_forced=(0,))).completion
-    finally:
-        engine.close()
     assert completion.logits is not None
     return completion.logits[0]
 
 
 @torch.inference_mode()
 def one_pass(hf: Any, prompt: Plan) -> Tensor:
-    """Logits of a prompt's first token by transformers, as `engine_logits`: each module stands behind a copy of the
-    system text, as far from it as when it was encoded, and sees nothing else.
+    """Compute the logits of a prompt's first token by transformers, as `engine_logits`: each module follows a copy of
+    the system text at the distance of its encoding, and sees nothing else.
     """
     system, *modules, question = prompt.spans
     ids: list[int] = []
@@ -217,10 +212,9 @@ def one_pass(hf: Any, prompt: Plan) -> Tensor:
 
 
 def largest(tensor: Tensor) -> float:
-    """The largest number, whatever its sign."""
+    """Return the largest absolute value."""
     return float(torch.nan_to_num(tensor.abs(), nan=NOT_A_NUMBER, posinf=NOT_A_NUMBER).max())
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """As people write it."""
     return str(dtype).removeprefix("torch.")

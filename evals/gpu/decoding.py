@@ -1,36 +1,40 @@
-"""Tokens per second of answers behind cached modules, one and many at the same time, and the KV memory that many take.
+"""Tokens per second of answers after cached modules, one and many at once, with KV memory and 8-bit weights.
 
-All answers have the same modules in an order of their own, and their prompts were computed before, so that only
-decoding counts. The floor of a step is that of a pass with a row for each answer: weights, and keys and values that are
-there, read once each, or its multiplications (`ModelCost.decode_rate`).
+All answers have the same modules in different orders, and their prompts were computed before, so that only decoding
+counts. The lower bound of a step is that of a pass with a row for each answer: one read of the weights and of the
+stored keys and values, or its multiplications (`ModelCost.decode_rate`).
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from time import perf_counter
+from functools import partial
+from statistics import median
+from typing import get_args
 
 import torch
 
-from cache.engine.engine import Engine
-from cache.engine.request import Request
+from cache.memory.keys import digest
+from cache.model.language_model import LanguageModel
+from cache.model.loading import Weights, check_rounding, round_weights
 from cache.prompt.plan import Plan
-from evals.gpu.plan import RowPlan
-from evals.gpu.row import GpuRow
-from evals.gpu.session import OpenedModel, Session, running
-from evals.gpu.timing import Times, repeated
-from evals.memory import slots_in_use
-from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
+from evals.gpu.card import Times, repeated
+from evals.gpu.memory import in_use
+from evals.gpu.plan import GpuRow, RowPlan
+from evals.gpu.session import OpenedModel, Session
+from evals.gpu.sizes import twin
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, no_stop_tokens, token_ids, tokens
+from evals.speed.models import decode_rate, most_slots_used, warm_engine
 
 RATE_REPEATS = 5
 BATCHING = "transformers, continuous batching"
 FREE_SHARE = 0.6
-"""Of the memory that is free, for transformers' cache."""
+"""Share of the free memory for transformers' cache."""
 
 
 def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Many answers that share modules. transformers gets the modules in the same order in every prompt, the only one in
-    which it can share their memory.
+    """Measure many answers that share modules. transformers gets the modules in the same order in every prompt, because
+    it can share their memory only then.
     """
     assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
@@ -38,20 +42,22 @@ def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     count, own = sizes.conversations, sizes.question + sizes.answer
     stored = SYSTEM_TOKENS + sizes.shared_modules * sizes.shared_tokens
     prompts = questions(session, subject, documents)
-    with running(subject, 2 * stored + (RATE_REPEATS + 4) * count * own) as engine:
-        engine.encode(documents.modules).result()
+    room = 2 * stored + (RATE_REPEATS + 4) * count * own
+    with warm_engine(subject.model, room, documents.modules) as engine:
         repeats = min(RATE_REPEATS, sizes.repeats)
-        rates = repeated(lambda: rate(engine, prompts, sizes.answer), repeats, session.share, warm_up=2)
+        rates = repeated(
+            lambda: decode_rate(engine, prompts, answer_of(sizes.answer)), repeats, session.share, warm_up=2
+        )
     half = sizes.question + sizes.answer // 2
     floor = subject.cost.decode_rate(
         session.floor.own, conversations=count, seen=stored + half, stored=stored + count * half
     )
     row = plan.line(
         session,
-        value=rates.median,
-        best=rates.most,
+        value=median(rates),
+        best=max(rates),
         unit="tokens/s",
-        runs=len(rates.values),
+        runs=len(rates),
         floor=floor,
         note="the rate of continuous batching was not measured",
     )
@@ -64,21 +70,15 @@ def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Slots in use at any moment, counted in an engine that has nothing else."""
+    """Measure the slots in use, in an engine that has nothing else."""
     assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     documents = shared_documents(session, subject)
     prompts, answer = questions(session, subject, documents), max(2, sizes.answer // 4)
     shared = SYSTEM_TOKENS + sizes.shared_modules * sizes.shared_tokens
     private = len(prompts) * (sizes.question + answer)
-    used = 0
-    with running(subject, 2 * (shared + private)) as engine:
-        engine.encode(documents.modules).result()
-        answers = [engine.submit(Request(plan=prompt, sampling=answer_of(answer))) for prompt in prompts]
-        for one in answers:
-            for _ in one:
-                used = max(used, engine.call(slots_in_use))
-        used = max(used, engine.call(slots_in_use))
+    with warm_engine(subject.model, 2 * (shared + private), documents.modules) as engine:
+        used = most_slots_used(engine, prompts, answer)
     yield plan.line(
         session,
         value=used / (shared + private),
@@ -89,72 +89,94 @@ def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_alone(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """One answer, beside `generate` of transformers with its cache."""
+    """Measure one answer, compared with `generate` of transformers with its cache."""
     assert plan.shape is not None
     subject = session.opened(plan.shape)
     yield alone_row(session, plan, subject, alone_rates(session, subject)).judged(plan.goal)
     prompt, answer = token_ids(session.prompt(subject)), session.sizes.answer
     theirs = repeated(lambda: subject.peer.decode_rate(prompt, answer), 3, session.share, warm_up=1)
     yield plan.line(
-        session, what="the same by transformers, generate", value=theirs.median, best=theirs.most, unit="tokens/s"
+        session, what="the same by transformers, generate", value=median(theirs), best=max(theirs), unit="tokens/s"
     )
 
 
 def alone_rates(session: Session, subject: OpenedModel) -> Times:
-    """Tokens per second of one answer behind the cached modules."""
+    """Return tokens per second of one answer after the cached modules."""
     sizes, prompt = session.sizes, session.prompt(subject)
     room = 2 * sizes.cached + (sizes.repeats + 4) * (sizes.question + sizes.answer)
-    with running(subject, room) as engine:
-        engine.encode(subject.documents.modules).result()
-        return repeated(lambda: rate(engine, [prompt], sizes.answer), sizes.repeats, session.share)
+    with warm_engine(subject.model, room, subject.documents.modules) as engine:
+        rate = partial(decode_rate, engine, [prompt], answer_of(sizes.answer))
+        return repeated(rate, sizes.repeats, session.share)
 
 
 def alone_row(session: Session, plan: RowPlan, subject: OpenedModel, rates: Times) -> GpuRow:
-    """Rates of one answer, beside what the card allows the model."""
+    """Compare the rates of one answer with the lower bound of the GPU."""
     seen = session.sizes.cached + session.sizes.question + session.sizes.answer // 2
     return plan.line(
         session,
-        value=rates.median,
-        best=rates.most,
+        value=median(rates),
+        best=max(rates),
         unit="tokens/s",
-        runs=len(rates.values),
+        runs=len(rates),
         floor=subject.cost.decode_rate(session.floor.own, conversations=1, seen=seen, stored=seen),
     )
 
 
 def shared_documents(session: Session, subject: OpenedModel) -> RandomDocuments:
-    """The modules that all answers share."""
     sizes = session.sizes
     size = sizes.shared_modules * sizes.shared_tokens
     return RandomDocuments.make(size, subject.vocabulary, random.Random(2), sizes.shared_tokens)
 
 
 def questions(session: Session, subject: OpenedModel, documents: RandomDocuments) -> list[Plan]:
-    """Prompts of all conversations."""
     rng, sizes = random.Random(3), session.sizes
     return [
         documents.shuffled(tokens(sizes.question, subject.vocabulary, rng), rng) for _ in range(sizes.conversations)
     ]
 
 
-def rate(engine: Engine, prompts: Sequence[Plan], answer: int) -> float:
-    """Tokens after the first of each answer, per second from the first token of all to the last one of all."""
-    started = [0.0] * len(prompts)
-    answers = []
-    for i, prompt in enumerate(prompts):
-        started[i] = perf_counter()
-        answers.append(engine.submit(Request(plan=prompt, sampling=answer_of(answer))))
-    timings = [one.completion.timings for one in answers]
-    first = min(at + 1e-3 * timing.ttft for at, timing in zip(started, timings, strict=True))
-    last = max(at + 1e-3 * timing.total for at, timing in zip(started, timings, strict=True))
-    return len(prompts) * (answer - 1) / (last - first)
-
-
 def room_for_batching(session: Session, subject: OpenedModel, prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens of transformers' cache: those of all prompts and answers, as far as memory goes."""
+    """Return the tokens of transformers' cache: those of all prompts and answers, as far as memory allows."""
     wanted = sum(len(prompt) + session.sizes.answer + 256 for prompt in prompts)
     if not session.is_gpu:
         return wanted
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(session.device)
     return min(wanted, int(FREE_SHARE * free) // subject.token_bytes)
+
+
+AS_THEY_ARE = "weights as the model has them"
+
+
+def measure_weights(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Measure each type of weights. The lower bound is that of the bytes which it has to read."""
+    assert plan.shape is not None
+    subject = session.opened(plan.shape)
+    plain = alone_rates(session, subject)
+    for weights in get_args(Weights):
+        if weights == "model":
+            continue
+        if session.is_gpu:
+            check_rounding(weights, session.device)
+        before = in_use(session)
+        rounded = with_rounded_weights(subject, weights)
+        taken = (in_use(session) - before) / 2**30
+        row = alone_row(session, plan, rounded, alone_rates(session, rounded))
+        whole = subject.cost.layer_weights * subject.cost.weight_bytes / 2**30
+        yield replace(
+            row,
+            what=f"{row.what}: {weights}",
+            baseline=median(plain),
+            baseline_name=AS_THEY_ARE,
+            note=f"linear layers take {taken:.2f} GiB instead of {whole:.2f}" if session.is_gpu else "",
+        )
+
+
+def with_rounded_weights(subject: OpenedModel, weights: Weights) -> OpenedModel:
+    """Return the same model with rounded layers. The original layers stay."""
+    hf, info, cost = twin(subject.peer.hf), subject.model.info, subject.cost
+    fingerprint = digest(info.fingerprint, round_weights(hf, weights))
+    model = LanguageModel(hf, subject.model.tokenizer, name=info.name, fingerprint=fingerprint)
+    model.info = no_stop_tokens(model.info)
+    read = (cost.layer_weights + cost.head_weights * cost.weight_bytes) / (cost.layer_weights + cost.head_weights)
+    return replace(subject, model=model, cost=replace(cost, weight_bytes=read))

@@ -1,33 +1,44 @@
-"""Time to the first token behind modules that are on the device, in host memory, or on disk.
+"""Time to the first token when modules are on the device, in host memory, on disk, or in all of these by Zipf.
 
-Floors: a pass reads all weights and the keys and values of what it sees once, and multiplies its rows with the weights
-and its queries with the keys: the longer of the two (`ModelCost.first_token_ms`). Modules in host memory must be copied
-as well, which may go on meanwhile: the longer of that pass and of the copy.
+Lower bounds: a pass reads all weights and the keys and values that it sees once, and multiplies its rows with the
+weights and its queries with the keys; the longer of the two (`ModelCost.first_token_ms`). Modules in host memory must
+also be copied, which can overlap: the longer of that pass and the copy.
+
+The largest set of modules exceeds device and host memory together. Its files are written beforehand, all with the same
+keys and values, because reading them takes the same time as reading those of text. One client asks one question after
+another. A first token counts for the slowest place that one of its modules came from.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+import torch
 
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, ModuleHeader, file_name, save_module
+from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Plan, Segment, Span
-from evals.gpu.plan import RowPlan
-from evals.gpu.row import GpuRow
-from evals.gpu.session import OpenedModel, Session, running
-from evals.gpu.timing import Times, repeated
-from evals.random_prompts import token_ids
+from evals.gpu.card import Times, repeated
+from evals.gpu.plan import NO_TIME, GpuRow, RowPlan
+from evals.gpu.session import OpenedModel, Session
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, Zipf, token_ids, tokens
+from evals.report import percentile
+from evals.speed.models import warm_engine
 
 FULL = "transformers, whole prompt (sdpa)"
 
 
 def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Modules on the device, beside transformers with and without its prefix cache."""
+    """Measure with modules on the device, compared with transformers with and without its prefix cache."""
     assert plan.shape is not None
     subject = session.opened(plan.shape)
-    with running(subject, room_of(session)) as engine:
-        engine.encode(subject.documents.modules).result()
+    with warm_engine(subject.model, room_of(session), subject.documents.modules) as engine:
         ours = repeated(
             lambda: session.first_token(engine, session.prompt(subject))[0], session.sizes.repeats, session.share
         )
@@ -45,29 +56,28 @@ def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_from_host(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Modules in host memory."""
     assert plan.shape is not None
     subject = session.opened(plan.shape)
     copied = session.floor.copy_seconds(session.sizes.cached * subject.token_bytes)
     floor = max(copied, 1e-3 * pass_floor_ms(session, subject))
-    with running(subject, room_of(session), host_memory=4 * session.sizes.cached * subject.token_bytes) as engine:
+    room, host = room_of(session), 4 * session.sizes.cached * subject.token_bytes
+    with warm_engine(subject.model, room, subject.documents.modules, host_memory=host) as engine:
         times, note = from_tier(session, subject, engine)
     yield line(session, plan, times, floor=floor, baseline=session.full_prefill(subject), note=note)
 
 
 def measure_from_disk(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Modules on disk, as the operating system has it: files may be in its memory."""
+    """Measure with modules on disk. The operating system may have the files in memory."""
     assert plan.shape is not None
     subject = session.opened(plan.shape)
     tier = DiskTier(session.folder / "modules", 4 * session.sizes.cached * subject.token_bytes)
-    with running(subject, room_of(session), disk=tier) as engine:
+    with warm_engine(subject.model, room_of(session), subject.documents.modules, disk=tier) as engine:
         times, note = from_tier(session, subject, engine)
     yield line(session, plan, times, baseline=session.full_prefill(subject), note=note)
 
 
 def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[Times, str]:
-    """First tokens after the modules left the device each time, and where they came from."""
-    engine.encode(subject.documents.modules).result()
+    """Measure after the modules left the device each time. Also returns where they came from."""
     engine.settle()
     sources: Counter[str] = Counter()
 
@@ -82,7 +92,7 @@ def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[T
 
 
 def leave_device(engine: Engine, modules: tuple[Segment, ...]) -> None:
-    """Evict modules from device memory. A short pass behind it, so that no copy of them waits for the next one."""
+    """Evict modules from device memory. A short pass follows, so that the next one does not wait for a copy of them."""
     keys = [engine.key(module) for module in modules]
     engine.call(lambda store: [store.device.evict(key) for key in keys])
     engine.settle()
@@ -91,17 +101,17 @@ def leave_device(engine: Engine, modules: tuple[Segment, ...]) -> None:
 
 
 def sources_of(completion: Completion) -> list[str]:
-    """Where the modules of an answer were, without the system text."""
+    """Return where the modules of an answer were, without the system text."""
     return [use.source for use in completion.modules if use.name != "system"]
 
 
 def room_of(session: Session) -> int:
-    """Tokens of KV memory for the modules and what all repeats compute."""
+    """Return the tokens of KV memory for the modules and all repeats."""
     return 2 * session.sizes.cached + (session.sizes.repeats + 4) * (session.sizes.question + 8)
 
 
 def pass_floor_ms(session: Session, subject: OpenedModel) -> float:
-    """Of the pass that computes the question."""
+    """Return the lower bound of the pass that computes the question."""
     sizes = session.sizes
     return subject.cost.first_token_ms(session.floor.own, computed=sizes.question, placed=sizes.cached)
 
@@ -116,17 +126,99 @@ def line(
     baseline: Times | None = None,
     note: str = "",
 ) -> GpuRow:
-    """A row of times in seconds. what: of a row beside the one that is planned, which has no goal."""
+    """Make a row of times in seconds. what: of a row next to the planned one, which has no goal."""
     row = plan.line(
         session,
         what=what or plan.what,
-        value=1e3 * times.median,
-        best=1e3 * times.least,
+        value=1e3 * median(times),
+        best=1e3 * min(times),
         unit="ms",
-        runs=len(times.values),
-        baseline=None if baseline is None else 1e3 * baseline.median,
+        runs=len(times),
+        baseline=None if baseline is None else 1e3 * median(baseline),
         baseline_name="" if baseline is None else FULL,
         floor=None if floor is None else 1e3 * floor,
         note=note,
     )
     return row if what else row.judged(plan.goal)
+
+
+PLACES = ("device", "host", "disk", "computed")
+"""By speed, the slowest last."""
+EXPONENT = 1.0
+WRITERS = 8
+
+
+def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Measure hit rates by memory size, and first tokens by place with the middle size."""
+    assert plan.shape is not None
+    subject, sizes = session.opened(plan.shape), session.sizes
+    size = sizes.many * sizes.many_tokens
+    documents = RandomDocuments.make(size, subject.vocabulary, random.Random(4), sizes.many_tokens)
+    folder = session.folder / "many"
+    write_modules(folder, subject, documents)
+    middle = sizes.budgets[len(sizes.budgets) // 2]
+    for budget in (middle, *(one for one in sizes.budgets if one != middle)):
+        times, hits = ask_by_zipf(session, subject, documents, folder, budget)
+        total, (device, host) = hits.total(), budget
+        what = (
+            f"{sizes.many:,} modules: found on the device, with room for {device:,} there and {host:,} in host memory"
+        )
+        if not total:
+            yield plan.line(session, what=what, note=NO_TIME)
+            continue
+        note = ", ".join(f"{place} {hits[place] / total:.1%}" for place in PLACES)
+        yield plan.line(session, what=what, value=100 * hits["device"] / total, unit="%", runs=total, note=note)
+        for place in PLACES if budget == middle else ():
+            if found := times[place]:
+                yield plan.line(
+                    session,
+                    what=f"{sizes.many:,} modules: first token, {sizes.drawn} modules, the slowest from: {place}",
+                    value=percentile(found, 50),
+                    best=min(found),
+                    p95=percentile(found, 95),
+                    unit="ms",
+                    runs=len(found),
+                )
+
+
+def ask_by_zipf(
+    session: Session, subject: OpenedModel, documents: RandomDocuments, folder: Path, budget: tuple[int, int]
+) -> tuple[dict[str, list[float]], Counter[str]]:
+    """Return milliseconds to the first token by place, and where modules were, of the second half of the questions."""
+    sizes, rng = session.sizes, random.Random(5)
+    popularity = Zipf(EXPONENT, rng.sample(documents.modules, len(documents.modules)))
+    device, host = (modules * sizes.many_tokens for modules in budget)
+    room = device + SYSTEM_TOKENS + 4 * sizes.question
+    disk = DiskTier(folder, 1 << 50)
+    times, hits = defaultdict[str, list[float]](list), Counter[str]()
+    with warm_engine(subject.model, room, host_memory=host * subject.token_bytes, disk=disk) as engine:
+        for number in range(2 * sizes.asked):
+            if session.share.is_over:
+                break
+            question = tokens(sizes.question, subject.vocabulary, rng)
+            prompt = documents.plan(question, popularity.draw_different(sizes.drawn, rng))
+            seconds, completion = session.first_token(engine, prompt)
+            if number >= sizes.asked:
+                places = sources_of(completion)
+                hits.update(places)
+                times[slowest(places)].append(1e3 * seconds)
+    return times, hits
+
+
+def slowest(places: Sequence[str]) -> str:
+    return max(places, key=PLACES.index)
+
+
+def write_modules(folder: Path, subject: OpenedModel, documents: RandomDocuments) -> None:
+    """Write the files of all modules, several at a time because checksums take longest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = subject.model.info
+
+    def write(module: Segment) -> None:
+        header = ModuleHeader.of(module, fingerprint=info.fingerprint, tenant=PUBLIC_TENANT)
+        size = (2, info.kv.layers, header.num_tokens, info.kv.kv_heads, info.kv.head_dim)
+        save_module(folder / file_name(header.key), header, torch.full(size, 0.01, dtype=info.kv.dtype))
+
+    with ThreadPoolExecutor(WRITERS) as writers:
+        for _ in writers.map(write, documents.modules):
+            pass

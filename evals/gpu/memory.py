@@ -1,7 +1,7 @@
-"""Device memory: what the engine takes at most, and whether it takes more with every question.
+"""What the GPU reaches, and device memory: the engine's peak, and whether it grows with every question.
 
-Counted is what PyTorch has given out, not what it keeps for later. The engine's own books are checked as well: that
-slots of its KV memory tile it, and that nothing is held while nothing runs.
+Memory is what PyTorch has allocated, not what it reserves. The engine's own bookkeeping is checked as well: the slots
+of its KV memory cover it exactly, and nothing is held while nothing runs.
 """
 
 import random
@@ -11,19 +11,30 @@ import torch
 
 from cache.engine.engine import Engine
 from cache.engine.request import Request
-from evals.gpu.plan import RowPlan
-from evals.gpu.row import GpuRow
-from evals.gpu.session import OpenedModel, Session, running
-from evals.gpu.timing import synchronize
-from evals.random_prompts import answer_of
+from evals.gpu.card import synchronize
+from evals.gpu.plan import GpuRow, RowPlan
+from evals.gpu.session import OpenedModel, Session
+from evals.peers.random_prompts import answer_of
+from evals.speed.models import warm_engine
+
+
+def measure_limits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Measure memory, products and copies from the host: see `card`."""
+    floor, dtype = session.floor, str(session.dtype).removeprefix("torch.")
+    yield plan.line(
+        session, what="memory, read and written by a large copy", value=floor.own.bytes_per_s / 1e9, unit="GB/s"
+    )
+    yield plan.line(session, what=f"{dtype} products", value=floor.own.flops / 1e12, unit="TFLOP/s")
+    yield plan.line(session, what="copy from page-locked host memory", value=floor.host_bytes_per_s / 1e9, unit="GB/s")
+
 
 SETTLED = 2
-"""Rounds until everything is there that is made once."""
+"""Rounds until everything that is made once exists."""
 AT_ONCE = 4
 
 
 def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Rounds of questions with too little room for all that they compute, so that much is evicted."""
+    """Ask rounds of questions with too little memory for all results, so that much is evicted."""
     assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     before = in_use(session)
@@ -31,7 +42,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
         torch.cuda.reset_peak_memory_stats(session.device)
     room = sizes.cached + 2 * AT_ONCE * (sizes.question + sizes.answer) + 64
     used: list[int] = []
-    with running(subject, room) as engine:
+    with warm_engine(subject.model, room) as engine:
         for _ in range(sizes.rounds):
             ask(session, subject, engine)
             used.append(in_use(session))
@@ -39,7 +50,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
                 break
     after = in_use(session)
     if not session.is_gpu:
-        yield plan.line(session, note="the engine's books agree; a processor has no device memory to count")
+        yield plan.line(session, note="the engine's bookkeeping is consistent; a CPU has no device memory to count")
         return
     mebi = 2**20
     yield plan.line(
@@ -47,7 +58,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
         value=(used[-1] - used[min(SETTLED, len(used)) - 1]) / mebi,
         unit="MiB",
         runs=len(used),
-        note=f"the engine's books agree; {(after - before) / mebi:,.1f} MiB more in use once it is closed than before",
+        note=f"the engine's bookkeeping is consistent; {(after - before) / mebi:,.1f} MiB more in use after closing it",
     ).judged(plan.goal)
     taken = subject.weight_bytes + room * subject.token_bytes
     yield plan.line(
@@ -60,7 +71,7 @@ def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def ask(session: Session, subject: OpenedModel, engine: Engine) -> None:
-    """Some questions at the same time, to their ends, and a look at the books."""
+    """Answer several questions at the same time, and check the bookkeeping."""
     rng = random.Random(0)
     prompts = [session.prompt(subject) for _ in range(AT_ONCE)]
     lengths = [rng.randint(2, session.sizes.answer) for _ in prompts]
@@ -75,6 +86,6 @@ def ask(session: Session, subject: OpenedModel, engine: Engine) -> None:
 
 
 def in_use(session: Session) -> int:
-    """Bytes of device memory that PyTorch has given out; 0 on a processor."""
+    """Bytes of device memory that PyTorch has allocated; 0 on a CPU."""
     synchronize(session.device)
     return torch.cuda.memory_allocated(session.device) if session.is_gpu else 0

@@ -1,8 +1,8 @@
-"""Measures all rows within a time that is kept, whatever a row does.
+"""Measure all rows within a fixed time, whatever a row does, and write the result as a section of docs/gpu.md.
 
-Rows run in a process of their own, the most important first. Each has a share of the time. One that takes twice its
-share is ended with that process, and the next one gets another process, as after an error that leaves the device
-unusable. What a row had measured by then stays.
+Rows run in a child process, the most important first. Each has a share of the time. If a row takes twice its share, its
+process is ended and the next row gets a new process, as after an error that leaves the device unusable. The values that
+the row had measured so far stay.
 """
 
 import json
@@ -21,21 +21,22 @@ from typing import Any
 from app.domain.errors import DeskError
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, RowPlan
 from evals.gpu.sizes import Size
+from evals.report import table
 
 ROOT = Path(__file__).resolve().parents[2]
 ENOUGH = 0.5
-"""A row is begun if so much of its share is left."""
+"""A row starts if this part of its share is left."""
 PATIENCE = 2.0
-"""Times its share after which a row is ended."""
+"""A row is ended after this multiple of its share."""
 STARTING_S = 90.0
-"""A process may take so long to begin, in ten minutes."""
+"""Seconds that a process may take to start, in a run of ten minutes."""
 WRITING_S = 5.0
-"""Kept for the result."""
-NO_GPU = "measured on a processor: this says nothing of a GPU, and no goal is judged"
+"""Seconds kept for the result."""
+NO_GPU = "measured on a CPU: this says nothing about a GPU, and no goal is judged"
 
 
 class RowProcess:
-    """The process that measures. command: its own, with arguments."""
+    """The child process. command: with its arguments."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -49,14 +50,15 @@ class RowProcess:
         threading.Thread(target=self._read, daemon=True).start()
 
     def ask(self, row: str, seconds: float) -> None:
-        """Have a row measured."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, as its messages will say
+        with suppress(OSError):  # it ended, and its messages will tell
             self._process.stdin.write(json.dumps({"row": row, "seconds": seconds}) + "\n")
             self._process.stdin.flush()
 
     def message(self, until: float) -> dict[str, Any] | None:
-        """The next one; None if it ended. Raises queue.Empty if there is none at that time of the monotonic clock."""
+        """Return the next message, None if the process ended. Raises queue.Empty if none arrives before a time of the
+        monotonic clock.
+        """
         line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
         if line is None:
             return None
@@ -64,13 +66,13 @@ class RowProcess:
         return message
 
     def end(self) -> str:
-        """End it by force; gives how it ended."""
+        """Kill the process. Returns how it ended."""
         self._process.kill()
         status = self._process.wait()
         return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
     def wait(self) -> str:
-        """How it ended by itself."""
+        """Wait for the process to end by itself. Returns how it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         return self.end()
@@ -93,7 +95,7 @@ def measure_gpu(
     command: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Measure rows; the result is ready for JSON. models: folder for the converted bundled model. names: of rows.
-    command: of the process instead of the real one. Raises DeskError if the device cannot be used.
+    command: replaces the child process. Raises DeskError if the device cannot be used.
     """
     with TemporaryDirectory(prefix="warmdesk-gpu-") as folder:
         options = json.dumps({"device": device, "size": size, "folder": folder, "models": str(models)})
@@ -114,7 +116,7 @@ def measure_gpu(
 
 
 class Run:
-    """Rows in turn, each in the process that is there, or in a new one. card: what the process says of it."""
+    """Runs rows in turn, in the current process or in a new one. card: the GPU as the process describes it."""
 
     def __init__(self, command: Sequence[str], minutes: float, report: Callable[[str], None]) -> None:
         self.started = time.monotonic()
@@ -137,7 +139,6 @@ class Run:
         return [*lines.values()] or self._without_value(plan, "not measured: there is nothing to measure")
 
     def close(self) -> None:
-        """End the process."""
         if self._child is not None:
             self._child.end()
             self._child = None
@@ -147,11 +148,11 @@ class Run:
         return [plan.empty(note).as_json()]
 
     def _ask(self, plan: RowPlan, share: float, lines: dict[str, dict[str, Any]]) -> str:
-        """Collect the lines of a row, by what they are about; gives why it failed, or nothing."""
+        """Collect the lines of a row by their subject. Returns why it failed, or ""."""
         try:
             child = self._ready()
             if child is None:
-                return "its process could not begin: see what it wrote to stderr"
+                return "its process could not start: see its stderr"
             until = min(self._end, time.monotonic() + PATIENCE * share)
             child.ask(plan.name, min(share, self._end - time.monotonic()))
             while (message := child.message(until)) is not None:
@@ -162,13 +163,13 @@ class Run:
                 self._report(describe(row))
             how = child.wait()
             self._child = None
-            return f"its process ended ({how}): see what it wrote to stderr"
+            return f"its process ended ({how}): see its stderr"
         except queue.Empty:
             self.close()
             return f"it took more than {PATIENCE:g} times its share of {share:.0f} s, or there is no time left"
 
     def _ready(self) -> RowProcess | None:
-        """The process, begun if there is none; None if it could not begin. Raises DeskError, queue.Empty."""
+        """Return the process, started if needed; None if it could not start. Raises DeskError, queue.Empty."""
         if self._child is not None:
             return self._child
         child = self._child = RowProcess(self._command)
@@ -185,7 +186,6 @@ class Run:
 
 
 def describe(row: dict[str, Any]) -> str:
-    """A row for people."""
     numbers = [f"{row['value']:,.4g} {row['unit']}"] if row["value"] is not None else []
     numbers += [f"{row['ratio']:.3g}x the baseline"] if row["ratio"] else []
     numbers += [f"{row['of_floor']:.3g}x the floor"] if row["of_floor"] else []
@@ -194,9 +194,74 @@ def describe(row: dict[str, Any]) -> str:
 
 
 def row_names(text: str | None) -> list[str]:
-    """What --rows says: all if None. Raises DeskError."""
+    """Parse --rows: all if None. Raises DeskError."""
     known = [plan.name for plan in PLANS]
     names = known if text is None else [name.strip() for name in text.split(",")]
     if strange := [name for name in names if name not in known]:
         raise DeskError(f"--rows has {strange[0]!r}: give some of {', '.join(known)}", code="usage")
     return names
+
+
+COLUMNS = {
+    "row": "row",
+    "what": "what",
+    "shape": "model",
+    "value": "measured",
+    "baseline": "baseline, times as good as it",
+    "floor": "floor, times the floor",
+    "goal": "goal",
+    "met": "met",
+    "note": "",
+}
+MET = {True: "yes", False: "**no**", None: ""}
+MEASURE = "*not measured*: `warmdesk bench gpu --rows {}`"
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    versions = ", ".join(f"{name} {result[name]}" for name in ("torch", "transformers", "triton") if result.get(name))
+    card = f"{result.get('card', result['device'])}, {versions}" if versions else str(result["device"])
+    warning = f" **{result['note'][0].upper()}{result['note'][1:]}.**" if result["note"] else ""
+    return (
+        f"`{command}` on {card}, {result['seconds']:,.0f} s in all.{warning} Medians; weights are random but for the "
+        "bundled model.\n\n" + table(readable(result["rows"]), COLUMNS)
+    )
+
+
+def readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Format numbers with their units. A row that was not measured gets the command that measures it."""
+    return [
+        {
+            **row,
+            "row": f"`{row['row']}`",
+            "value": measured(row),
+            "baseline": f"{beside(row['baseline'], row['ratio'])} ({row['baseline_name']})" if row["baseline"] else "",
+            "floor": beside(row["floor"], row["of_floor"]),
+            "met": MET[row["met"]],
+        }
+        for row in rows
+    ]
+
+
+def measured(row: dict[str, Any]) -> str:
+    if row["value"] is None:
+        return MEASURE.format(row["row"])
+    behind = f", 95 % within {number(row['p95'])}" if row["p95"] is not None else ""
+    return f"{number(row['value'])} {row['unit']}".strip() + behind
+
+
+def beside(other: float | None, times: float | None) -> str:
+    return "" if other is None or times is None else f"{number(other)}, {number(times)}x"
+
+
+def number(value: float | None) -> str:
+    """Format three significant digits, without powers of ten above them."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def drawing_of(plot: Path, page: Path | None) -> str:
+    """Return a line with the plot for a page in the same folder, "" for other pages."""
+    if page is None or page.absolute().parent != plot.absolute().parent:
+        return ""
+    return f"\n\n![Distance of the rows from the lower bound of the GPU]({plot.name})"

@@ -1,41 +1,36 @@
-"""What the rows of one process share: the device, its floors, and the model that was opened last.
+"""The shared state of the rows of one process: the device, its lower bounds, and the open model.
 
-A model is kept until a row wants another one, so that those of one shape stand beside each other in the plan.
+A model stays open until a row needs another one. So the plan lists the rows of one shape together.
 """
 
 import gc
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import torch
 
-from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
-from cache.engine.request import Completion, Request
+from cache.engine.request import Completion
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_stock, wrap_tokenizer
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
-from evals.floor import ModelCost
-from evals.gpu.card import CardFloor, measure_card
-from evals.gpu.shapes import NAMES, Shape, random_model, tensors_of, twin, word_tokenizer
-from evals.gpu.sizes import SIZES, Size, Sizes
-from evals.gpu.timing import Share, Times, repeated, synchronize
-from evals.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
-from evals.transformers_peer import TransformersPeer
+from evals.gpu.card import CardFloor, Share, Times, measure_card, repeated, synchronize
+from evals.gpu.sizes import NAMES, SIZES, Shape, Size, Sizes, random_model, tensors_of, twin, word_tokenizer
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
+from evals.peers.transformers_peer import TransformersPeer
+from evals.speed.floor import ModelCost
+from evals.speed.models import first_token
 
 
 @dataclass(slots=True, kw_only=True)
 class OpenedModel:
-    """A model that is measured. peer: transformers over the same weights. weight_bytes: of all its tensors. documents:
-    what its prompts are about. prefill: times of transformers for a whole prompt, once they were measured.
+    """A model under test. peer: transformers over the same weights. weight_bytes: of all its tensors. documents: of its
+    prompts. prefill: times of transformers for a whole prompt, once measured.
     """
 
     model: LanguageModel
@@ -48,19 +43,16 @@ class OpenedModel:
 
     @property
     def vocabulary(self) -> int:
-        """Token ids are below it."""
         return self.model.info.vocabulary
 
     @property
     def token_bytes(self) -> int:
-        """Keys and values of a token."""
+        """Bytes of keys and values of a token."""
         return self.model.info.kv.bytes_per_token
 
 
 class Session:
-    """For the rows of one process. folder: for files that are needed meanwhile. models: where the bundled model is kept
-    once it was converted.
-    """
+    """The state of one process. folder: for temporary files. models: folder of the converted bundled model."""
 
     def __init__(self, device: torch.device, size: Size, folder: Path, models: Path) -> None:
         self.device, self.folder, self.models = device, folder, models
@@ -72,20 +64,17 @@ class Session:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether what is measured says anything of a GPU."""
         return self.device.type == "cuda"
 
     @cached_property
     def floor(self) -> CardFloor:
-        """Of this card, measured in this process."""
         return measure_card(self.device, self.sizes, self.dtype)
 
     def name_of(self, shape: Shape) -> str:
-        """Of the model that stands for a shape."""
         return NAMES["tiny" if self.is_tiny else shape]
 
     def opened(self, shape: Shape) -> OpenedModel:
-        """The model of a shape. Raises ModelError if the bundled one is not installed."""
+        """Return the model of a shape. Raises ModelError if the bundled one is not installed."""
         wanted = "tiny" if self.is_tiny else shape
         if self._opened is None or self._opened[0] != wanted:
             self.close()
@@ -93,7 +82,6 @@ class Session:
         return self._opened[1]
 
     def close(self) -> None:
-        """Give the model's memory back."""
         self._opened = None
         gc.collect()
         if self.is_gpu:
@@ -119,14 +107,14 @@ class Session:
         return OpenedModel(model=model, cost=cost, peer=peer, weight_bytes=weight_bytes, documents=documents)
 
     def prompt(self, subject: OpenedModel, *, in_order: bool = False) -> Plan:
-        """All documents and a new question; in_order: as in the prompt before, else in a new order."""
+        """Make a prompt of all documents and a new question. in_order: in a fixed order, else in a new one."""
         question = tokens(self.sizes.question, subject.vocabulary, subject.rng)
         if in_order:
             return subject.documents.plan(question, subject.documents.modules)
         return subject.documents.shuffled(question, subject.rng)
 
     def full_prefill(self, subject: OpenedModel) -> Times:
-        """Seconds to the first token of transformers for whole prompts; measured once for each model."""
+        """Return seconds to the first token of transformers for whole prompts, measured once for each model."""
         if subject.prefill is None:
             subject.prefill = repeated(
                 lambda: subject.peer.first_token(token_ids(self.prompt(subject)), keep=False),
@@ -136,18 +124,8 @@ class Session:
         return subject.prefill
 
     def first_token(self, engine: Engine, plan: Plan) -> tuple[float, Completion]:
-        """Seconds until the first token is here, as whoever asks sees it, and the answer of that one token."""
+        """Return the seconds until the client has the first token, and the answer of that one token."""
         synchronize(self.device)
         started = perf_counter()
-        completion = engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1))).completion
+        completion = first_token(engine, plan)
         return perf_counter() - started, completion
-
-
-@contextmanager
-def running(subject: OpenedModel, tokens: int, **options: Any) -> Iterator[Engine]:
-    """An engine with KV memory for so many tokens. options: of `Engine`."""
-    engine = Engine(subject.model, memory=tokens * subject.token_bytes, **options).start()
-    try:
-        yield engine
-    finally:
-        engine.close()

@@ -1,9 +1,20 @@
-"""How much the rows ask for: in full on a GPU, or so little that a processor has it in seconds."""
+"""What the rows measure: models with random weights, which take the same time as trained ones, and amounts of work.
 
+The amounts are full on a GPU. The tiny ones take a CPU seconds.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer, models
+from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
 from app.domain.errors import DeskError
+from evals.speed.models import SHAPE
 
 Size = Literal["full", "tiny"]
 
@@ -14,7 +25,7 @@ class Sizes:
     conversations, shared_modules, shared_tokens: that answer at the same time, the modules they share, tokens of each
     module. many, many_tokens: modules of the largest set, tokens of each; asked: requests that count; budgets: modules
     that device and host memory have room for; drawn: modules of a request. repeats: runs of everything timed, at most.
-    rounds: of requests to see whether memory grows. copied, product: bytes and width to measure the card with.
+    rounds: of requests to see whether memory grows. copied, product: bytes and width to measure the GPU.
     """
 
     cached: int = 4096
@@ -59,10 +70,84 @@ SIZES: dict[Size, Sizes] = {
 
 
 def size_named(name: str | None, device: str) -> Size:
-    """What --size says: in full on a GPU if None, else tiny. Raises DeskError."""
+    """Parse --size: full on a GPU and tiny on a CPU if None. Raises DeskError."""
     if name is None:
         return "tiny" if device == "cpu" else "full"
     for size in SIZES:
         if size == name:
             return size
     raise DeskError(f"--size is {name!r}: give one of {', '.join(SIZES)}", code="usage")
+
+
+Shape = Literal["8b", "4b", "0.5b", "bundled", "tiny"]
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "8b": lambda: LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=131_072,
+        rope_parameters=LLAMA3_ROPE,
+    ),
+    "4b": lambda: Qwen3Config(
+        vocab_size=151_936,
+        hidden_size=2560,
+        intermediate_size=9728,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40_960,
+        tie_word_embeddings=True,
+    ),
+    "0.5b": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=True),
+    "tiny": lambda: LlamaConfig(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+    ),
+}
+NAMES: dict[Shape, str] = {
+    "8b": "Llama 3.1 8B, random",
+    "4b": "Qwen3 4B, random",
+    "0.5b": "Qwen2.5 0.5B, random",
+    "bundled": "the bundled model",
+    "tiny": "tiny, random",
+}
+
+
+def random_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
+    """Return transformers' own model, with the same weights in every call on the same kind of device."""
+    torch.manual_seed(0)
+    with device:
+        return AutoModelForCausalLM.from_config(CONFIGS[shape](), dtype=dtype).eval()
+
+
+def word_tokenizer(vocabulary: int) -> Any:
+    """Return a transformers tokenizer with `vocabulary` words; the first one replaces unknown text."""
+    words = {f"t{number}": number for number in range(vocabulary)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "t0")), unk_token="t0")
+
+
+def twin(hf: Any) -> Any:
+    """Copy a transformers model over the same tensors. Changes to the modules of one do not affect the other."""
+    return deepcopy(hf, {id(tensor): tensor for tensor in tensors_of(hf)})
+
+
+def tensors_of(hf: nn.Module) -> list[torch.Tensor]:
+    return [*hf.parameters(), *hf.buffers()]

@@ -1,0 +1,1 @@
+"""How good answers and search are, and calibration from such measurements."""

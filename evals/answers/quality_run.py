@@ -1,0 +1,205 @@
+"""`warmdesk eval quality`: runs that can be stopped and continued, and their tables and plots for docs/evidence.md."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from app.desk.calibration import find_calibration
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.knowledge.prompts import PromptBuilder
+from cache.engine.engine import Engine
+from cache.memory.keys import digest, file_digest
+from cache.model.loading import find_device, load_model
+from cache.prompt.parts import Text
+from cache.prompt.tokenizer import run_tokens
+from evals.answers.cases import Case, CaseReader
+from evals.answers.quality import ARMS, FULL, NOISE, Bench, CaseOutcome, Report, rows_of
+from evals.report import describe_machine, drawn, table
+from retrieval.search.sentence_embedder import SentenceEmbedder
+
+OutcomesByCase = dict[str, dict[str, CaseOutcome]]
+"""Outcomes by the id of a case and the name of an arm."""
+
+
+def measure_quality(
+    settings: Settings,
+    file: Path,
+    *,
+    policies: Sequence[str],
+    passages: int,
+    limit: int,
+    conversations: bool,
+    report: Report,
+) -> dict[str, Any]:
+    """Run what is missing and summarise. Raises DeskError, CacheError."""
+    unknown = sorted(set(policies) - ARMS.keys())
+    if unknown:
+        raise DeskError(f"unknown policies {', '.join(unknown)}: choose from {', '.join(ARMS)}", code="usage")
+    if not file.is_file():
+        raise DeskError(f"{file}: no such file", code="no-such-file")
+    with open_bench(settings) as (bench, reader):
+        calibration = find_calibration(settings)
+        bench.refusal_bias = None if calibration is None else calibration.bias_of(settings)
+        cases = (reader.conversations if conversations else reader.read)(file, passages, limit)
+        if not cases:
+            raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
+        info = bench.engine.model.info
+        decoding = f"{settings.repetition_penalty} {bench.refusal_bias} {settings.refusal_text}"
+        arms = f"{settings.neighbours} {settings.embedder} {ARMS!r} {[one.name for one in fields(CaseOutcome)]}"
+        machine = f"{find_device(settings.device)} {describe_machine()}"
+        setup = digest(info.fingerprint, settings.system_text, decoding, file_digest(file), arms, machine)
+        kept = settings.data_dir / "evals" / f"quality-{setup.partition(':')[2][:16]}.jsonl"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with kept.open("a+", encoding="utf-8") as keeper:
+            outcomes = run_missing(bench, cases, policies, keeper, report)
+    names = [*policies, NOISE]
+    sources = sorted({case.source for case in cases})
+    return {
+        "model": info.name,
+        "adapter": None if settings.adapter_folder is None else str(settings.adapter_folder),
+        "dtype": str(info.kv.dtype).removeprefix("torch."),
+        "file": file.name,
+        "passages": max(len(case.modules) for case in cases),  # a multi-hop file brings its own number
+        "rows": rows_of(names, cases, outcomes),
+        "sources": {
+            source: rows_of(
+                names,
+                [case for case in cases if case.source == source],
+                [found for case, found in zip(cases, outcomes, strict=True) if case.source == source],
+            )
+            for source in (sources if len(sources) > 1 else [])
+        },
+    }
+
+
+@contextmanager
+def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
+    """Open an engine, and a reader of cases for its model. Raises CacheError, RetrievalError."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    model = load_model(
+        settings.model,
+        device=settings.device,
+        converted=settings.models_folder,
+        adapter=settings.adapter_folder,
+        weights=settings.weights,
+    )
+    prompts = PromptBuilder(model.tokenizer.template, settings.system_text)
+    embedder = SentenceEmbedder(settings.embedder)
+    reader = CaseReader(prompts, model.tokenizer, embedder, neighbours=settings.neighbours)
+    system = prompts.prompt([])[0]
+    assert not isinstance(system, Text)
+    tokens = run_tokens(system.pieces, model.tokenizer)
+    engine = Engine(model, memory=settings.device_memory).start()
+    try:
+        yield Bench(settings, engine, tokens), reader
+    finally:
+        engine.close()
+
+
+def run_missing(
+    bench: Bench, cases: Sequence[Case], policies: Sequence[str], keeper: TextIO | None, report: Report
+) -> list[dict[str, CaseOutcome]]:
+    """Return the outcomes of all cases, in order. keeper: file with earlier outcomes, to which new ones are added."""
+    found: OutcomesByCase = {}
+    if keeper is not None:
+        found = read_outcomes(keeper)
+        keeper.write("\n")  # an interruption may have cut a line
+    for number, case in enumerate(cases, start=1):
+        missing = [name for name in dict.fromkeys([FULL, *policies]) if name not in found.get(case.id, {})]
+        if missing:
+            outcomes = bench.run(case, missing)
+            found.setdefault(case.id, {}).update(outcomes)
+            if keeper is not None:
+                kept = {name: asdict(outcome) for name, outcome in outcomes.items()}
+                keeper.write(json.dumps({"case": case.id, "outcomes": kept}) + "\n")
+                keeper.flush()
+                os.fsync(keeper.fileno())
+        report(f"{number}/{len(cases)}")
+    return [found[case.id] for case in cases]
+
+
+def read_outcomes(keeper: TextIO) -> OutcomesByCase:
+    """Read the outcomes of earlier runs. Empty lines, and a line cut by an interruption, are skipped."""
+    keeper.seek(0)
+    found: OutcomesByCase = {}
+    for line in keeper:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        outcomes = {name: CaseOutcome(**values) for name, values in row["outcomes"].items()}
+        found.setdefault(row["case"], {}).update(outcomes)
+    return found
+
+
+COLUMNS = {
+    "arm": "arm",
+    "kl": "KL [95 %]",
+    "top1": "top-1",
+    "agree": "same answer",
+    "gold": "gold log-probability [95 %]",
+    "contains_gold": "holds gold",
+    "f1": "F1",
+    "refused_right": "refused rightly",
+    "refused_wrong": "wrongly",
+    "recomputed": "passage tokens computed",
+    "ttft_ms": "first token, ms",
+}
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    rows = [cells(row) for row in result["rows"]]
+    questions = result["rows"][0]["n"]
+    adapter = f", adapter {Path(result['adapter']).name}" if result["adapter"] else ", no adapter"
+    head = (
+        f"`{command}`: {result['model']}{adapter}, {result['dtype']}; {questions} questions of {result['file']}, "
+        f"{result['passages']} passages; {describe_machine()}.\n"
+    )
+    return f"{head}\n{table(rows, COLUMNS)}\n"
+
+
+def cells(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "arm": f"`{row['policy']}`",
+        "kl": with_interval(row["kl"], row["kl_interval"], ".3f"),
+        "top1": figure(row["top1"], ".2f"),
+        "agree": figure(row["agree"], ".0%"),
+        "gold": with_interval(row["gold_logp_delta"], row["gold_logp_delta_interval"], "+.2f"),
+        "contains_gold": figure(row["contains_gold"], ".0%"),
+        "f1": figure(row["f1"], ".2f"),
+        "refused_right": figure(row["refused_right"], ".0%"),
+        "refused_wrong": figure(row["refused_wrong"], ".0%"),
+        "recomputed": f"{row['recomputed_tokens']:,.0f} ({row['recomputed_share']:.0%})",
+        "ttft_ms": figure(row["ttft_ms"], ",.0f"),
+    }
+
+
+def figure(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def with_interval(value: float | None, interval: tuple[float, float] | None, form: str) -> str:
+    if value is None or interval is None:
+        return ""
+    return f"{value:{form}} [{interval[0]:{form}}, {interval[1]:{form}}]"
+
+
+def draw(result: dict[str, Any], file: Path) -> None:
+    """Plot the distance to full attention over the time to the first token, one point for each arm."""
+    with drawn(file) as (axes,):
+        for row in result["rows"]:
+            if row["kl"] is None or row["policy"] in ("none", NOISE):
+                continue
+            low, high = row["kl_interval"]
+            at, spread = (row["ttft_ms"], row["kl"]), [[row["kl"] - low], [high - row["kl"]]]
+            axes.errorbar(*at, yerr=spread, fmt="o", capsize=3)
+            axes.annotate(row["policy"], at, xytext=(6, 4), textcoords="offset points", fontsize=8)
+        axes.set(xscale="log", xlabel="time to the first token, ms", ylabel="KL to full attention, nats per token")

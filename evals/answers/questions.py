@@ -1,0 +1,178 @@
+"""Questions with right answers, read from JSON lines.
+
+Customer questions, for `eval helpdesk`, are in one of two forms. The general form has `articles` (paths below the
+folder, none if no page answers), `facts` (all forms of each fact) and optionally `not_from`. The sample shop's form has
+`article` (a path or null) and `facts` (one form each).
+
+Labelled questions, for `calibrate-search`, are in one of these forms:
+    {"question", "answers": [...], "earlier"?, "articles"?}   answers: verbatim parts of the documents; if empty, no
+                                                    document answers. articles: file names; only these documents answer
+    {"question", "answer"}, {"question"}            one answer in any words, or none
+    {"question", "facts": [[forms]...], "history"?}   a customer question
+    {"title", "context", "qas": [{"question", "answers"}]}   the usual form of published question sets
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.domain.documents import StoredPassage
+from app.domain.errors import DeskError
+from evals.answers.fact_matching import Fact, holds_fact
+from evals.json_lines import read_json_lines
+from retrieval.statements.grouping import Statement
+from retrieval.text.terms import CHINESE_JAPANESE, words
+
+SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", "unanswerable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomerQuestion:
+    """A question. kind: as in the file, else one of the names above. articles: the pages that answer it, any of which
+    counts. facts: what a right answer holds. gold: a right answer. history: earlier questions and answers. not_from:
+    pages whose advice would be harmful here, for example of another product model.
+    """
+
+    id: str
+    kind: str
+    question: str
+    articles: tuple[str, ...]
+    facts: tuple[tuple[str, ...], ...]
+    gold: str
+    history: tuple[tuple[str, str], ...]
+    not_from: tuple[str, ...] = ()
+
+    @property
+    def is_small_talk(self) -> bool:
+        return self.kind == SMALL_TALK
+
+    @property
+    def is_answerable(self) -> bool:
+        return bool(self.articles or self.facts)
+
+    @property
+    def is_unanswerable(self) -> bool:
+        return not self.is_answerable and not self.is_small_talk
+
+
+def read_questions(file: Path) -> list[CustomerQuestion]:
+    """Read a file of customer questions. Raises DeskError, with the line that cannot be read."""
+    found = read_json_lines(file, _question, "question", "bad-questions")
+    if not found:
+        raise DeskError(f"{file} holds no questions", code="bad-questions")
+    return found
+
+
+def _question(row: dict[str, Any]) -> CustomerQuestion:
+    articles = row["articles"] if "articles" in row else [row["article"]] if row["article"] else []
+    facts = [(fact,) if isinstance(fact, str) else tuple(fact) for fact in row["facts"]]
+    history = [
+        (turn["question"], turn["answer"]) if isinstance(turn, dict) else (turn[0], turn[1])
+        for turn in row.get("history") or []
+    ]
+    told = articles or facts
+    kind = row.get("kind") or (UNANSWERABLE if not told else FOLLOW_UP if history else PLAIN)
+    return CustomerQuestion(
+        id=str(row["id"]),
+        kind=kind,
+        question=row["question"],
+        articles=tuple(articles),
+        facts=tuple(facts),
+        gold=row.get("answer") or "",
+        history=tuple(history),
+        not_from=tuple(row.get("not_from") or ()),
+    )
+
+
+def sample(questions: Sequence[CustomerQuestion], limit: int | None) -> list[CustomerQuestion]:
+    """Take about `limit` questions, in their order: the same share of every kind, at least one, spread evenly."""
+    if limit is None or limit >= len(questions):
+        return list(questions)
+    of_kind: dict[str, list[int]] = defaultdict(list)
+    for number, question in enumerate(questions):
+        of_kind[question.kind].append(number)
+    taken: set[int] = set()
+    for numbers in of_kind.values():
+        taken.update(_spread(numbers, max(1, round(limit * len(numbers) / len(questions)))))
+    return [questions[number] for number in sorted(taken)]
+
+
+def _spread(numbers: Sequence[int], count: int) -> Iterable[int]:
+    return (numbers[at * len(numbers) // count] for at in range(count))
+
+
+SAME = 0.6
+"""Minimum share of the answer's words in a statement that answers in other words."""
+
+_WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledQuestion:
+    """A question with its answers (parts of documents) or the facts that an answer must hold; without both,
+    unanswerable.
+    """
+
+    question: str
+    earlier: str | None = None
+    answers: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    articles: tuple[str, ...] = ()
+
+    @property
+    def is_answerable(self) -> bool:
+        return bool(self.answers or self.facts)
+
+    def is_answered_by(self, statement: Statement, passage: StoredPassage) -> bool:
+        """Return whether a statement holds an answer, a part of a longer one, or one of the facts."""
+        if self.facts:
+            return any(holds_fact(statement.text, fact) for fact in self.facts)
+        if self.articles and passage.document.rpartition("/")[2] not in self.articles:
+            return False  # "2008" is in many documents
+        said = _plain(passage.text[statement.start : statement.end])
+        return any(_is_same(said, _plain(answer)) for answer in self.answers)
+
+
+def read_labelled(file: Path) -> list[LabelledQuestion]:
+    """Read a file of labelled questions. Raises DeskError, with the line that cannot be read."""
+    rows = read_json_lines(file, lambda row: [*_labelled(row)], "question", "bad-questions")
+    return [question for row in rows for question in row]
+
+
+def _labelled(row: dict[str, Any]) -> Iterator[LabelledQuestion]:
+    if "qas" in row:
+        for qa in row["qas"]:
+            yield LabelledQuestion(question=qa["question"], answers=tuple(qa["answers"]))
+        return
+    if row.get("kind") == "smalltalk":
+        return
+    history = row.get("history") or []
+    earlier = row.get("earlier") or (None if not history else _asked(history[-1]))
+    answers = row.get("answers", [row["answer"]] if row.get("answer") and "facts" not in row else [])
+    facts = tuple((fact,) if isinstance(fact, str) else tuple(fact) for fact in row.get("facts") or ())
+    articles = tuple(row["articles"]) if "answers" in row and row.get("articles") else ()
+    yield LabelledQuestion(
+        question=row["question"], earlier=earlier, answers=tuple(answers), facts=facts, articles=articles
+    )
+
+
+def _asked(turn: Any) -> str:
+    said: str = turn["question"] if isinstance(turn, dict) else turn[0]
+    return said
+
+
+def _plain(text: str) -> str:
+    """Separate words by single spaces. A Chinese or Japanese character is a word."""
+    return " ".join(_WORD.findall(text.casefold()))
+
+
+def _is_same(said: str, answer: str) -> bool:
+    if not answer or not said:
+        return False
+    if f" {answer} " in f" {said} " or (len(said) > 1 and f" {said} " in f" {answer} "):
+        return True
+    wanted = set(words(answer))
+    return len(wanted & set(words(said))) >= SAME * len(wanted) and len(wanted) > 2

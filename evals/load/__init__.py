@@ -1,0 +1,1 @@
+"""Many clients, and more modules than memory holds."""

@@ -1,0 +1,259 @@
+"""Which modules stay: requests replayed through the store with too little memory, compared with other policies.
+
+A trace is a list of requests, each with some modules; all modules have the same size. It is drawn by Zipf, or read from
+JSON lines `{"modules": [name, ...]}`. The store is the engine's own, with keys and values of a few bytes, and its
+accounting is checked after every request. Other policies:
+  lru       evicts the least recently used module
+  lfu       evicts the least frequently used module so far
+  informed  evicts the least likely module by the probabilities of the trace. No policy without knowledge of the future
+            can be expected to hit more
+  optimum   evicts the module that is needed last (Belady, 1966), which requires the future; nothing can hit more
+"""
+
+import random
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence, Set
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from app.domain.errors import DeskError
+from cache.memory.arena import Arena, KVShape
+from cache.memory.device import CacheEntry
+from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.store import Store
+from cache.prompt.plan import Segment
+from evals.json_lines import read_json_lines
+from evals.peers.random_prompts import Zipf
+from evals.report import describe_machine, table
+
+MODULE_TOKENS = 8
+SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32)
+
+Requests = Sequence[Sequence[str]]
+Rank = Callable[[str, int], tuple[float, ...]]
+"""(module, index of the use) -> the lowest goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests. chances: ranks the least likely module lowest, None if unknown."""
+
+    requests: Requests
+    chances: Rank | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionRow:
+    """One policy with one budget, means over the traces. hit_rate: share of requested modules that were in memory.
+    of_optimum: of the optimum's hits; least, most: of one trace. evictions: None if not counted.
+    """
+
+    policy: str
+    budget: int
+    hit_rate: float
+    of_optimum: float
+    of_optimum_least: float
+    of_optimum_most: float
+    evictions: float | None = None
+
+
+def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: str) -> dict[str, Any]:
+    """Replay traces with each budget; the result is ready for JSON. source: of the traces. Raises DeskError if a budget
+    is smaller than a request.
+    """
+    largest = max(len(set(request)) for trace in traces for request in trace.requests)
+    if min(budgets) < largest:
+        raise DeskError(f"a request has {largest} modules: give at least that --budget", code="usage")
+    rows: list[EvictionRow] = []
+    for budget in budgets:
+        stores = [replay_store(trace.requests, budget) for trace in traces]
+        others = [count_hits(trace, budget) for trace in traces]
+        hits = {"warmdesk": [hits for hits, _ in stores]} | {name: [one[name] for one in others] for name in others[0]}
+        evictions = mean(evicted for _, evicted in stores)
+        rows += [
+            row_of(policy, budget, traces, counts, hits["optimum"], evictions if policy == "warmdesk" else None)
+            for policy, counts in hits.items()
+        ]
+    return {
+        "machine": describe_machine(),
+        "trace": source,
+        "traces": len(traces),
+        "requests": len(traces[0].requests),
+        "modules": round(mean(len({*chain.from_iterable(trace.requests)}) for trace in traces)),
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def row_of(
+    policy: str,
+    budget: int,
+    traces: Sequence[Trace],
+    hits: Sequence[int],
+    optimum: Sequence[int],
+    evictions: float | None,
+) -> EvictionRow:
+    shares = [count / max(best, 1) for count, best in zip(hits, optimum, strict=True)]
+    uses = [sum(map(len, trace.requests)) for trace in traces]
+    return EvictionRow(
+        policy=policy,
+        budget=budget,
+        hit_rate=round(sum(hits) / sum(uses), 4),
+        of_optimum=round(mean(shares), 4),
+        of_optimum_least=round(min(shares), 4),
+        of_optimum_most=round(max(shares), 4),
+        evictions=evictions,
+    )
+
+
+def count_hits(trace: Trace, budget: int) -> dict[str, int]:
+    """Count the hits of the other policies."""
+    uses = [*chain.from_iterable(trace.requests)]
+    ranks = {"lru": last_used(uses), "lfu": least_used(uses)}
+    if trace.chances is not None:
+        ranks["informed"] = trace.chances
+    hits = {policy: replay(trace.requests, budget, rank) for policy, rank in ranks.items()}
+    return hits | {"optimum": replay(trace.requests, budget, last_needed(uses), pins=False)}
+
+
+def draw_trace(
+    modules: int, requests: int, passages: int, exponent: float, *, changes: int = 0, seed: int = 0
+) -> Trace:
+    """Draw requests of different modules with Zipf popularity. changes: number of times, at equal distances, that each
+    module gets the popularity of another one.
+    """
+    rng = random.Random(seed)
+    segments = [Segment(name=str(number), tokens=(0,)) for number in range(modules)]
+    drawn: list[list[str]] = []
+    ranks: list[dict[str, int]] = []  # for each request; 0 is the most popular
+    for part in range(changes + 1):
+        if part:
+            rng.shuffle(segments)
+        popularity = Zipf(exponent, segments)
+        ranked = {segment.name: rank for rank, segment in enumerate(segments)}
+        for _ in range(len(drawn), requests * (part + 1) // (changes + 1)):
+            drawn.append([segment.name for segment in popularity.draw_different(passages, rng)])
+            ranks.append(ranked)
+    size = min(passages, modules)
+    return Trace(drawn, lambda name, index: (-ranks[index // size][name],))
+
+
+def read_trace(file: Path) -> Trace:
+    """Read a recorded trace. Raises DeskError."""
+    wanted = 'trace: write one JSON object {"modules": [name, ...]} a line'
+    trace = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
+    if not any(trace):
+        raise DeskError(f"{file} names no modules", code="bad-file")
+    return Trace(trace)
+
+
+def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
+    """Return hits and evictions of the engine's store with memory for `budget` modules."""
+    store = Store(Arena(SHAPE, budget * MODULE_TOKENS, torch.device("cpu")), "eviction")
+    names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(requests)))}
+    segments = {name: Segment(name=name, tokens=(number,) * MODULE_TOKENS) for name, number in names.items()}
+    hits = 0
+    for request in requests:
+        found: list[CacheEntry] = []
+        encoded: list[CacheEntry] = []
+        for name in request:
+            lookup = store.find(segments[name], PUBLIC_TENANT)
+            if lookup.entry is not None:
+                found.append(lookup.entry)
+            else:
+                encoded.append(store.put(segments[name], PUBLIC_TENANT, store.device.reserve(MODULE_TOKENS)))
+        hits += len(found)
+        store.device.count_use(found)
+        for entry in (*found, *encoded):
+            store.device.release(entry)
+        store.check_integrity()
+    store.close()
+    return hits, store.device.evictions["module"]
+
+
+def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) -> int:
+    """Return the hits of a policy. pins: whether the modules of the running request must stay."""
+    cached: set[str] = set()
+    hits = index = 0
+    for request in requests:
+        used: set[str] = set()
+        for name in request:
+            if name in cached:
+                hits += 1
+            else:
+                if len(cached) == budget:
+                    cached.discard(victim_of(cached - used if pins else cached, rank, index))
+                cached.add(name)
+            used.add(name)
+            index += 1
+    return hits
+
+
+def victim_of(cached: Set[str], rank: Rank, index: int) -> str:
+    """Return the lowest, among equals the first by name so that a replay is reproducible."""
+    return min(cached, key=lambda name: (*rank(name, index), name))
+
+
+def places_of(uses: Sequence[str]) -> dict[str, list[int]]:
+    """Return where in a trace each module is used, ascending."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for index, name in enumerate(uses):
+        places[name].append(index)
+    return places
+
+
+def last_used(uses: Sequence[str]) -> Rank:
+    places = places_of(uses)
+    return lambda name, index: (places[name][bisect_right(places[name], index) - 1],)
+
+
+def least_used(uses: Sequence[str]) -> Rank:
+    places = places_of(uses)
+
+    def rank(name: str, index: int) -> tuple[float, ...]:
+        count = bisect_right(places[name], index)
+        return count, places[name][count - 1]
+
+    return rank
+
+
+def last_needed(uses: Sequence[str]) -> Rank:
+    places = places_of(uses)
+
+    def rank(name: str, index: int) -> tuple[float, ...]:
+        following = bisect_right(places[name], index)
+        return (-places[name][following] if following < len(places[name]) else float("-inf"),)
+
+    return rank
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    columns = {
+        "budget": "room for modules",
+        "policy": "policy",
+        "hit_rate": "hit rate",
+        "of_optimum": "of the optimum",
+        "spread": "least, most",
+        "evictions": "evictions",
+    }
+    rows = [
+        {
+            **row,
+            "hit_rate": f"{row['hit_rate']:.1%}",
+            "of_optimum": f"{row['of_optimum']:.1%}",
+            "spread": f"{row['of_optimum_least']:.1%}, {row['of_optimum_most']:.1%}",
+            "evictions": None if row["evictions"] is None else round(row["evictions"]),
+        }
+        for row in result["rows"]
+    ]
+    traces = "a trace" if result["traces"] == 1 else f"{result['traces']} traces"
+    return (
+        f"`{command}`: {traces} of {result['requests']:,} requests for {result['modules']} modules, {result['trace']}; "
+        "the accounting was checked after every request. It counts and does not depend on the machine.\n\n"
+        + table(rows, columns)
+    )

@@ -1,0 +1,246 @@
+"""The load test: many clients at once, each asking one question after another about a few passages.
+
+Passages are drawn from all documents by Zipf, in a new order for each question, and are warm (already encoded). A new
+client starts every tenth of a second, and answers have 0.5 to 1.5 times the mean length, because people do not press a
+key at the same moment and do not get equal answers. Every arm gets the same prompts and generates the same numbers of
+tokens, sampled the same way. Arms:
+  warmdesk           this engine
+  transformers       its continuous batching, which reuses common prefixes
+  llama.cpp bf16     its server with as many slots as this engine has at most, prefix cache and cache_reuse
+The time to the first token is from the question to the first piece of text, at the client. Out of scope: search, HTTP.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cache.engine.engine import Engine
+from cache.engine.request import Limits, Request
+from cache.errors import EngineFull
+from cache.prompt.plan import Plan
+from evals.peers.llama_cpp import LlamaCpp
+from evals.peers.random_prompts import RandomDocuments, Zipf, answer_of, token_ids, tokens
+from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
+from evals.report import describe_machine, percentile, table
+from evals.speed.floor import Floor, ModelCost, describe_floor, measure_floor
+from evals.speed.models import Measured, warm_engine
+
+MODULE_TOKENS, QUESTION_TOKENS = 200, 24
+ARMS = ("warmdesk", "transformers", "llama.cpp bf16")
+START_EVERY_S = 0.1
+"""Seconds between the first questions of two clients."""
+
+Ask = Callable[[Plan, int], float | None]
+"""Asks for an answer of N tokens and waits for its end. Returns seconds to its first piece, None if refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTest:
+    """The load. documents: their number. passages: per prompt. zipf: the exponent. answer_tokens: the mean. requests:
+    in total, None for four per client, at least eight.
+    """
+
+    documents: int = 50
+    passages: int = 4
+    zipf: float = 1.0
+    answer_tokens: int = 48
+    requests: int | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.passages * MODULE_TOKENS
+
+    def num_requests(self, clients: int) -> int:
+        return self.requests or max(8, 4 * clients)
+
+    def draw_answers(self, count: int) -> list[int]:
+        """Draw the tokens of `count` answers, the same in every call."""
+        rng = random.Random(2)
+        return [rng.randint(-(-self.answer_tokens // 2), self.answer_tokens * 3 // 2) for _ in range(count)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThroughputRow:
+    """One arm with a number of clients. of_floor: tokens_per_s as a share of the machine's limit."""
+
+    arm: str
+    clients: int
+    requests: int
+    tokens_per_s: float
+    requests_per_s: float
+    ttft_ms_p50: float
+    ttft_ms_p95: float
+    refused: int
+    of_floor: float
+
+
+def measure_throughput(
+    *,
+    model: str | None,
+    converted: Path,
+    clients: Sequence[int],
+    load: LoadTest,
+    arms: Sequence[str],
+    llama_cpp: LlamaCpp | None,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run all arms with each number of clients; the result is ready for JSON. llama_cpp: None omits it."""
+    measured = Measured.load(model, converted)
+    floor = measure_floor(measured.model.info.kv.dtype)
+    vocabulary = measured.model.info.vocabulary
+    documents = RandomDocuments.make(load.documents * MODULE_TOKENS, vocabulary, random.Random(0), MODULE_TOKENS)
+    opened: dict[str, Callable[[int], AbstractContextManager[Ask]]] = {
+        "warmdesk": lambda count: open_warmdesk(measured, documents, load, count),
+        "transformers": lambda count: open_transformers(model, converted, load, count),
+    }
+    if llama_cpp is not None:
+        opened["llama.cpp bf16"] = lambda count: open_llama_cpp(llama_cpp, load, floor.threads, count)
+    rows: list[ThroughputRow] = []
+    for count in clients:
+        plans = draw_plans(documents, load, vocabulary, load.num_requests(count) + 1)
+        allowed = allowed_rate(measured.cost, floor, load, count)
+        for arm in [arm for arm in arms if arm in opened]:
+            with opened[arm](count) as ask:
+                ask(plans[0], load.answer_tokens)  # the first answer is slower and does not count
+                answers = load.draw_answers(len(plans) - 1)
+                rows.append(run_load(arm, ask, [*zip(plans[1:], answers, strict=True)], count, allowed))
+            report(describe(rows[-1]))
+    return {
+        "machine": describe_machine(),
+        "model": measured.model.info.name,
+        "dtype": measured.dtype,
+        "floor": describe_floor(floor),
+        "llama_cpp": None if llama_cpp is None else llama_cpp.version,
+        "load": {**asdict(load), "module_tokens": MODULE_TOKENS, "question_tokens": QUESTION_TOKENS},
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, count: int) -> list[Plan]:
+    """Draw prompts with Zipf passages, the same in every call."""
+    rng, popularity = random.Random(1), Zipf(load.zipf, documents.modules)
+    return [
+        documents.plan(tokens(QUESTION_TOKENS, vocabulary, rng), popularity.draw_different(load.passages, rng))
+        for _ in range(count)
+    ]
+
+
+def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int, allowed: float) -> ThroughputRow:
+    """Ask all prompts, each with the tokens of its answer, with `clients` clients at once. allowed: tokens per second
+    that the machine allows.
+    """
+
+    def ask_in_turn(number: int) -> float | None:
+        if number < clients:
+            time.sleep(START_EVERY_S * number)
+        return ask(*asked[number])
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        times = [*pool.map(ask_in_turn, range(len(asked)))]
+    seconds = time.perf_counter() - started
+    first = [ttft * 1e3 for ttft in times if ttft is not None]
+    rate = sum(tokens for (_, tokens), ttft in zip(asked, times, strict=True) if ttft is not None) / seconds
+    return ThroughputRow(
+        arm=arm,
+        clients=clients,
+        requests=len(asked),
+        tokens_per_s=round(rate, 1),
+        requests_per_s=round(len(first) / seconds, 3),
+        ttft_ms_p50=round(percentile(first, 50), 1),
+        ttft_ms_p95=round(percentile(first, 95), 1),
+        refused=len(asked) - len(first),
+        of_floor=round(rate / allowed, 3),
+    )
+
+
+@contextmanager
+def open_warmdesk(measured: Measured, documents: RandomDocuments, load: LoadTest, clients: int) -> Iterator[Ask]:
+    """Open this engine with all documents in memory, and space for what the requests compute."""
+    own = (load.num_requests(clients) + clients + 1) * (QUESTION_TOKENS + 2 * load.answer_tokens)
+    room = (load.documents + 1) * MODULE_TOKENS + own
+    with warm_engine(measured.model, 2 * room, documents.modules) as engine:
+        yield lambda plan, count: ask_engine(engine, plan, count)
+
+
+def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
+    started = time.perf_counter()
+    pieces = iter(engine.submit(Request(plan=plan, sampling=answer_of(answer_tokens))))
+    try:
+        next(pieces, None)  # a short answer may have no text
+    except EngineFull:
+        return None
+    ttft = time.perf_counter() - started
+    for _ in pieces:
+        pass
+    return ttft
+
+
+@contextmanager
+def open_transformers(model: str | None, converted: Path, load: LoadTest, clients: int) -> Iterator[Ask]:
+    """Open continuous batching with space for as many requests as this engine runs at most."""
+    one = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
+    hf = TransformersPeer.load(model, converted).hf
+    with ContinuousBatching(hf, tokens=2 * one * min(clients, Limits().running)) as batching:
+        yield lambda plan, count: batching.answer(token_ids(plan), count)
+
+
+@contextmanager
+def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: int) -> Iterator[Ask]:
+    """Open a server with as many slots as this engine runs requests at most."""
+    context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
+    slots = min(clients, Limits().running)
+    with llama_cpp.serve("bf16", threads=threads, slots=slots, context=context) as server:
+        yield lambda plan, count: server.answer(token_ids(plan), count).ttft_s
+
+
+def allowed_rate(cost: ModelCost, floor: Floor, load: LoadTest, clients: int) -> float:
+    """Return the machine's limit in tokens per second: questions computed, answers decoded, everything else cached."""
+    running = min(clients, Limits().running)
+    placed = load.prompt_tokens + MODULE_TOKENS
+    own = QUESTION_TOKENS + load.answer_tokens // 2
+    shared = min(load.documents, running * load.passages) * MODULE_TOKENS
+    decode = load.answer_tokens / cost.decode_rate(
+        floor, conversations=running, seen=placed + own, stored=shared + running * own
+    )
+    return load.answer_tokens / (decode + cost.first_token_ms(floor, computed=QUESTION_TOKENS, placed=placed) / 1e3)
+
+
+def describe(row: ThroughputRow) -> str:
+    return (
+        f"{row.clients:3d} clients  {row.arm:15s} {row.tokens_per_s:7.1f} tokens/s  first token"
+        f" p50 {row.ttft_ms_p50:9.1f} ms  p95 {row.ttft_ms_p95:9.1f} ms  {row.refused} of {row.requests} refused"
+    )
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    load, floor = result["load"], result["floor"]
+    columns = {
+        "clients": "at once",
+        "arm": "arm",
+        "requests": "questions",
+        "tokens_per_s": "tokens/s",
+        "ratio": "times one",
+        "of_floor": "of the floor",
+        "ttft_ms_p50": "first token, median, ms",
+        "ttft_ms_p95": "95 %, ms",
+        "refused": "refused",
+    }
+    fewest = {row["arm"]: row["tokens_per_s"] for row in reversed(result["rows"])}
+    rows = [
+        {**row, "ratio": row["tokens_per_s"] / fewest[row["arm"]], "of_floor": f"{row['of_floor']:.0%}"}
+        for row in result["rows"]
+    ]
+    return (
+        f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; {load['passages']} of "
+        f"{load['documents']} warm passages of {load['module_tokens']} tokens, Zipf {load['zipf']}, questions of "
+        f"{load['question_tokens']} tokens, answers of {load['answer_tokens']} on average. "
+        f"llama.cpp: {result['llama_cpp']}. "
+        f"The floor of the machine: {floor['memory_gb_per_s']} GB/s, {floor['matmul_gflop_per_s']} GFLOP/s.\n\n"
+        + table(rows, columns)
+    )

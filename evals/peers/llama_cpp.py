@@ -1,0 +1,221 @@
+"""llama.cpp as a peer: its server in its own process on this machine, asked over HTTP.
+
+The server is the one of the package xllamacpp (`evals.peers.llama_cpp_server`), or a given `llama-server`. A server
+built for this CPU is faster if the CPU has more than AVX2, for which the package is built. The server keeps a prefix
+for each slot and reuses moved chunks (`cache_reuse`) where it can.
+
+The model's GGUF file is converted to the type of weights that is compared: matrices to BF16, which this engine also
+uses, or to Q8_0. Vectors stay float32; names, order of rows and metadata do not change. Out of scope: files in parts.
+"""
+
+import http.client
+import importlib.metadata
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import gguf
+
+from app.domain.errors import DeskError
+from cache.errors import ModelError
+from cache.memory.keys import file_digest
+from cache.model.loading import bundled_gguf
+from evals.peers.random_prompts import TEMPERATURE, TOP_K
+
+WeightType = Literal["bf16", "q8_0"]
+"""llama.cpp's names in lower case."""
+
+METADATA_OF_THE_WRITER = {"general.architecture", "general.file_type"}
+
+
+def convert_weights(path: Path, weight_type: WeightType, folder: Path) -> Path:
+    """Write a GGUF file with the same weights in another type, once, into `folder`. Raises ModelError, OSError."""
+    file = folder / f"{file_digest(path).replace(':', '-')}-{weight_type}.gguf"
+    if file.is_file():
+        return file
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix="converting-")
+    os.close(handle)
+    try:
+        write_weights(gguf.GGUFReader(path), weight_type, Path(temporary))
+        os.replace(temporary, file)
+    except (ValueError, KeyError, NotImplementedError) as error:
+        raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return file
+
+
+def write_weights(reader: Any, weight_type: WeightType, file: Path) -> None:
+    kind = gguf.GGMLQuantizationType[weight_type.upper()]
+    writer = gguf.GGUFWriter(file, arch=reader.fields["general.architecture"].contents())
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{weight_type.upper()}"])
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name not in METADATA_OF_THE_WRITER:
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=field.types[-1])
+    for tensor in reader.tensors:
+        numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
+        if numbers.ndim > 1:
+            writer.add_tensor(tensor.name, gguf.quantize(numbers, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(tensor.name, numbers)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+CACHE_REUSE = 64
+"""Tokens of the shortest chunk that may be moved."""
+START_S = 120
+SAMPLING = {"samplers": ["top_k", "temperature"], "temperature": TEMPERATURE, "top_k": TOP_K, "ignore_eos": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAnswer:
+    """One answer. ttft_s, total_s: from the question, at the client. decode_tokens_per_s: as the server measures it,
+    without HTTP. cached_tokens: tokens of the prompt that were not computed.
+    """
+
+    ttft_s: float
+    total_s: float
+    decode_tokens_per_s: float
+    cached_tokens: int
+
+
+class LlamaServer:
+    """A running server; a context manager. program: of `LlamaCpp`. threads: of the CPU. slots: answers at the same
+    time. context: tokens of prompt and answer in each slot. Raises DeskError if it does not start.
+    """
+
+    def __init__(self, program: Sequence[str], file: Path, *, threads: int, slots: int, context: int) -> None:
+        self._port = free_port()
+        self._opened = ExitStack()
+        self._log = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 closed by the stack
+        options = {
+            "--model": file,
+            "--port": self._port,
+            "--threads": threads,
+            "--parallel": slots,
+            "--ctx-size": slots * context,
+            "--cache-reuse": CACHE_REUSE,
+        }
+        command = [*program, *(str(part) for option in options.items() for part in option)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log)
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "LlamaServer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._opened.close()
+
+    def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1) -> ServedAnswer:
+        """Ask for `new_tokens` tokens. slot: -1 lets the server choose. Raises DeskError."""
+        body = {"prompt": prompt, "n_predict": new_tokens, "id_slot": slot, "stream": True, **SAMPLING}
+        connection = http.client.HTTPConnection("127.0.0.1", self._port)
+        started = time.perf_counter()
+        try:
+            connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            first = response.readline()
+            ttft = time.perf_counter() - started
+            lines = (first + response.read()).splitlines()  # at once, to leave the CPU to the server
+        finally:
+            connection.close()
+        total = time.perf_counter() - started
+        if response.status != http.client.OK:
+            raise DeskError(f"llama.cpp refused a request: {lines[0].decode()}", code="peer")
+        timings = last_event(lines)["timings"]
+        return ServedAnswer(
+            ttft_s=ttft,
+            total_s=total,
+            decode_tokens_per_s=timings["predicted_per_second"],
+            cached_tokens=timings["cache_n"],
+        )
+
+    def _wait(self) -> None:
+        end = time.monotonic() + START_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > end:
+                self._log.seek(0)
+                said = self._log.read().decode(errors="replace").split("\n")
+                raise DeskError(f"llama.cpp did not start: {[line for line in said if line][-1:]}", code="peer")
+            time.sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.client.OK
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaCpp:
+    """llama.cpp for one model. program: starts a server. file: the model's own GGUF file. folder: for files with other
+    types of weights. version: of the program, as text.
+    """
+
+    program: tuple[str, ...]
+    file: Path
+    folder: Path
+    version: str
+
+    @classmethod
+    def find(cls, model: str | None, converted: Path, llama_server: Path | None) -> "LlamaCpp":
+        """Find llama.cpp for a model. llama_server: a program of llama.cpp itself, None for the package xllamacpp.
+        Raises DeskError, and ModelError if the bundled model is requested and missing.
+        """
+        file = bundled_gguf() if model is None else Path(model).expanduser()
+        if file.suffix != ".gguf":
+            raise DeskError(f"llama.cpp reads .gguf files, and the model is {model!r}", code="peer")
+        if llama_server is not None:
+            if not llama_server.is_file():
+                raise DeskError(f"there is no program {str(llama_server)!r}: give a llama-server", code="peer")
+            return cls((str(llama_server),), file, converted, "llama-server, built for the CPU")
+        if importlib.util.find_spec("xllamacpp") is None:
+            raise DeskError("llama.cpp is missing: pip install xllamacpp, or give --llama-server", code="peer")
+        program = (sys.executable, "-P", str(Path(__file__).with_name("llama_cpp_server.py")))
+        return cls(program, file, converted, f"xllamacpp {importlib.metadata.version('xllamacpp')}")
+
+    def serve(self, weight_type: WeightType, *, threads: int, slots: int, context: int) -> LlamaServer:
+        """Start a server for the model with a type of weights. Raises DeskError, ModelError."""
+        file = convert_weights(self.file, weight_type, self.folder)
+        return LlamaServer(self.program, file, threads=threads, slots=slots, context=context)
+
+
+def last_event(lines: Sequence[bytes]) -> Any:
+    return json.loads([line for line in lines if line.startswith(b"data: {")][-1].removeprefix(b"data: "))
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

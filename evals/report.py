@@ -1,0 +1,220 @@
+"""How results are published: sections of Markdown pages, tables, plots, and a line about the machine.
+
+Plots are SVG files and need matplotlib. Lines differ in colour and marker; the colours are those of Okabe and Ito,
+which people of any colour vision can distinguish. Out of scope: the figures themselves.
+"""
+
+import importlib.util
+import os
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from app.domain.errors import DeskError
+
+
+def describe_machine() -> str:
+    """Return the CPU, threads, and the versions that affect speed."""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    return f"{processor()}, {torch.get_num_threads()} threads at most, {versions}"
+
+
+def processor() -> str:
+    """Return the name of the CPU."""
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Interpolate linearly between the nearest values; 0 for no values."""
+    return float(np.percentile(values, percent)) if values else 0.0
+
+
+def read_section(file: Path, name: str) -> tuple[str, str]:
+    """Return the text before and after a section, with its markers. Raises DeskError if there is no such section."""
+    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    try:
+        content = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
+    if content.count(begin) != 1 or content.count(end) != 1 or content.index(begin) > content.index(end):
+        raise DeskError(f"{file} has no section between {begin!r} and {end!r}: add both lines", code="no-section")
+    return content[: content.index(begin) + len(begin)], content[content.index(end) :]
+
+
+def write_section(file: Path, name: str, text: str) -> None:
+    """Replace a section of a Markdown file atomically. Raises DeskError."""
+    head, tail = read_section(file, name)
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(f"{head}\n{text.strip()}\n{tail}", encoding="utf-8")
+    os.replace(temporary, file)
+
+
+def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
+    """Write a Markdown table. columns: key of a row to its heading."""
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(cell(row[key]) for key in columns) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def cell(value: object) -> str:
+    """Format a number with a thousands separator, None as empty."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LINES = (
+    ("#0072B2", "o", "-"),
+    ("#D55E00", "s", "-"),
+    ("#009E73", "^", "-"),
+    ("#CC79A7", "D", "--"),
+    ("#000000", "v", "-"),
+    ("#E69F00", "P", "--"),
+)
+"""Colour, marker and style of each line in turn."""
+
+Rows = Sequence[dict[str, Any]]
+
+
+def need_plots() -> None:
+    """Raise DeskError without matplotlib, which only plots need."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
+
+
+@contextmanager
+def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
+    """Yield axes in a row, and write them to an SVG file. The same figures give the same file."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasSVG(figure)
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    for one in axes:
+        one.grid(alpha=0.3)
+    yield axes
+    with matplotlib.rc_context({"svg.hashsalt": file.name}):
+        figure.savefig(file, format="svg", metadata={"Date": None})
+
+
+def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: str, y: str) -> None:
+    """Draw a line for each name in the field `name` that has rows. x, y: their fields. The first line is wide, so that
+    it is visible under an equal one.
+    """
+    for i, (line, (colour, marker, style)) in enumerate(zip(names, cycle(LINES), strict=False)):
+        points = sorted((row[x], row[y]) for row in rows if row[name] == line)
+        if not points:
+            continue
+        width, size = (1.5, 5) if i else (4.0, 10)
+        look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": style}
+        axes.plot(*zip(*points, strict=True), label=line, linewidth=width, markersize=size, **look)
+
+
+def add_legend(axes: "Axes") -> None:
+    """Add the legend below the plot. The lines of these axes represent those of all."""
+    figure, (handles, labels) = axes.get_figure(root=True), axes.get_legend_handles_labels()
+    assert figure is not None
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+
+
+def in_order(rows: Rows, name: str) -> list[str]:
+    """Return the different values of a field."""
+    return list(dict.fromkeys(row[name] for row in rows))
+
+
+def tick_at(axis: Any, values: Iterable[int]) -> None:
+    """Set ticks at these values only."""
+    axis.set_ticks(sorted(set(values)), minor=False)
+    axis.set_ticks([], minor=True)
+    write_in_full(axis)
+
+
+def write_in_full(axis: Any) -> None:
+    """Write numbers at the ticks without powers of ten."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def draw_eviction(result: dict[str, Any], file: Path) -> None:
+    """Draw the hit rate of each policy over the memory size."""
+    rows = result["rows"]
+    with drawn(file) as (axes,):
+        percent = [{**row, "hit_rate": 100 * row["hit_rate"]} for row in rows]
+        add_lines(axes, percent, in_order(rows, "policy"), name="policy", x="budget", y="hit_rate")
+        axes.set(xscale="log", xlabel="room for modules", ylabel="hits, % of uses")
+        tick_at(axes.xaxis, (row["budget"] for row in rows))
+        add_legend(axes)
+
+
+def draw_throughput(result: dict[str, Any], file: Path) -> None:
+    """Draw tokens per second, and the 95th percentile of the time to the first token, over the number of clients."""
+    rows = result["rows"]
+    labels = {"tokens_per_s": "tokens per second", "ttft_ms_p95": "first token, 95 % within, ms"}
+    with drawn(file, panels=2) as panels:
+        for axes, (field, label) in zip(panels, labels.items(), strict=True):
+            add_lines(axes, rows, in_order(rows, "arm"), name="arm", x="clients", y=field)
+            axes.set(xscale="log", xlabel="clients at once", ylabel=label)
+            tick_at(axes.xaxis, (row["clients"] for row in rows))
+        panels[0].set_ylim(bottom=0)
+        panels[1].set_yscale("log")
+        write_in_full(panels[1].yaxis)
+        add_legend(panels[0])
+
+
+def draw_latency(result: dict[str, Any], file: Path) -> None:
+    """Draw the time to the first token over the length of the documents: a panel per model, with the most threads."""
+    threads = max(row["threads"] for row in result["rows"])
+    rows = [row for row in result["rows"] if row["threads"] == threads]
+    models = in_order(rows, "model")
+    arms = sorted(in_order(rows, "arm"), key=lambda arm: arm != "reuse")
+    with drawn(file, panels=len(models)) as panels:
+        for axes, model in zip(panels, models, strict=True):
+            own = [row for row in rows if row["model"] == model]
+            if axes is not panels[0]:
+                axes.sharey(panels[0])
+            add_lines(axes, own, arms, name="arm", x="document_tokens", y="ttft_ms_min")
+            axes.set(xscale="log", yscale="log", title=f"{model}, threads: {threads}")
+            axes.set(xlabel="document tokens", ylabel="first token, ms")
+            tick_at(axes.xaxis, (row["document_tokens"] for row in own))
+            write_in_full(axes.yaxis)
+        add_legend(panels[0])
+
+
+def draw_gpu(result: dict[str, Any], file: Path) -> bool:
+    """Draw the ratio of each row to the lower bound of the GPU, and that of its baseline if measured in the same run.
+    Returns whether there was anything to draw.
+    """
+    rows = [row for row in result["rows"] if row["of_floor"]]
+    if not rows:
+        return False
+    floors = [row["of_floor"] for row in rows]
+    others = [row["of_floor"] * row["ratio"] if row["ratio"] else 0.0 for row in rows]
+    with drawn(file) as (axes,):
+        (ours, *_), (theirs, *_) = LINES[:2]
+        places = range(len(rows))
+        axes.barh([place + 0.2 for place in places], floors, 0.4, label="warmdesk", color=ours)
+        axes.barh([place - 0.2 for place in places], others, 0.4, label="baseline", color=theirs)
+        axes.axvline(1, color="#000000", linestyle="--", linewidth=1)
+        axes.set_yticks(places, [f"{row['row']}" for row in rows])
+        axes.set(xscale="log", xlabel="times the lower bound of the GPU")
+        axes.invert_yaxis()
+        write_in_full(axes.xaxis)
+        add_legend(axes)
+    return True

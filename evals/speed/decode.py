@@ -1,0 +1,178 @@
+"""Tokens per second after the first one, after placed documents: one answer, and several at the same time.
+
+All conversations have the same documents in different orders. Their prompts were computed before, so that only decoding
+counts: this engine places the documents, llama.cpp has each prompt in its own slot. Arms:
+  warmdesk           this engine
+  warmdesk (int8)    this engine with 8-bit weights
+  transformers       `generate` with its cache; one answer at a time
+  llama.cpp bf16     its server on the same weights
+  llama.cpp q8_0     its server on 8-bit weights
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cache.prompt.plan import Plan
+from evals.peers.llama_cpp import LlamaCpp, LlamaServer, WeightType
+from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
+from evals.peers.transformers_peer import TransformersPeer
+from evals.report import describe_machine, table
+from evals.speed.floor import describe_floor, measure_floor
+from evals.speed.models import Measured, decode_rate, warm_engine
+
+QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
+LLAMA_CPP_ARMS: dict[str, WeightType] = {"llama.cpp bf16": "bf16", "llama.cpp q8_0": "q8_0"}
+ARMS = ("warmdesk", "warmdesk (int8)", "transformers", *LLAMA_CPP_ARMS)
+
+Measure = Callable[[], float]
+"""Tokens per second of all conversations together, measured once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeRow:
+    """One arm. tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of the
+    machine's limit with the model's own weights.
+    """
+
+    arm: str
+    conversations: int
+    context_tokens: int
+    tokens_per_s: float
+    of_floor: float
+
+
+def measure_decode(
+    *,
+    model: str | None,
+    converted: Path,
+    documents: int,
+    conversations: Sequence[int],
+    repeats: int,
+    arms: Sequence[str],
+    llama_cpp: LlamaCpp | None,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it."""
+    measured = Measured.load(model, converted)
+    rounded = Measured.load(model, converted, weights="int8") if "warmdesk (int8)" in arms else None
+    floor = measure_floor(measured.model.info.kv.dtype)
+    rng, vocabulary = random.Random(documents), measured.model.info.vocabulary
+    texts = RandomDocuments.make(documents, vocabulary, rng)
+    context = SYSTEM_TOKENS + documents + QUESTION_TOKENS
+    rows: list[DecodeRow] = []
+    for count in conversations:
+        plans = [texts.shuffled(tokens(QUESTION_TOKENS, vocabulary, rng), rng) for _ in range(count)]
+        own = QUESTION_TOKENS + ANSWER_TOKENS // 2
+        allowed = measured.cost.decode_rate(
+            floor, conversations=count, seen=context + ANSWER_TOKENS // 2, stored=documents + count * own
+        )
+        opened: dict[str, Callable[[], AbstractContextManager[Measure]]] = {
+            "warmdesk": partial(open_warmdesk, measured, texts, plans, repeats)
+        }
+        if rounded is not None:
+            opened["warmdesk (int8)"] = partial(open_warmdesk, rounded, texts, plans, repeats)
+        if count == 1:
+            opened["transformers"] = partial(open_transformers, model, converted, plans[0])
+        if llama_cpp is not None:
+            for name, kind in LLAMA_CPP_ARMS.items():
+                opened[name] = partial(open_llama_cpp, llama_cpp, kind, floor.threads, plans)
+        for arm in [arm for arm in arms if arm in opened]:
+            with opened[arm]() as measure:
+                rate = max(measure() for _ in range(repeats))
+            rows.append(
+                DecodeRow(
+                    arm=arm,
+                    conversations=count,
+                    context_tokens=context,
+                    tokens_per_s=round(rate, 1),
+                    of_floor=round(rate / allowed, 3),
+                )
+            )
+            report(f"{count:2d} conversations  {arm:15s} {rate:7.1f} tokens/s")
+    return {
+        "machine": describe_machine(),
+        "model": measured.model.info.name,
+        "dtype": measured.dtype,
+        "floor": describe_floor(floor),
+        "llama_cpp": None if llama_cpp is None else llama_cpp.version,
+        "answer_tokens": ANSWER_TOKENS,
+        "repeats": repeats,
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+@contextmanager
+def open_warmdesk(measured: Measured, texts: RandomDocuments, plans: Sequence[Plan], repeats: int) -> Iterator[Measure]:
+    """Open this engine and compute the prompts."""
+    own = SYSTEM_TOKENS + QUESTION_TOKENS + ANSWER_TOKENS
+    room = sum(len(module.tokens) for module in texts.modules) + (repeats + 2) * len(plans) * own
+    with warm_engine(measured.model, 2 * room, texts.modules) as engine:
+        decode_rate(engine, plans, answer_of(ANSWER_TOKENS))
+        yield lambda: decode_rate(engine, plans, answer_of(ANSWER_TOKENS))
+
+
+@contextmanager
+def open_transformers(model: str | None, converted: Path, plan: Plan) -> Iterator[Measure]:
+    transformers = TransformersPeer.load(model, converted)
+    yield lambda: transformers.decode_rate(token_ids(plan), ANSWER_TOKENS)
+
+
+@contextmanager
+def open_llama_cpp(llama_cpp: LlamaCpp, kind: WeightType, threads: int, plans: Sequence[Plan]) -> Iterator[Measure]:
+    """Open a server and compute each prompt in its slot."""
+    context = plans[0].num_tokens + ANSWER_TOKENS + 8
+    with llama_cpp.serve(kind, threads=threads, slots=len(plans), context=context) as server:
+        for slot, plan in enumerate(plans):
+            server.answer(token_ids(plan), 1, slot)
+        answers = [partial(served_times, server, plan, slot) for slot, plan in enumerate(plans)]
+        yield lambda: served_rate(answers)
+
+
+def served_times(server: LlamaServer, plan: Plan, slot: int) -> tuple[float, float]:
+    """Return when the first and the last token of llama.cpp's answer came."""
+    started = time.perf_counter()
+    served = server.answer(token_ids(plan), ANSWER_TOKENS, slot)
+    return started + served.ttft_s, started + served.total_s
+
+
+def served_rate(answers: Sequence[Callable[[], tuple[float, float]]]) -> float:
+    """Return tokens after the first of each answer, per second from the first token of all to the last of all."""
+    with ThreadPoolExecutor(len(answers)) as pool:
+        times = [future.result() for future in [pool.submit(answer) for answer in answers]]
+    seconds = max(last for _, last in times) - min(first for first, _ in times)
+    return len(times) * (ANSWER_TOKENS - 1) / seconds
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    floor = result["floor"]
+    columns = {
+        "conversations": "at once",
+        "arm": "arm",
+        "tokens_per_s": "tokens/s",
+        "ratio": "warmdesk / arm",
+        "of_floor": "of the floor",
+    }
+    ours = {row["conversations"]: row["tokens_per_s"] for row in result["rows"] if row["arm"] == "warmdesk"}
+    rows = [
+        {
+            **row,
+            "ratio": f"{ours[row['conversations']] / row['tokens_per_s']:.2f}"
+            if row["conversations"] in ours
+            else None,
+            "of_floor": f"{row['of_floor']:.0%}",
+        }
+        for row in result["rows"]
+    ]
+    return (
+        f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; after "
+        f"{result['rows'][0]['context_tokens']:,} tokens, {result['answer_tokens']} new ones, "
+        f"best of {result['repeats']}. llama.cpp: {result['llama_cpp']}. The floor of the machine: "
+        f"{floor['memory_gb_per_s']} GB/s, {floor['matmul_gflop_per_s']} GFLOP/s.\n\n" + table(rows, columns)
+    )

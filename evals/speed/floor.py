@@ -1,0 +1,190 @@
+"""Lower bounds of the machine: measured memory bandwidth and matrix products, and the model speed that they allow.
+
+A forward pass cannot be faster than one read of its weights, keys and values, nor than its multiplications. Both are
+measured in the same process and with the same threads as the results that are compared with them. Out of scope: CPU
+caches. They may hold what a short pass reads, so such a pass can be faster than a read from memory.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cache.model.loading import find_device, load_stock
+from evals.report import describe_machine, table
+
+
+@contextmanager
+def using_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+READ_BYTES = 512 << 20
+"""More than any CPU cache."""
+PRODUCT = (512, 2048, 8192)
+"""Rows, inputs, outputs: large enough for the highest rate."""
+REPEATS = 5
+QUESTION_TOKENS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floor:
+    """What the machine reached with a number of threads."""
+
+    threads: int
+    bytes_per_s: float
+    flops: float
+
+    def seconds(self, num_bytes: float, operations: float) -> float:
+        """Return the shortest time of a pass that reads `num_bytes` and computes `operations`."""
+        return max(num_bytes / self.bytes_per_s, operations / self.flops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCost:
+    """What forward passes read and compute. layer_weights, head_weights: numbers of weights, without the embeddings.
+    attention_width: size of the queries of all heads and layers. kv_bytes: of one token.
+    """
+
+    layer_weights: int
+    head_weights: int
+    weight_bytes: float
+    attention_width: int
+    kv_bytes: int
+
+    @classmethod
+    def of(cls, hf: Any) -> "ModelCost":
+        config = hf.config
+        heads = config.num_attention_heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        head = hf.get_output_embeddings().weight
+        matrices = [m.weight for m in hf.modules() if isinstance(m, nn.Linear) and m.weight is not head]
+        return cls(
+            layer_weights=sum(weight.numel() for weight in matrices),
+            head_weights=head.numel(),
+            weight_bytes=hf.dtype.itemsize,
+            attention_width=config.num_hidden_layers * heads * head_dim,
+            kv_bytes=2 * config.num_hidden_layers * kv_heads * head_dim * hf.dtype.itemsize,
+        )
+
+    def pass_seconds(self, floor: Floor, *, rows: int, seen: int, stored: int, outputs: int) -> float:
+        """Return the shortest time of a pass of `rows` rows that each see `seen` tokens, of which `stored` are
+        different. outputs: rows with a next token.
+        """
+        weights = self.layer_weights + self.head_weights
+        operations = 2 * (rows * self.layer_weights + outputs * self.head_weights)
+        operations += 4 * rows * seen * self.attention_width
+        return floor.seconds(weights * self.weight_bytes + stored * self.kv_bytes, operations)
+
+    def decode_rate(self, floor: Floor, *, conversations: int, seen: int, stored: int) -> float:
+        """Return the most tokens per second of answers generated at the same time."""
+        seconds = self.pass_seconds(floor, rows=conversations, seen=seen, stored=stored, outputs=conversations)
+        return conversations / seconds
+
+    def first_token_ms(self, floor: Floor, *, computed: int, placed: int) -> float:
+        """Return the shortest time to the first token after `placed` tokens that are not computed."""
+        seen = placed + (computed + 1) // 2
+        return 1e3 * self.pass_seconds(floor, rows=computed, seen=seen, stored=placed + computed, outputs=1)
+
+
+def measure_floor(dtype: torch.dtype) -> Floor:
+    """Take the best of several repeats, with the current number of threads."""
+    numbers = torch.ones(READ_BYTES // 4)
+    rows, inputs, outputs = PRODUCT
+    left, right = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
+    return Floor(
+        threads=torch.get_num_threads(),
+        bytes_per_s=READ_BYTES / shortest(numbers.sum),
+        flops=2 * rows * inputs * outputs / shortest(lambda: nn.functional.linear(left, right)),
+    )
+
+
+def wall_seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def shortest(
+    run: Callable[[], object], timed: Callable[[Callable[[], object]], float] = wall_seconds, repeats: int = REPEATS
+) -> float:
+    """Seconds of the fastest of several runs, after three that do not count."""
+    for _ in range(3):
+        run()
+    return min(timed(run) for _ in range(repeats))
+
+
+def measure_floors(
+    *, model: str | None, converted: Path, threads: tuple[int, ...], sizes: tuple[int, ...]
+) -> dict[str, Any]:
+    """Compute the limits of a model for several numbers of document tokens; the result is ready for JSON."""
+    hf, _, _ = load_stock(model, device=find_device("cpu"), converted=converted)
+    cost = ModelCost.of(hf)
+    floors, rows = [], []
+    for count in threads:
+        with using_threads(count):
+            floor = measure_floor(hf.dtype)
+        floors.append(floor)
+        rows += [allowed(cost, floor, size) for size in sizes]
+    return {
+        "machine": describe_machine(),
+        "model": model or "bundled",
+        "dtype": str(hf.dtype).removeprefix("torch."),
+        "question_tokens": QUESTION_TOKENS,
+        "cost": asdict(cost),
+        "floors": [describe_floor(floor) for floor in floors],
+        "rows": rows,
+    }
+
+
+def describe_floor(floor: Floor) -> dict[str, float]:
+    return {
+        "threads": floor.threads,
+        "memory_gb_per_s": round(floor.bytes_per_s / 1e9, 1),
+        "matmul_gflop_per_s": round(floor.flops / 1e9, 1),
+    }
+
+
+def allowed(cost: ModelCost, floor: Floor, size: int) -> dict[str, float]:
+    """Return the limits after `size` document tokens."""
+    return {
+        "threads": floor.threads,
+        "document_tokens": size,
+        "decode_tokens_per_s": round(cost.decode_rate(floor, conversations=1, seen=size, stored=size), 1),
+        "decode_16_tokens_per_s": round(cost.decode_rate(floor, conversations=16, seen=size, stored=size), 1),
+        "reuse_ttft_ms": round(cost.first_token_ms(floor, computed=QUESTION_TOKENS, placed=size), 2),
+        "full_prefill_ttft_ms": round(cost.first_token_ms(floor, computed=size + QUESTION_TOKENS, placed=0), 1),
+    }
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    floors = {
+        "threads": "threads",
+        "memory_gb_per_s": "memory, GB/s",
+        "matmul_gflop_per_s": f"{result['dtype']} products, GFLOP/s",
+    }
+    rows = {
+        "threads": "threads",
+        "document_tokens": "document tokens",
+        "decode_tokens_per_s": "one answer, tokens/s",
+        "decode_16_tokens_per_s": "16 that share all documents, tokens/s",
+        "reuse_ttft_ms": "first token with reuse, ms",
+        "full_prefill_ttft_ms": "without, ms",
+    }
+    return (
+        f"`{command}` on {result['machine']}; model {result['model']}, best of {REPEATS} repeats.\n\n"
+        + table(result["floors"], floors)
+        + f"\n\nWhat that allows, with a question of {result['question_tokens']} tokens:\n\n"
+        + table(result["rows"], rows)
+    )

@@ -1,0 +1,260 @@
+"""Time to the first token with and without reuse, compared with transformers and llama.cpp on the same weights.
+
+Each request asks a new question of `question_tokens` about the same documents in a new order, as customers do. Arms:
+  full_prefill    transformers computes the whole prompt (its default attention, an empty cache)
+  no_reuse        this engine computes the whole prompt
+  prefix_cache    transformers keeps the cache of the previous request and computes what follows the common prefix
+  reuse           this engine places the encoded documents and computes the question
+  llama.cpp bf16  llama.cpp's server with its prefix cache and cache_reuse
+`reuse` does not include encoding the documents, which is done once.
+
+Decoding is measured after the same prompt: `generate` of transformers with its cache, and this engine. Prompts are
+random token ids, which take the same time as text. Out of scope: quality, retrieval, disk.
+"""
+
+import random
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import linear_regression
+from typing import Any
+
+from cache.decoding.sampling import Sampling
+from cache.engine.request import Reuse
+from cache.prompt.plan import Plan
+from evals.peers.llama_cpp import LlamaCpp
+from evals.peers.random_prompts import MODULE_TOKENS, SYSTEM_TOKENS, RandomDocuments, token_ids, tokens
+from evals.peers.transformers_peer import TransformersPeer
+from evals.report import describe_machine, table
+from evals.speed.floor import Floor, describe_floor, measure_floor, using_threads
+from evals.speed.models import Measured, decode_rate, first_token, random_half_billion, warm_engine
+
+LLAMA_CPP = "llama.cpp bf16"
+ARMS = ("full_prefill", "no_reuse", "prefix_cache", "reuse", LLAMA_CPP)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyRow:
+    """One arm at one size. times_floor: ttft_ms_min divided by the lower bound of the rows that it computes: with reuse
+    the question, else all. faster: ratio to `full_prefill`. decode_tokens_per_s: the best of the repeats. The last two
+    are None if not measured.
+    """
+
+    model: str
+    arm: str
+    threads: int
+    document_tokens: int
+    question_tokens: int
+    ttft_ms_min: float
+    ttft_ms_median: float
+    runs: int
+    times_floor: float
+    faster: float | None = None
+    decode_tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model under test. baseline: transformers on the same weights. llama_cpp: None omits it."""
+
+    measured: Measured
+    baseline: TransformersPeer
+    llama_cpp: LlamaCpp | None = None
+
+
+def measure(
+    *,
+    model: str | None,
+    converted: Path,
+    half_billion: bool,
+    sizes: tuple[int, ...],
+    threads: tuple[int, ...],
+    question_tokens: int,
+    repeats: int,
+    decode_at: int,
+    arms: Sequence[str],
+    llama_cpp: LlamaCpp | None,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run arms; the result is ready for JSON. half_billion: also on the model with random weights, which llama.cpp does
+    not have. decode_at: the size at which decoding is also measured. llama_cpp: None omits it. report: called with a
+    line per finished row.
+    """
+    rows: list[LatencyRow] = []
+    floors: dict[int, Floor] = {}
+    for subject in subjects(model, converted, llama_cpp, half_billion=half_billion):
+        dtype = subject.measured.model.info.kv.dtype
+        for count in threads:
+            with using_threads(count):
+                floor = floors.setdefault(count, measure_floor(dtype))
+                for size in sizes:
+                    for row in measure_size(
+                        subject, size, floor, question_tokens, repeats, decode=size == decode_at, arms=arms
+                    ):
+                        rows.append(row)
+                        report(describe(asdict(row)))
+    return {
+        "machine": describe_machine(),
+        "model": rows[0].model,
+        "dtype": str(dtype).removeprefix("torch."),
+        "module_tokens": MODULE_TOKENS,
+        "system_tokens": SYSTEM_TOKENS,
+        "llama_cpp": None if llama_cpp is None else llama_cpp.version,
+        "floors": [describe_floor(floor) for floor in floors.values()],
+        "rows": [asdict(row) for row in rows],
+        "slopes": slopes([asdict(row) for row in rows]),
+    }
+
+
+def subjects(
+    model: str | None, converted: Path, llama_cpp: LlamaCpp | None, *, half_billion: bool
+) -> Iterator[Subject]:
+    """Yield the product's model, and the one with random weights."""
+    measured = Measured.load(model, converted)
+    tokenizer = measured.model.tokenizer
+    yield Subject(measured=measured, baseline=TransformersPeer.load(model, converted), llama_cpp=llama_cpp)
+    if half_billion:
+        yield Subject(
+            measured=Measured.half_billion(tokenizer, converted), baseline=TransformersPeer(random_half_billion())
+        )
+
+
+def measure_size(
+    subject: Subject, size: int, floor: Floor, question_tokens: int, repeats: int, *, decode: bool, arms: Sequence[str]
+) -> Iterator[LatencyRow]:
+    """Measure the arms for documents of one size, in turn within each repeat so that drift affects all arms equally."""
+    with warm_engine(subject.measured.model, 2 * size + 4096) as engine:
+        baseline, info = subject.baseline, subject.measured.model.info
+        rng = random.Random(size)
+        documents = RandomDocuments.make(size, info.vocabulary, rng)
+        context = SYSTEM_TOKENS + size
+
+        def plan() -> Plan:
+            return documents.shuffled(tokens(question_tokens, info.vocabulary, rng), rng)
+
+        def prompt() -> list[int]:
+            return token_ids(plan())
+
+        def seconds_to_first(reuse: Reuse) -> float:
+            return first_token(engine, plan(), reuse).timings.ttft / 1e3
+
+        ways: dict[str, Callable[[], float]] = {
+            "full_prefill": lambda: baseline.first_token(prompt(), keep=False),
+            "no_reuse": lambda: seconds_to_first("off"),
+            "prefix_cache": lambda: baseline.first_token(prompt(), keep=True),
+            "reuse": lambda: seconds_to_first("on"),
+        }
+        times: dict[str, list[float]] = {arm: [] for arm in ways if arm in arms}
+        first_token(engine, plan())  # encodes the documents
+        baseline.first_token(prompt()[: 2 * question_tokens], keep=False)
+        for _ in range(repeats):
+            for arm, seconds in times.items():
+                seconds.extend(ways[arm]() for _ in range(3 if arm == "reuse" else 1))
+        if LLAMA_CPP in arms and subject.llama_cpp is not None:
+            room = context + question_tokens + 8
+            with subject.llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
+                server.answer(prompt(), 1)
+                times[LLAMA_CPP] = [server.answer(prompt(), 1).ttft_s for _ in range(repeats)]
+        decoded: dict[str, Callable[[], float]] = {
+            "full_prefill": lambda: baseline.decode_rate(prompt(), 64),
+            "no_reuse": lambda: decode_rate(engine, [plan()], Sampling(max_tokens=65), "off"),
+            "reuse": lambda: decode_rate(engine, [plan()], Sampling(max_tokens=65)),
+        }
+        rates = {arm: max(run() for _ in range(repeats)) for arm, run in decoded.items() if decode and arm in arms}
+        full = min(times["full_prefill"]) if "full_prefill" in times else None
+        for arm, seconds in times.items():
+            is_placed = arm == "reuse"
+            computed = question_tokens if is_placed else context + question_tokens
+            placed = context if is_placed else 0
+            allowed_ms = subject.measured.cost.first_token_ms(floor, computed=computed, placed=placed)
+            yield LatencyRow(
+                model=info.name,
+                arm=arm,
+                threads=floor.threads,
+                document_tokens=size,
+                question_tokens=question_tokens,
+                ttft_ms_min=round(min(seconds) * 1e3, 2),
+                ttft_ms_median=round(statistics.median(seconds) * 1e3, 2),
+                runs=len(seconds),
+                times_floor=round(min(seconds) * 1e3 / allowed_ms, 2),
+                faster=None if full is None else round(full / min(seconds), 2),
+                decode_tokens_per_s=round(rates[arm], 1) if arm in rates else None,
+            )
+
+
+def slopes(rows: list[Row]) -> list[Row]:
+    """Return milliseconds to the first token per document token (least squares over the smallest times), for every arm
+    measured at two lengths or more. of_full_prefill: as a share of that arm's; None if not measured.
+    """
+    times: dict[tuple[str, int, str], list[tuple[int, float]]] = {}
+    for row in rows:
+        times.setdefault((row["model"], row["threads"], row["arm"]), []).append(
+            (row["document_tokens"], row["ttft_ms_min"])
+        )
+    found = {
+        key: linear_regression(*zip(*points, strict=True)).slope for key, points in times.items() if len(points) > 1
+    }
+    return [
+        {
+            "model": model,
+            "threads": threads,
+            "arm": arm,
+            "ms_per_token": round(slope, 5),
+            "of_full_prefill": None if (full := found.get((model, threads, "full_prefill"))) is None else slope / full,
+        }
+        for (model, threads, arm), slope in found.items()
+    ]
+
+
+def describe(row: Row) -> str:
+    rate = f"  decode {row['decode_tokens_per_s']:6.1f} tokens/s" if row["decode_tokens_per_s"] else ""
+    faster = f"  {row['faster']:5.1f} times as fast as full prefill" if row["faster"] else ""
+    return (
+        f"{row['model']}  {row['threads']} threads  {row['document_tokens']:5d} document tokens  {row['arm']:14s}"
+        f" first token min {row['ttft_ms_min']:9.1f} ms  median {row['ttft_ms_median']:9.1f} ms"
+        f"{faster}  {row['times_floor']:4.1f} of the floor{rate}"
+    )
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    columns = {
+        "model": "model",
+        "threads": "threads",
+        "document_tokens": "document tokens",
+        "arm": "arm",
+        "ttft_ms_min": "first token, least, ms",
+        "ttft_ms_median": "median, ms",
+        "faster": "times as fast as full prefill",
+        "times_floor": "times the floor",
+    }
+    decoded = [row for row in result["rows"] if row["decode_tokens_per_s"] is not None]
+    rate = {"decode_tokens_per_s": "then, tokens/s"} if decoded else {}
+    cost = {
+        "model": "model",
+        "threads": "threads",
+        "arm": "arm",
+        "microseconds": "microseconds for each document token",
+        "share": "of full prefill's",
+    }
+    slope_rows = [
+        {
+            **row,
+            "microseconds": 1e3 * row["ms_per_token"],
+            "share": None if row["of_full_prefill"] is None else f"{row['of_full_prefill']:.2%}",
+        }
+        for row in result["slopes"]
+    ]
+    peer = f" llama.cpp: {result['llama_cpp']}." if result["llama_cpp"] else ""
+    return (
+        f"`{command}` on {result['machine']}; {result['dtype']}, the documents in a new order in every request, a "
+        f"question of {result['rows'][0]['question_tokens']} tokens.{peer}\n\n"
+        + table(result["rows"], columns | rate)
+        + (
+            "\n\nThe time to the first token grows by, least squares:\n\n" + table(slope_rows, cost)
+            if slope_rows
+            else ""
+        )
+    )

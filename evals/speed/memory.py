@@ -1,0 +1,86 @@
+"""KV memory of conversations that share modules: slots of the KV pool in use, compared with one copy of the modules and
+the private tokens of each conversation, and with a copy for each conversation.
+
+All conversations have the same modules in different orders, and answer at the same time. The figure is the maximum in
+use until all have ended. Out of scope: weights and other memory of the program.
+"""
+
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.peers.random_prompts import RandomDocuments, tokens
+from evals.report import describe_machine, table
+from evals.speed.models import Measured, most_slots_used, warm_engine
+
+MODULE_TOKENS, QUESTION_TOKENS = 256, 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """Tokens of KV memory. shared: one copy of system text and modules. private: questions and answers. used: the most
+    in use. separate: with a copy of the modules for each conversation. ratio: used / (shared + private).
+    """
+
+    conversations: int
+    modules: int
+    shared_tokens: int
+    private_tokens: int
+    used_tokens: int
+    separate_tokens: int
+    ratio: float
+    used_mib: float
+
+
+def measure_memory(
+    *, model: str | None, converted: Path, conversations: int, modules: int, answer_tokens: int
+) -> dict[str, Any]:
+    """Answer all conversations at once and count; the result is ready for JSON."""
+    measured = Measured.load(model, converted)
+    row = measure_conversations(measured, conversations, modules, answer_tokens)
+    return {
+        "machine": describe_machine(),
+        "model": measured.model.info.name,
+        "dtype": measured.dtype,
+        "rows": [asdict(row)],
+    }
+
+
+def measure_conversations(measured: Measured, conversations: int, modules: int, answer_tokens: int) -> MemoryRow:
+    rng, info = random.Random(0), measured.model.info
+    documents = RandomDocuments.make(modules * MODULE_TOKENS, info.vocabulary, rng, MODULE_TOKENS)
+    plans = [documents.shuffled(tokens(QUESTION_TOKENS, info.vocabulary, rng), rng) for _ in range(conversations)]
+    separate = sum(plan.num_tokens + answer_tokens for plan in plans)
+    private = conversations * (QUESTION_TOKENS + answer_tokens)
+    shared = (separate - private) // conversations
+    with warm_engine(measured.model, 2 * separate, documents.modules) as engine:
+        used = most_slots_used(engine, plans, answer_tokens)
+    return MemoryRow(
+        conversations=conversations,
+        modules=modules,
+        shared_tokens=shared,
+        private_tokens=private,
+        used_tokens=used,
+        separate_tokens=separate,
+        ratio=round(used / (shared + private), 3),
+        used_mib=round(used * info.kv.bytes_per_token / 2**20, 1),
+    )
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    columns = {
+        "conversations": "conversations",
+        "modules": "modules",
+        "shared_tokens": "one copy, tokens",
+        "private_tokens": "questions and answers, tokens",
+        "used_tokens": "used at most, tokens",
+        "ratio": "ratio",
+        "separate_tokens": "with a copy for each, tokens",
+        "used_mib": "used, MiB",
+    }
+    rows = [{**row, "ratio": f"{row['ratio']:.2f}"} for row in result["rows"]]
+    return (
+        f"`{command}`: {result['model']}, {result['dtype']}, modules of {MODULE_TOKENS} tokens. It counts slots and "
+        "does not depend on the machine.\n\n" + table(rows, columns)
+    )

@@ -1,0 +1,134 @@
+"""The three use cases of the Prompt Cache paper on this engine: code generation, personalisation, parameters.
+
+Each is a schema and a prompt in data/schemas. Arms, in turn within each repeat:
+  computed   nothing reused, the same tokens at the same ids (the paper's baseline: the same pipeline)
+  reused     modules encoded before; arguments and the question computed
+No prefixes stay between runs, so `reused` shows modules alone. Encoding the modules is done once and reported
+separately. Models: the product's own, and one of the shape of Qwen2.5-0.5B with random weights (speed does not depend
+on the values of weights; its tokens are those of the product's tokenizer).
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from app.pml.commands import read_prompt, read_schema
+from cache.engine.engine import Engine
+from cache.engine.request import Completion, Reuse
+from cache.memory.keys import PUBLIC_TENANT
+from cache.model.language_model import LanguageModel
+from cache.model.loading import load_model
+from cache.pml.binding import Registry
+from evals.report import describe_machine, table
+from evals.speed.floor import using_threads
+from evals.speed.models import Measured, first_token, warm_engine
+
+USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseCaseRow:
+    """One use case on one model. ratio: of the smallest times. encode_ms: all modules of the schema, once."""
+
+    use_case: str
+    model: str
+    threads: int
+    prompt_tokens: int
+    computed_tokens: int
+    computed_ms_min: float
+    computed_ms_median: float
+    reused_ms_min: float
+    reused_ms_median: float
+    ratio: float
+    encode_ms: float
+
+
+def measure_use_cases(
+    *,
+    model: str | None,
+    converted: Path,
+    folder: Path,
+    threads: tuple[int, ...],
+    repeats: int,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Run all use cases on both models; the result is ready for JSON. Raises DeskError, CacheError."""
+    desk = load_model(model, device="cpu", converted=converted)
+    rows: list[UseCaseRow] = []
+    for language_model in (desk, Measured.half_billion(desk.tokenizer, converted).model):
+        for count in threads:
+            with using_threads(count):
+                for row in measure_model(language_model, folder, count, repeats):
+                    rows.append(row)
+                    report(f"{row.model}, {count} threads, {row.use_case}: {row.ratio:.1f}x")
+    return {
+        "machine": describe_machine(),
+        "dtype": str(desk.info.kv.dtype).removeprefix("torch."),
+        "repeats": repeats,
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def measure_model(model: LanguageModel, folder: Path, threads: int, repeats: int) -> Iterator[UseCaseRow]:
+    for use_case, name in USE_CASES.items():
+        with warm_engine(model, 16_384) as engine:
+            schema, prompt = folder / f"{name}.pml", folder / f"{name}-prompt.pml"
+            yield measure_case(engine, use_case, schema, prompt, threads, repeats)
+
+
+def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, threads: int, repeats: int) -> UseCaseRow:
+    """Encode the modules of a use case, then run both arms in turn."""
+    schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
+    layout = schemas.add(read_schema(schema))
+    plan = schemas.bind(read_prompt(prompt)).plan
+    started = time.perf_counter()
+    engine.encode(schemas.segments_of(layout)).result()
+    encode_ms = (time.perf_counter() - started) * 1e3
+
+    def answered(reuse: Reuse) -> Completion:
+        engine.drop_prefixes(PUBLIC_TENANT)  # those of earlier runs
+        return first_token(engine, plan, reuse)
+
+    answered("on")
+    computed: list[Completion] = []
+    reused: list[Completion] = []
+    for _ in range(repeats):
+        computed.append(answered("off"))
+        reused.extend(answered("on") for _ in range(3))
+    slow = [completion.timings.ttft for completion in computed]
+    fast = [completion.timings.ttft for completion in reused]
+    return UseCaseRow(
+        use_case=use_case,
+        model=engine.model.info.name,
+        threads=threads,
+        prompt_tokens=plan.num_tokens,
+        computed_tokens=reused[-1].usage.computed,
+        computed_ms_min=round(min(slow), 1),
+        computed_ms_median=round(statistics.median(slow), 1),
+        reused_ms_min=round(min(fast), 1),
+        reused_ms_median=round(statistics.median(fast), 1),
+        ratio=round(min(slow) / min(fast), 1),
+        encode_ms=round(encode_ms, 1),
+    )
+
+
+def markdown(result: dict[str, Any], command: str) -> str:
+    columns = {
+        "use_case": "use case",
+        "model": "model",
+        "threads": "threads",
+        "prompt_tokens": "prompt tokens",
+        "computed_tokens": "computed with reuse",
+        "computed_ms_min": "nothing reused, ms",
+        "reused_ms_min": "modules reused, ms",
+        "ratio": "ratio",
+        "encode_ms": "encoding, once, ms",
+    }
+    return (
+        f"`{command}` on {result['machine']}; {result['dtype']}; smallest of {result['repeats']} runs "
+        f"({3 * result['repeats']} with reuse), both arms in turn, the same tokens at the same position ids. "
+        "Encoding covers every module of the schema, imported or not.\n\n" + table(result["rows"], columns)
+    )

@@ -1,0 +1,398 @@
+"""Check that Warmdesk survives failures of processes, disks, files and database servers.
+
+    make chaos [ROUNDS=200] [SEED=0] [POSTGRES=1]
+
+Each round works with a tiny model in a process of its own: ingest, ask, upload, change the FAQ, delete, calibrate,
+restore or migrate. Half of the rounds start with a new data folder, half of them upload, delete or restore. During the
+work one fault happens: kill -9, SIGTERM, a limit on the size of files (a full disk), a data folder that cannot be
+written, a clock that jumps (`time.time` only), a damaged module, search or calibration file, or a damaged database.
+With POSTGRES=1 the database is on a server that is stopped and started instead; its programs must be installed.
+
+Afterwards another process opens the data folder, ingests the pages and examines it (`desk_examination`). A damaged
+database must be refused in one line that names its file, or the damage must not matter, and a backup must restore it.
+A database of an older version must be migrated, with a complete copy next to it. Prints one JSON document with every
+finding, and exits with 1 if there is one. Out of scope: failures of a database server's disk.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from postgres_server import EMPTY, PostgresServer, binaries, running_server
+from programs.desk_examination import (
+    Place,
+    ask,
+    calibrate,
+    change_faq,
+    examine,
+    examine_older,
+    forget,
+    make_older,
+    open_older,
+    upload,
+    write_pages,
+)
+from tiny_desk import small_settings, tiny_desk
+
+from app.desk import doctor
+from app.desk.calibration import FILE, SEARCH_FILE
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.storage.archive import back_up_folder
+from app.storage.database import sqlite_file
+from app.storage.restoring import restore_folder
+
+LONGEST_S: Final = 60.0
+"""Work that takes longer hangs."""
+LARGEST_FILE: Final = 600_000
+"""Maximum bytes of a file on a full disk."""
+IGNORES_PERMISSIONS: Final = (1, 2)
+"""CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root ignores permissions."""
+_CAPABILITIES_VERSION: Final = 0x20080522
+
+
+def in_process(
+    work: Callable[[], Any], at_s: float | None = None, strike: Callable[[int], object] = lambda process: None
+) -> Any:
+    """Run some work in a forked process. Returns its result as JSON, None if it was ended before. strike: called with
+    the process's id after `at_s`, if it still runs. Raises TimeoutError.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(read)
+        with os.fdopen(write, "w") as told, suppress(KeyboardInterrupt):
+            try:
+                result = work()
+            except Exception:
+                result = {"error": traceback.format_exc()}
+            json.dump(result, told)
+        os._exit(0)
+    os.close(write)
+    begun, is_struck = time.monotonic(), at_s is None
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        passed = time.monotonic() - begun
+        if not is_struck and passed >= (at_s or 0.0):
+            strike(child)
+            is_struck = True
+        if passed > LONGEST_S:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise TimeoutError
+        time.sleep(0.005)
+    with os.fdopen(read) as told:
+        said = told.read()
+    return json.loads(said) if said else None
+
+
+def fill_disk(rng: random.Random) -> None:
+    """Limit the size of the files of this process."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(20_000, LARGEST_FILE), resource.RLIM_INFINITY))
+
+
+def jump_clock(rng: random.Random) -> None:
+    """Move `time.time` of this process by years."""
+    real, jump = time.time, rng.choice([-1, 1]) * rng.random() * 3e8
+    time.time = lambda: real() + jump
+
+
+def end_as_served() -> None:
+    """Let SIGTERM end this process as it ends `warmdesk serve`, instead of as other commands."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+class ReadOnlyFolder:
+    """A folder in which nothing can be written, from `freeze` until `thaw`. Open files stay open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._modes = folder, dict[Path, int]()
+
+    def freeze(self) -> None:
+        """Make the folder read-only for processes that `obey_permissions`."""
+        for path in [self._folder, *self._folder.rglob("*")]:
+            with suppress(FileNotFoundError):  # a file that was deleted meanwhile
+                mode = path.stat().st_mode & 0o777
+                path.chmod(mode & 0o555)
+                self._modes.setdefault(path, mode)
+
+    def thaw(self) -> None:
+        """Restore the permissions."""
+        for path, mode in self._modes.items():
+            with suppress(FileNotFoundError):
+                path.chmod(mode)
+
+
+def obey_permissions() -> None:
+    """Let this process write only what its user may write, even as root. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable of the first 32, and of the others
+    if libc.capget(header, sets):
+        raise OSError(ctypes.get_errno(), "capget")
+    sets[0] &= ~sum(1 << number for number in IGNORES_PERMISSIONS)
+    if libc.capset(header, sets):
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def damage(file: Path, rng: random.Random) -> None:
+    """Cut a file, or change a bit or a block of it."""
+    data = bytearray(file.read_bytes())
+    at = rng.randrange(len(data))
+    match rng.randrange(4):
+        case 0:
+            del data[at:]
+        case 1:
+            data[at] ^= 1 << rng.randrange(8)
+        case 2:
+            data[at : at + 4096] = bytes(len(data[at : at + 4096]))
+        case _:
+            data[at : at + 512] = rng.randbytes(len(data[at : at + 512]))
+    file.write_bytes(data)
+
+
+def files_beside_database(folder: Path) -> list[Path]:
+    """Return the files of a data folder that may be damaged without harm to data that only the database has."""
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and ".sqlite3" not in file.name]
+    return [file for file in files if file.stat().st_size and "lock" not in file.name]
+
+
+ACTIONS: Final = ("ingest", "ask", "upload", "faq", "forget", "calibrate", "restore", "migrate")
+OFTEN: Final = ("upload", "forget", "restore")
+"""The actions of half of the rounds: they change files and the database."""
+FAULTS: Final = ("kill", "terminate", "full", "read-only", "clock", "damage")
+ON_A_FILE, ON_A_SERVER = (*FAULTS, "database"), (*FAULTS, "server")
+LATEST_S: Final = dict.fromkeys(ACTIONS, 0.6) | {"calibrate": 1.5, "restore": 0.3, "migrate": 0.1}
+"""Latest time of the fault: the work takes about as long."""
+COLD: Final = 0.5
+"""Share of the rounds with a new desk."""
+FILES_TOO: Final = 0.2
+"""Share of the rounds that are always OFTEN actions; with their normal share, half of all rounds."""
+REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
+    "full": (DeskError, OSError),
+    "read-only": (DeskError, OSError),
+    "damage": (DeskError,),
+    "database": (DeskError,),
+    "server": (DeskError,),
+}
+"""Errors that the work may end with. Their text is one line for the operator."""
+
+
+def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, str]:
+    """Do one action. Returns the error that refused it, if any."""
+    if fault == "full":
+        fill_disk(rng)
+    if fault == "clock":
+        jump_clock(rng)
+    if fault == "read-only":
+        obey_permissions()
+    if fault == "terminate" and rng.random() < 0.5:
+        end_as_served()
+    try:
+        if action == "migrate":
+            open_older(place)
+        elif action == "restore":
+            restored(place.desk, place.archive)
+        else:
+            with tiny_desk(place.desk, **place.settings) as desk:
+                if action == "ingest":
+                    desk.ingest([place.pages])
+                elif action == "upload":
+                    upload(desk, rng)
+                elif action == "faq":
+                    change_faq(desk, rng)
+                elif action == "forget":
+                    forget(desk, place.forgotten, rng)
+                elif action == "ask":
+                    ask(desk, place.asked)
+                elif action == "calibrate":
+                    calibrate(desk, place.pages)
+    except REFUSALS.get(fault, ()) as error:
+        return {"refused": str(error)}
+    return {}
+
+
+def unclear(said: dict[str, str], words: str) -> list[str]:
+    """Return a refusal that is not one line with these words."""
+    line = said.get("refused", words)
+    return [] if words in line and "\n" not in line else [f"unclear: {line}"]
+
+
+def forget_calibrations(folder: Path) -> list[str]:
+    """Delete damaged calibrations, as the operator is told to. Returns refusals that do not say so."""
+    settings, wrong = small_settings(folder), list[str]()
+    for file, check in ((folder / FILE, doctor.calibration), (folder / SEARCH_FILE, doctor.search_classifier)):
+        found = doctor.run(check, settings)
+        if file.exists() and not found.ok:
+            wrong += unclear({"refused": found.detail}, "warmdesk calibrate")
+            file.unlink()
+    return wrong
+
+
+@dataclass(slots=True)
+class Chaos:
+    """Rounds with a desk that stays from one to the next. done: rounds by action and fault. refused: rounds that ended
+    with a clear line. ended: rounds that were interrupted.
+    """
+
+    place: Place
+    server: PostgresServer | None
+    rng: random.Random
+    done: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    ended: int = 0
+
+    def round(self, action: str, fault: str) -> list[str]:
+        """Run one round. Returns everything that was wrong."""
+        write_pages(self.place.pages, self.rng)
+        self.done[f"{action}, {fault}"] += 1
+        try:
+            if action == "migrate":
+                with self._older() as (place, rows):
+                    wrong = self._struck(place, place.older, action, fault)
+                    return wrong + told(lambda: examine_older(place, rows))
+            return self._struck(self.place, self.place.desk, action, fault) + told(lambda: examine(self.place))
+        except TimeoutError:
+            return ["hangs"]
+
+    @contextmanager
+    def _older(self) -> Iterator[tuple[Place, dict[str, int]]]:
+        """Yield the place with an older database, and the number of rows of its tables."""
+        with nullcontext() if self.server is None else self.server.database(EMPTY) as url:
+            place, own = replace(self.place, older_url=url), random.Random(self.rng.random())
+            rows = in_process(lambda: make_older(place, own))
+            assert "error" not in rows, rows
+            yield place, rows
+            shutil.rmtree(place.older)
+
+    def _struck(self, place: Place, folder: Path, action: str, fault: str) -> list[str]:
+        """Do the work with a fault, and what an operator does about it. Returns what was wrong."""
+        asked = place.asked.read_text() if place.asked.exists() else ""
+        database, beside = sqlite_file(small_settings(folder).database_url), files_beside_database(folder)
+        assert database is not None
+        if action == "restore":
+            told(lambda: prepared(place, self.rng))
+            told(lambda: backed_up(small_settings(folder, **place.settings), place.archive))
+            beside = files_beside_database(folder)
+        is_damaged = fault == "database" and database.exists()
+        if is_damaged:
+            told(lambda: backed_up(small_settings(folder), place.archive))
+            damage(database, self.rng)
+        elif fault == "damage" and beside:
+            damage(self.rng.choice(beside), self.rng)
+        frozen = ReadOnlyFolder(folder)
+        if fault == "read-only" and self.rng.random() < 0.5:
+            frozen.freeze()
+        strikes: dict[str, Callable[[int], object]] = {
+            "kill": lambda process: os.kill(process, signal.SIGKILL),
+            "terminate": lambda process: os.kill(process, signal.SIGTERM),
+            "read-only": lambda process: frozen.freeze(),
+            "server": lambda process: self._restart(),
+        }
+        at_s = self.rng.random() * LATEST_S[action] if fault in strikes else None
+        own = random.Random(self.rng.random())
+        said = in_process(lambda: act(place, action, fault, own), at_s, strikes.get(fault, lambda process: None))
+        frozen.thaw()
+        self.ended += said is None
+        self.refused[fault] += "refused" in (said or {})
+        wrong = [said["error"]] if said and "error" in said else []
+        if fault == "damage":
+            wrong += told(lambda: forget_calibrations(folder))
+        if is_damaged:
+            wrong += unclear(said or {}, str(database))
+            wrong += told(lambda: restored(folder, place.archive))
+            place.asked.write_text(asked)
+        return wrong
+
+    def _restart(self) -> None:
+        assert self.server is not None
+        self.server.stop(self.rng.choice((signal.SIGINT, signal.SIGQUIT)))
+        self.server.start()
+
+
+def told(look: Callable[[], list[str]]) -> list[str]:
+    """Return what a process finds. Raises TimeoutError."""
+    found: list[str] | dict[str, str] = in_process(look)
+    return [found["error"]] if isinstance(found, dict) else found
+
+
+def prepared(place: Place, rng: random.Random) -> list[str]:
+    """Make a desk with documents of each kind."""
+    with tiny_desk(place.desk, **place.settings) as desk:
+        desk.ingest([place.pages])
+        upload(desk, rng)
+    return []
+
+
+def backed_up(settings: Settings, archive: Path) -> list[str]:
+    """Save a desk, and replace an existing archive."""
+    back_up_folder(settings, archive, overwrite=True)
+    return []
+
+
+def restored(folder: Path, archive: Path) -> list[str]:
+    """Restore a backup, and replace the existing data."""
+    restore_folder(small_settings(folder), archive, force=True)
+    return []
+
+
+def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any]:
+    """Run the rounds. findings: one for each thing that was wrong after a round, with its action and fault."""
+    torch.set_num_threads(1)
+    rng, findings = random.Random(seed), list[dict[str, Any]]()
+    with ExitStack() as stack:
+        server = stack.enter_context(running_server(keeps_commits=True)) if on_server else None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
+        url = None if server is None else stack.enter_context(server.database(EMPTY))
+        chaos = Chaos(Place(folder, url), server, rng)
+        for number in range(rounds):
+            action = rng.choice(OFTEN if rng.random() < FILES_TOO else ACTIONS)
+            fault = rng.choice(ON_A_FILE if server is None else ON_A_SERVER)
+            wrong = chaos.round(action, fault)
+            findings += [{"round": number, "action": action, "fault": fault, "found": one} for one in wrong]
+            print(number + 1, action, fault, *wrong, file=sys.stderr, flush=True)
+            if wrong or rng.random() < COLD:  # the next round must not find it again
+                for one in folder.iterdir():
+                    shutil.rmtree(one) if one.is_dir() else one.unlink()
+                if server is not None:
+                    chaos.place = Place(folder, stack.enter_context(server.database(EMPTY)))
+    return {
+        "rounds": rounds,
+        "seed": seed,
+        "ended_early": chaos.ended,
+        "refused": dict(chaos.refused),
+        "done": dict(chaos.done),
+        "findings": findings,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--postgres", action="store_true")
+    asked = parser.parse_args()
+    if asked.postgres and binaries() is None:
+        parser.error("initdb and postgres are not installed")
+    result = measure(asked.rounds, asked.seed, on_server=asked.postgres)
+    print(json.dumps(result))
+    sys.exit(bool(result["findings"]))
+
+
+if __name__ == "__main__":
+    main()
