@@ -5,10 +5,14 @@ Not covered: what happens (`chaos_faults`), and how the desk must be afterwards 
 
 import random
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 from sqlalchemy import Column, Connection, MetaData, create_engine, insert, inspect, text
 
@@ -16,8 +20,8 @@ from app.desk.calibration import FILE, SEARCH_FILE, Calibration, setup_of, write
 from app.desk.service import Service
 from app.domain.quality import FaqDraft
 from app.knowledge.finder import CANDIDATES
+from app.storage import migrate
 from app.storage.database import open_database
-from app.storage.migrations import MIGRATIONS, migrate
 from evals.labelled_questions import LabelledQuestion
 from evals.search_calibration import LEAST, fit, judged_cases
 from evals.tiny_desk import small_settings
@@ -27,8 +31,21 @@ CANARY: Final = "quokka"
 """What words begin with that are in one document alone."""
 ROWS: Final = 60
 """Of each table of an older database."""
-EMPTIED: Final = frozenset({"sessions", "migrations"})
-"""Tables whose rows a migration changes: it ends all sessions."""
+CHANGED: Final = frozenset({"alembic_version"})
+"""Tables whose rows a migration changes."""
+LATER: Final = """import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "later", {latest!r}
+
+
+def upgrade() -> None:
+    op.create_index("ix_messages_later", "messages", ["created"])
+    with op.batch_alter_table("conversations") as conversations:
+        conversations.alter_column("title", nullable=True)
+        conversations.add_column(sa.Column("later", sa.Text))
+"""
+"""A revision that is yet to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +67,11 @@ class Place:
     def older(self) -> Path:
         """The data folder of an earlier Warmdesk."""
         return self.folder / "older"
+
+    @property
+    def revisions(self) -> Path:
+        """The revisions of a later Warmdesk."""
+        return self.folder / "revisions"
 
     @property
     def pages(self) -> Path:
@@ -163,23 +185,33 @@ def made_up(setup: str) -> Calibration:
     )
 
 
+@contextmanager
+def later_version(place: Place) -> Iterator[None]:
+    """Let Warmdesk have one more revision, which the older database lacks."""
+    with patch.object(migrate, "REVISIONS", place.revisions):
+        yield
+
+
 def open_older(place: Place) -> None:
-    """Open the older database, which brings it up to date."""
-    open_database(place.older_database).close()
+    """Open the older database, which migrates it."""
+    with later_version(place):
+        open_database(place.older_database).close()
 
 
-def make_older(place: Place, rng: random.Random) -> dict[str, int]:
-    """A database as some earlier Warmdesk left it, with rows in all its tables; gives how many rows each has."""
+def make_older(place: Place) -> dict[str, int]:
+    """Make a database of an earlier Warmdesk with rows in all its tables; returns the number of rows of each."""
+    shutil.copytree(migrate.REVISIONS, place.revisions, dirs_exist_ok=True)
+    (place.revisions / "later.py").write_text(LATER.format(latest=migrate.revisions()[-1].revision))
     place.older.mkdir()
+    open_database(place.older_database).close()
     engine = create_engine(place.older_database)
     try:
         with engine.begin() as connection:
-            migrate(connection, "the older database", MIGRATIONS[: rng.randrange(1, len(MIGRATIONS))])
             meta = MetaData()
             meta.reflect(connection)
             for table in meta.sorted_tables:
                 rows = [{one.name: value_of(one, number) for one in table.columns} for number in range(1, ROWS + 1)]
-                if table.name not in EMPTIED:
+                if table.name not in CHANGED:
                     connection.execute(insert(table), rows)
             return num_rows(connection)
     finally:
@@ -199,5 +231,5 @@ def value_of(column: Column[Any], number: int) -> object:
 
 def num_rows(connection: Connection) -> dict[str, int]:
     """How many rows each table has that a migration leaves as they are."""
-    names = sorted(set(inspect(connection).get_table_names()) - EMPTIED)
+    names = sorted(set(inspect(connection).get_table_names()) - CHANGED)
     return {name: connection.scalar(text(f"SELECT count(*) FROM {name}")) or 0 for name in names}

@@ -25,7 +25,7 @@ from app.storage.database import Database, open_database, sqlite_file
 from app.storage.files import REPLACED
 from app.storage.lock import lock_data_folder
 from app.storage.tables import ConversationRow
-from evals.chaos_work import Place, canaries, num_rows
+from evals.chaos_work import Place, canaries, later_version, num_rows
 from evals.tiny_desk import tiny_desk
 from retrieval.documents.document import content_hash
 
@@ -104,7 +104,7 @@ def ingested(desk: Service, pages: Path) -> IngestReport:
 
 def examine_older(place: Place, before: dict[str, int]) -> list[str]:
     """Everything that is wrong with the older database once it is brought up to date. before: rows of its tables."""
-    with closing(open_database(place.older_database)) as database:
+    with later_version(place), closing(open_database(place.older_database)) as database:
         found = broken_rows(database)
         with database.read() as session:
             after = num_rows(session.connection())

@@ -59,7 +59,7 @@ class ArchivedFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What an archive holds. version: of the Warmdesk that wrote it. created: ISO 8601. folder: the data folder it was
-    made of. database: path of the SQLite database among the files, and schema its last migration; None: the database
+    made of. database: path of the SQLite database among the files, and schema its revision; None: the database
     is elsewhere.
     """
 
@@ -292,7 +292,7 @@ def _about(folder: Path, with_modules: bool) -> Manifest:
 
 
 def copy_database(database: Path, copy: Path) -> str | None:
-    """Copy a SQLite database that may be in use, as it is at this moment, and check the copy; gives its last migration.
+    """Copy a SQLite database that may be in use, as it is at this moment, and check the copy; gives its revision.
     Nobody waits for it. Raises DeskError.
     """
     if not database.exists():
@@ -309,11 +309,11 @@ def copy_database(database: Path, copy: Path) -> str | None:
 
 
 def check_database(connection: sqlite3.Connection) -> str | None:
-    """Read all of a database; gives its last migration. Raises DeskError if it is damaged, and sqlite3.Error."""
+    """Read all of a database; gives its revision. Raises DeskError if it is damaged, and sqlite3.Error."""
     [[found]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
     if found != "ok":
         raise DeskError(f"the database is damaged ({found}): restore a backup", code="database-damaged")
-    [[last]] = connection.execute("SELECT max(name) FROM migrations").fetchall()
+    [[last]] = connection.execute("SELECT max(version_num) FROM alembic_version").fetchall()
     return None if last is None else str(last)
 
 

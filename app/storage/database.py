@@ -9,7 +9,7 @@ becomes one clear DeskError; broken constraints are our mistakes and stay as the
 in the log once, and once when it is back, whoever used it.
 
 Not covered: what the two kinds of databases do differently (`sqlite`, `postgres`), who may use a data folder (`lock`),
-the tables (`tables`), their history (`migrations`).
+the tables (`tables`), their changes (`migrate`).
 """
 
 import logging
@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Engine, Row, Select, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, Row, Select, create_engine, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
@@ -40,8 +40,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from app.domain.errors import DeskError
 from app.storage import postgres, sqlite
 from app.storage.backup import back_up, remove_backups
-from app.storage.migrations import MIGRATIONS, migrate, missing_migrations
-from app.storage.problems import WRITES
+from app.storage.migrate import is_new, migrate, missing_revisions
+from app.storage.problems import MIGRATES, WRITES
 
 T = TypeVar("T")
 Work = Literal["documents", "folders"]
@@ -76,14 +76,17 @@ class Database:
             yield session
 
     @contextmanager
-    def write(self, *, patiently: bool = False) -> Iterator[Session]:
-        """A transaction that may read and write; undone if the block raises. patiently: another desk that has the lock
-        is waited for some minutes. Raises DeskError.
-        """
+    def write(self) -> Iterator[Session]:
+        """A transaction that may read and write; undone if the block raises. Raises DeskError."""
         with self._used(), self._writers.begin() as session:
-            if patiently:
-                session.connection(execution_options={postgres.PATIENT: True})
             yield session
+
+    @contextmanager
+    def migration(self) -> Iterator[Connection]:
+        """A transaction that may change tables; undone if the block raises. Raises DeskError."""
+        with self._used(), self._writers.begin() as session:
+            yield session.connection(execution_options={MIGRATES: True})
+        self.engine.dispose()  # this connection of SQLite ignores foreign keys
 
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
         """What a query finds, in a transaction of its own. Raises DeskError."""
@@ -211,9 +214,9 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
         with database.read() as session:
             if database.is_shared:
                 postgres.check_encoding(session.connection(), database.name)
-            missing = [one.__name__ for one in missing_migrations(session.connection(), database.name)]
-        is_new = len(missing) == len(MIGRATIONS)
-        if is_new and not upgrade:
+            missing = missing_revisions(session.connection(), database.name)
+            has_no_tables = is_new(session.connection())
+        if has_no_tables and not upgrade:
             raise _no_desk_in(database)
         if missing and not upgrade:
             raise DeskError(
@@ -221,13 +224,11 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
                 "restart `warmdesk serve`, which brings it up to date",
                 code="database-older",
             )
-        if missing and not is_new:
-            database.back_up(missing[0])
+        if missing and not has_no_tables:
+            database.back_up(missing[0].revision)
         if upgrade:
-            with database.write(patiently=True) as session:  # another desk may be bringing it up to date just now
-                if database.is_shared:
-                    postgres.take_time(session.connection())
-                migrate(session.connection(), database.name)
+            with database.migration() as connection:
+                migrate(connection, database.name)
     except BaseException:
         database.close()
         raise

@@ -17,14 +17,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import WRITES, Problem
+from app.storage.problems import MIGRATES, WRITES, Problem
 
 LOST: Final = "database-lost"
 """Code of the error for a connection that broke off: what only reads may be tried again."""
 POOL: Final[dict[str, Any]] = {"pool_pre_ping": True, "pool_size": 5, "max_overflow": 10, "pool_timeout": 30}
 """Connections of a desk. Each is tried before it is used, so that a server that was restarted does no harm."""
-PATIENT: Final = "warmdesk_patient"
-"""Execution option of a transaction that waits for the lock as long as a statement may take."""
 READS: Final[dict[str, Any]] = {"isolation_level": "REPEATABLE READ"}
 """Of transactions that only read: one view."""
 WRITING: Final[dict[str, Any]] = {"isolation_level": "READ COMMITTED"}
@@ -110,13 +108,6 @@ def check_encoding(connection: Connection, name: str) -> None:
         )
 
 
-def take_time(connection: Connection) -> None:
-    """For the rest of a transaction there is no limit of time, but for locks that others hold."""
-    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-        connection.execute(text(f"SET LOCAL {name} = 0"))
-    connection.execute(text(f"SET LOCAL lock_timeout = '{_SESSION['lock_timeout']}'"))
-
-
 def take_lock(connection: Connection, which: str) -> bool:
     """Take one of the locks if nobody has it; it is kept until `give_locks_back`, or the end of the connection."""
     numbers = {"ours": _OURS, "which": _LOCKS[which]}
@@ -153,7 +144,12 @@ def _set_up_connection(raw: Any, entry: ConnectionPoolEntry) -> None:
 
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
-    if options.get(PATIENT, False):
+    migrates = options.get(MIGRATES, False)
+    if migrates:  # another desk may be migrating the database just now
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
     if options.get(WRITES, False):
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_OURS}, {_LOCKS['writing']})")
+    if migrates:
+        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            connection.exec_driver_sql(f"SET LOCAL {name} = 0")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SESSION['lock_timeout']}'")

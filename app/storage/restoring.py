@@ -22,7 +22,7 @@ from app.storage.archive import FORMAT, Manifest, check_database, explained, is_
 from app.storage.database import sqlite_file
 from app.storage.files import REPLACED, STAGED, SettingsFile, sync_folder
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
-from app.storage.migrations import MIGRATIONS
+from app.storage.migrate import revisions
 from app.storage.swap import swap
 
 _PATHS = (
@@ -101,7 +101,7 @@ def restore_folder(
 def check_version(file: Path, manifest: Manifest) -> None:
     """Raises DeskError for an archive of a newer Warmdesk."""
     ours = version("warmdesk")
-    known = {migration.__name__ for migration in MIGRATIONS}
+    known = {one.revision for one in revisions()}
     is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)
     if is_newer or (manifest.schema is not None and manifest.schema not in known):
         raise DeskError(

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import WRITES, Problem
+from app.storage.problems import MIGRATES, WRITES, Problem
 
 BUSY_TIMEOUT_MS = 30_000
 """How long who writes waits for others: a slow disk is no reason to lose a customer's question."""
@@ -103,5 +103,7 @@ def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
 
 def _begin(connection: Connection) -> None:
     # A transaction that reads first and writes later cannot wait for the lock: it must hold it from the start.
-    writes = connection.get_execution_options().get(WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    options = connection.get_execution_options()
+    if options.get(MIGRATES, False):  # recreating a table would delete the rows that refer to it
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES, False) else "BEGIN")

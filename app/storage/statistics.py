@@ -9,7 +9,7 @@ Every answer is counted in its minute, its hour, its quarter of a day, its day, 
 eight days. What was counted stays when a conversation is deleted or a document forgotten: it happened, and a count
 holds nobody's words.
 
-Not covered: reading the counts (`statistics`), counting what was recorded before there were any (`first_tallies`).
+
 
 Numbers for the dashboard. Counts come from the tallies, which are kept while answers are recorded; the latest
 answers are found by an index. No query reads all answers.
