@@ -104,7 +104,7 @@ ONLY_IN = {
         "evals.postgres_server",
         "app.storage.people",
         *(
-            "app.storage.tables",
+            *(f"app.storage.tables.{name}" for name in ("base", "conversations", "documents", "people")),
             "app.storage.database",
             "app.storage.sqlite",
             "app.storage.postgres",
