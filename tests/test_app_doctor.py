@@ -173,6 +173,6 @@ def test_the_wheel_holds_pages_and_data() -> None:
         here = {path.relative_to(ROOT / folder).as_posix() for path in paths}
         assert here
         assert {f"{inside}/{name}" for name in here} <= files
-    assert {name.split("/")[0] for name in files} == {"app", "cache", "retrieval", "evals", "warmdesk_data"}
+    assert {name.split("/")[0] for name in files} == {"app", "cache", "retrieval", "evals", "durable", "warmdesk_data"}
     needed = ("search.json", "calibration.json", "ranker/ranker.json", "ranker/ranker.safetensors")
     assert {f"warmdesk_data/{name}" for name in needed} <= files

@@ -36,9 +36,10 @@ from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.backup import ENDING
 from app.storage.database import sqlite_file
-from app.storage.files import PARTIAL, REPLACED, STAGED, sync_folder
+from app.storage.files import PARTIAL, REPLACED, STAGED
 from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
 from app.storage.swap import SWAP_FILE
+from durable import put_in_place
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -261,12 +262,9 @@ def back_up_folder(
             sources = [(about.database, copy), *((path, one) for path, one in sources if path != about.database)]
         with open(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             manifest = write_archive(out, sources, about, progress)
-            out.flush()
-            os.fsync(out.fileno())
         if read_archive(archive, progress=progress) != manifest:
             raise DeskError(f"{file} was not written as it should be: is its disk failing?", code="disk-error")
-        archive.replace(file)
-        sync_folder(file.parent)
+        put_in_place(archive, file)
     return Backup(file, file.stat().st_size, manifest, tuple(left_out), note)
 
 
@@ -342,7 +340,7 @@ def is_left_out(path: str, settings: Settings) -> bool:
     belongs to a running process or to another backup. Also where a file system takes capitals for small letters.
     """
     name = path.partition("/")[0].casefold()
-    own = {settings.models_folder.name, EVALS, f"{settings.settings_file.stem}.tmp", *_NOT_FILES}
+    own = {settings.models_folder.name, EVALS, *_NOT_FILES}
     return name in own or name.startswith((REPLACED, STAGED))
 
 

@@ -6,12 +6,11 @@ their own; backups of a whole desk (`archiving`).
 """
 
 import math
-import os
 import sqlite3
-import tempfile
 from pathlib import Path
 
 from app.storage.files import PARTIAL
+from durable import replacing
 
 ENDING = ".before-"
 """What stands between the database's name and the migration's."""
@@ -27,15 +26,8 @@ def back_up(raw: sqlite3.Connection, migration: str) -> Path:
     copy = file.with_name(f"{file.name}{ENDING}{migration}")
     for partial in _unfinished(file):
         partial.unlink(missing_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=_partial(file))  # for this user only
-    temporary = Path(name)
-    try:
-        raw.execute("VACUUM INTO ?", [name]).close()
-        os.fsync(descriptor)
-        temporary.replace(copy)
-    finally:
-        os.close(descriptor)
-        temporary.unlink(missing_ok=True)
+    with replacing(copy, _partial(file)) as temporary:
+        raw.execute("VACUUM INTO ?", [str(temporary)]).close()
     others = [one for one in _copies(file) if one != copy]
     for old in sorted(others, key=lambda one: one.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
         old.unlink()

@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
-from app.storage.files import replace_file, sync_folder
+from app.storage.files import replace_file
+from durable import sync
 
 BEGUN_FILE = "warmdesk.begun.json"
 Kind = Literal["forget", "upload", "faq"]
@@ -62,4 +63,4 @@ class BegunWork:
             replace_file(self._file, json.dumps(noted).encode())
         elif self._file.exists():
             self._file.unlink()
-            sync_folder(self._file.parent)
+            sync(self._file.parent)

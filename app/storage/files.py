@@ -8,7 +8,6 @@ Not covered: what settings there are and what may stand in them (`app.domain.set
 import os
 import shutil
 import stat
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,6 +20,7 @@ from tomlkit.exceptions import ParseError
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.settings import Settings, names_of, settings_in, value_in
+from durable import replacing
 
 PARTIAL = ".upload-"
 """What the names of files begin with that are not complete yet."""
@@ -37,18 +37,9 @@ def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lamb
     new one. check: called with the temporary file before it replaces the other; if it raises, nothing is kept. Raises
     OSError.
     """
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=PARTIAL, suffix=file.suffix)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
+    with replacing(file, PARTIAL) as temporary:
+        temporary.write_bytes(data)
         check(temporary)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(file.parent)
 
 
 def open_without_links(file: Path) -> BinaryIO | None:
@@ -84,15 +75,6 @@ def remove_abandoned(folder: Path) -> None:
 def old_copies(folder: Path) -> list[str]:
     """The folders in a data folder that a restored backup took the place of. All that was there before is in them."""
     return sorted(str(path) for path in folder.glob(f"{REPLACED}*") if path.is_dir())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that names which were given or changed in a folder outlive a crash. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class SettingsFile:
@@ -143,16 +125,10 @@ class SettingsFile:
             raise DeskError(f"cannot read the settings file {self._path}: {error}", code="settings-file") from None
 
     def _write(self, text: str) -> None:
-        temporary = self._path.with_suffix(".tmp")
         try:
-            mode = self._path.stat().st_mode & 0o777 if self._path.exists() else 0o600
-            with os.fdopen(
-                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8"
-            ) as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
+            with replacing(self._path, PARTIAL) as temporary:
+                if self._path.exists():
+                    temporary.chmod(self._path.stat().st_mode & 0o777)
+                temporary.write_text(text, encoding="utf-8")
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise DeskError(f"cannot write {self._path}: {error.strerror}", code="settings-file") from None

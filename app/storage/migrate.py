@@ -79,10 +79,10 @@ def migrate(connection: Connection, name: str) -> None:
     context.stamp(_scripts(), "head")
 
 
-def table_differences(connection: Connection) -> Sequence[object]:
+def table_differences(connection: Connection) -> list[object]:
     """Return what Alembic would change in a database so that it has the tables of `tables`."""
     ours = {"include_name": lambda name, kind, _: (name, kind) != (_FORMER_RECORD, "table")}
-    return compare_metadata(MigrationContext.configure(connection, opts=ours), Base.metadata)
+    return list(compare_metadata(MigrationContext.configure(connection, opts=ours), Base.metadata))
 
 
 def _is_of_development(connection: Connection) -> bool:

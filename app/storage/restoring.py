@@ -20,10 +20,11 @@ from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, check_database, explained, is_left_out, read_archive
 from app.storage.database import sqlite_file
-from app.storage.files import REPLACED, STAGED, SettingsFile, sync_folder
+from app.storage.files import REPLACED, STAGED, SettingsFile
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrate import revisions
 from app.storage.swap import swap
+from durable import sync
 
 _PATHS = (
     ("documents", "path"),
@@ -90,7 +91,8 @@ def restore_folder(
                 manifest, access = read_archive(file, staged, progress), Access()
                 if manifest.database is not None:
                     access = _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
-                _sync(staged)
+                for path in (staged, *staged.rglob("*")):
+                    sync(path)
                 note = _note(staged / settings.settings_file.name, database)
                 aside = _aside(folder) if there else None
                 old = [] if aside is None else [(path, aside / path.name) for path in there]
@@ -152,15 +154,6 @@ def _note(settings_file: Path, database: Path | None) -> str:
     if database is None or url is None or _is_at(str(url), database):
         return ""
     return f"database_url in the restored settings names another database than {database}: move that to where it is"
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that all files below a folder outlive a crash."""
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with open(Path(place, name), "rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(Path(place))
 
 
 def _aside(folder: Path) -> Path:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from app.storage.files import replace_file, sync_folder
+from app.storage.files import replace_file
+from durable import sync
 
 SWAP_FILE = "warmdesk.swap.json"
 
@@ -25,13 +26,13 @@ def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
         for source, target in renames:
             source.rename(target)
         for changed in {path.parent for pair in renames for path in pair}:
-            sync_folder(changed)
+            sync(changed)
     except BaseException:
         with suppress(OSError):
             undo_swap(folder)
         raise
     (folder / SWAP_FILE).unlink()
-    sync_folder(folder)
+    sync(folder)
 
 
 def undo_swap(folder: Path) -> bool:
@@ -54,9 +55,9 @@ def undo_swap(folder: Path) -> bool:
             place.rmdir()
     for changed in {path.parent for pair in renames for path in pair}:
         if changed.is_dir():
-            sync_folder(changed)
+            sync(changed)
     (folder / SWAP_FILE).unlink()
-    sync_folder(folder)
+    sync(folder)
     for staged in {source.parent for source, _ in renames} - {folder}:  # once no note needs what is in it
         shutil.rmtree(staged, ignore_errors=True)
     return True
