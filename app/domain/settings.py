@@ -477,11 +477,6 @@ class Settings(BaseSettings):
         """Where Gradio would put files that are sent to pages; ours take none."""
         return self.data_dir / "pages"
 
-    @property
-    def admin_folder(self) -> Path:
-        """Where version 0.1 kept its password."""
-        return self.data_dir / "admin"
-
 
 class _Source(InitSettingsSource):
     """Values by key, and the place of each in words."""
