@@ -79,9 +79,9 @@ def test_names_and_roles_are_checked_and_names_are_unique(accounts: Accounts) ->
     with pytest.raises(DeskError, match="there is an account"):
         new_account(accounts, "ann@shop.example", "agent")
     for name in ("", "a b", "<b>", "x" * 81):
-        with pytest.raises(DeskError, match="is no name"):
+        with pytest.raises(DeskError, match="is not a name"):
             new_account(accounts, name, "agent")
-    with pytest.raises(DeskError, match="is no role"):
+    with pytest.raises(DeskError, match="is not a role"):
         new_account(accounts, "bob", "")
 
 

@@ -23,19 +23,18 @@ from app.domain.settings import Settings, names_of, settings_in, value_in
 from durable import replacing
 
 PARTIAL = ".upload-"
-"""What the names of files begin with that are not complete yet."""
+"""Prefix of unfinished files."""
 STAGED = ".restore-"
-"""And those of folders that are being restored."""
+"""Prefix of folders that are being restored."""
 REPLACED = "replaced-"
-"""And those of folders that a restored backup took the place of."""
+"""Prefix of folders with content that a restored backup replaced."""
 CONVERTING = "models/converting-"
-"""And, in a data folder, those of models that are being converted."""
+"""Prefix, in a data folder, of models that are being converted."""
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
-    """Write a file, readable for this user only, in place of one of the same name. After a crash it is the old or the
-    new one. check: called with the temporary file before it replaces the other; if it raises, nothing is kept. Raises
-    OSError.
+    """Write a file, readable for this user only, in place of the one with the same name. After a crash it is the old or
+    the new one. check: called with the temporary file before; if it raises, the file stays as it was. Raises OSError.
     """
     with replacing(file, PARTIAL) as temporary:
         temporary.write_bytes(data)
@@ -43,15 +42,15 @@ def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lamb
 
 
 def open_without_links(file: Path) -> BinaryIO | None:
-    """A file to be read, or None if there is none, or a link anywhere in its path. Who may write in a folder of
-    documents may put a link to any file there, after the document was read.
+    """Open a file for reading; None if there is none, or if its path contains a link. A user who can write in a folder
+    of documents could put a link to any file there after the document was read.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not keep us waiting
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not block
     except OSError:
         return None
     is_it = False
-    with suppress(OSError, RuntimeError):  # it is removed just now, or links lead round in a circle
+    with suppress(OSError, RuntimeError):  # it was just removed, or links form a loop
         opened = os.fstat(descriptor)
         is_it = stat.S_ISREG(opened.st_mode) and file.resolve() == file and os.path.samestat(opened, os.stat(file))
     if is_it:
@@ -61,8 +60,8 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what processes left in a data folder that were killed while they wrote, restored or converted. Only for
-    the one that holds the folder.
+    """Remove temporary files of killed processes from a data folder. Only the process that holds the folder may call
+    it.
     """
     for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # of another user, on a mounted volume
@@ -73,7 +72,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def old_copies(folder: Path) -> list[str]:
-    """The folders in a data folder that a restored backup took the place of. All that was there before is in them."""
+    """Return the folders of a data folder with content that a restored backup replaced."""
     return sorted(str(path) for path in folder.glob(f"{REPLACED}*") if path.is_dir())
 
 

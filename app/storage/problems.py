@@ -1,4 +1,4 @@
-"""What `sqlite` and `postgres` share: how they name a problem, and how a transaction is marked that may write."""
+"""Common parts of `sqlite` and `postgres`: problems, and execution options of transactions."""
 
 from typing import Final, NamedTuple
 
@@ -6,11 +6,11 @@ WRITES: Final = "warmdesk_writes"
 """Execution option of connections whose transactions hold the write lock from their start."""
 
 MIGRATES: Final = "warmdesk_migrates"
-"""Execution option of a transaction that changes tables: it waits patiently for other writers, and has time."""
+"""Execution option of a transaction that changes tables: it waits for other writers, and has no time limit."""
 
 
 class Problem(NamedTuple):
-    """A problem that a person can correct. code: of the DeskError. what: happened. cure: what to do."""
+    """A problem that a person can fix. code: of the DeskError. what: happened. cure: the fix."""
 
     code: str
     what: str
