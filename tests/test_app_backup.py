@@ -245,7 +245,7 @@ def test_settings_of_a_backup_that_name_another_database_are_said(tmp_path: Path
     settings.settings_file.write_text(f'database_url = "{url}"\n')
     made = back_up_folder(settings.model_copy(update={"database_url": url}), tmp_path / "desk.tar.gz")
     note = restore_folder(Settings(data_dir=tmp_path / "new"), made.file).note
-    assert "names another database" in note
+    assert "name another database" in note
     assert str(tmp_path / "new" / "warmdesk.sqlite3") in note
 
 

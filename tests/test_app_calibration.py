@@ -21,16 +21,6 @@ from app.domain.settings import Settings
 from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.ranking.encoder import CARD
 
-METRICS = {
-    "policy": "fast",
-    "kl": 0.05,
-    "top1": 0.9,
-    "gold_logp_delta": -0.1,
-    "contains_gold": 0.7,
-    "recomputed_share": 0.0,
-    "ttft_ms": 12.5,
-}
-
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"rows": []}', '{"rows": [{"policy": "fast"}]}'])
 def test_another_file_is_an_error_that_says_what_to_do(text: str, tmp_path: Path) -> None:

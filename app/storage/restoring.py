@@ -156,7 +156,7 @@ def _note(settings_file: Path, database: Path | None) -> str:
     url = SettingsFile(settings_file).values().get("database_url")
     if database is None or url is None or _is_at(str(url), database):
         return ""
-    return f"database_url in the restored settings names another database than {database}: move that one there"
+    return f"the restored settings (database_url) name another database than {database}: move this file to that place"
 
 
 def _aside(folder: Path) -> Path:
