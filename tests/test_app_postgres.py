@@ -187,7 +187,7 @@ def test_a_writer_that_does_not_finish_keeps_others_for_a_while_on_postgres(post
 def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(postgres_file._SESSION, "idle_in_transaction_session_timeout", "20ms")
+    monkeypatch.setitem(postgres_file._SESSION, "idle_in_transaction_session_timeout", "200ms")
     with closing(open_database(postgres_url)) as hanging, closing(open_database(postgres_url)) as other:
 
         def hang() -> None:

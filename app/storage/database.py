@@ -86,7 +86,8 @@ class Database:
         """Give a transaction that may change tables; it is undone if the block raises. Raises DeskError."""
         with self._used(), self._writers.begin() as session:
             yield session.connection(execution_options={MIGRATES: True})
-        self.engine.dispose()  # this connection of SQLite ignores foreign keys
+        if not self.is_shared:
+            self.engine.dispose()  # this connection ignores foreign keys
 
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
         """Return the rows of a query, in a transaction of its own. Raises DeskError."""

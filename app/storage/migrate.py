@@ -8,6 +8,7 @@ Out of scope: the copy that is made before a migration (`backup`).
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ _FORMER_RECORD: Final = "migrations"
 
 def revisions() -> Sequence[Script]:
     """Return all revisions, the oldest first."""
-    return tuple(_scripts().walk_revisions())[::-1]
+    return tuple(_scripts(REVISIONS).walk_revisions())[::-1]
 
 
 def is_new(connection: Connection) -> bool:
@@ -76,7 +77,7 @@ def migrate(connection: Connection, name: str) -> None:
         if connection.dialect.name == "sqlite":
             orphan = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
             assert orphan is None, f"a revision deleted rows to which others refer: {orphan}"
-    context.stamp(_scripts(), "head")
+    context.stamp(_scripts(REVISIONS), "head")
 
 
 def table_differences(connection: Connection) -> list[object]:
@@ -89,5 +90,6 @@ def _is_of_development(connection: Connection) -> bool:
     return inspect(connection).has_table(_FORMER_RECORD)
 
 
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory(REVISIONS, version_locations=[REVISIONS])
+@cache
+def _scripts(folder: Path) -> ScriptDirectory:
+    return ScriptDirectory(folder, version_locations=[folder])
