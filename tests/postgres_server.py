@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from app.storage.database import open_database
-from app.storage.migrations import MIGRATIONS
+from app.storage.migrate import revisions
 
 FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 TEMPLATE, EMPTY = "warm_template", "template0"
@@ -32,9 +32,9 @@ _ALONE = ("listen_addresses=", "max_wal_senders=0", "autovacuum=off", "max_conne
 
 _EMPTY = """
 DO $$ DECLARE one text; BEGIN
-    ASSERT (SELECT count(*) FROM migrations) = {migrations};
+    ASSERT (SELECT version_num FROM alembic_version) = '{latest}';
     SET LOCAL session_replication_role = replica;
-    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'migrations' LOOP
+    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'alembic_version' LOOP
         EXECUTE 'DELETE FROM ' || one;
     END LOOP;
     FOR one IN SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' LOOP
@@ -130,7 +130,7 @@ class PostgresServer:
         self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
         self.execute(f"ALTER DATABASE {name} RESET ALL")
         try:
-            self.execute(_EMPTY.format(migrations=len(MIGRATIONS)), name)
+            self.execute(_EMPTY.format(latest=revisions()[-1].revision), name)
         except DatabaseError:  # a test changed more than rows
             return False
         return True

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from desks import finish, small_desk, write_pages
 from killing import at_each_line, copy, kill_again, left_by_kills, tree
+from made_database import LATER, add_revision
 from tiny_desk import small_settings
 
 from app.access.identity import Keys
@@ -30,7 +31,7 @@ from app.desk.doctor import data_folder, documents, encoded_passages, run
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage import archive, migrations, tables
+from app.storage import archive, migrate, tables
 from app.storage import archive as archiving
 from app.storage.archive import MANIFEST, ArchivedFile, Manifest, back_up_folder, read_archive
 from app.storage.database import open_database
@@ -110,7 +111,7 @@ def test_what_a_backup_holds(tmp_path: Path) -> None:
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
     assert names(made.manifest) == KEPT
     assert (made.left_out, made.note) == (("link.md",), "")
-    assert (made.manifest.database, made.manifest.schema) == ("warmdesk.sqlite3", migrations.MIGRATIONS[-1].__name__)
+    assert (made.manifest.database, made.manifest.schema) == ("warmdesk.sqlite3", migrate.revisions()[-1].revision)
     assert made.file.stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["desk", "desk.tar.gz"], "no scratch is left"
     more = back_up_folder(settings, tmp_path / "more.tar.gz", with_modules=True)
@@ -243,7 +244,7 @@ def test_settings_of_a_backup_that_name_another_database_are_said(tmp_path: Path
     settings.settings_file.write_text(f'database_url = "{url}"\n')
     made = back_up_folder(settings.model_copy(update={"database_url": url}), tmp_path / "desk.tar.gz")
     note = restore_folder(Settings(data_dir=tmp_path / "new"), made.file).note
-    assert "names another database" in note
+    assert "name another database" in note
     assert str(tmp_path / "new" / "warmdesk.sqlite3") in note
 
 
@@ -548,19 +549,16 @@ def test_a_restored_desk_answers_as_before_and_is_healthy(
 def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything = migrations.MIGRATIONS
-    monkeypatch.setattr(migrations.migrate, "__defaults__", (everything[:-1],))
-    monkeypatch.setattr(migrations.missing_migrations, "__defaults__", (everything[:-1],))
     settings = Settings(data_dir=tmp_path / "desk")
     settings.data_dir.mkdir()
     open_database(settings.database_url).close()
-    monkeypatch.undo()
+    add_revision(monkeypatch, tmp_path)
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
-    assert made.manifest.schema == everything[-2].__name__
+    assert made.manifest.schema == migrate.revisions()[-2].revision
     new = Settings(data_dir=tmp_path / "new")
     restore_folder(new, made.file)
     open_database(new.database_url).close()
     with closing(sqlite3.connect(new.data_dir / "warmdesk.sqlite3")) as connection:
-        [[last]] = connection.execute("SELECT max(name) FROM migrations").fetchall()
-    assert last == everything[-1].__name__
+        [[last]] = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    assert last == LATER
     assert len(list(new.data_dir.glob("*.before-*"))) == 1

@@ -338,7 +338,7 @@ def test_a_real_desk_answers_and_remembers_after_a_restart(driver: Any, tmp_path
         with small_desk(tmp_path / "desk", answer_tokens=40, show_technical=True) as desk:
             desk.ingest([pages])
             desk.prepare()
-            password = ensure_admin(Accounts(desk.database), tmp_path) or password
+            password = ensure_admin(Accounts(desk.database)) or password
             application = create_app(desk, desk.database, desk.settings)
             server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
             thread = threading.Thread(target=server.run, daemon=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,57 +10,16 @@ import pytest
 from app.desk.calibration import (
     SEARCH_FILE,
     SHIPPED_RANKER,
-    Calibration,
-    PolicyMetrics,
-    find_calibration,
     find_classifier,
     find_ranker,
     read_calibration,
     read_classifier,
-    setup_of,
     write_classifier,
 )
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.ranking.encoder import CARD
-
-METRICS = {
-    "policy": "fast",
-    "kl": 0.05,
-    "top1": 0.9,
-    "gold_logp_delta": -0.1,
-    "contains_gold": 0.7,
-    "recomputed_share": 0.0,
-    "ttft_ms": 12.5,
-}
-
-
-def test_a_file_of_version_0_1_is_read(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path)
-    document = {
-        "setup": setup_of(settings),
-        "model": "bundled",
-        "measured": "2026-01-02",
-        "questions": 16,
-        "rows": [METRICS],
-        "profile": "balanced",
-        "wording": "quote",
-        "refusal_bias": -1.5,
-        "refusal_text": "I do not know.",
-    }
-    (tmp_path / "calibration.json").write_text(json.dumps(document))
-    assert find_calibration(settings) == Calibration(
-        setup=setup_of(settings),
-        model="bundled",
-        measured="2026-01-02",
-        questions=16,
-        rows=(PolicyMetrics(**METRICS),),  # type: ignore[arg-type]  # of several types
-        policy="balanced",
-        answer_mode="quote",
-        refusal_bias=-1.5,
-        refusal_text="I do not know.",
-    )
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"rows": []}', '{"rows": [{"policy": "fast"}]}'])

@@ -158,7 +158,7 @@ def test_folder_with_an_awkward_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("desk.sqlite3", "the database URL is not one"),
+        ("desk.sqlite3", "the database URL is not valid"),
         ("nosuch://host/desk", "unknown kind of database"),
         ("sqlite://", "a database in memory"),
         ("sqlite:///:memory:", "a database in memory"),

@@ -11,6 +11,7 @@ import pytest
 from desks import small_desk
 from full_disk import Usage
 from hatchling.builders.wheel import WheelBuilder
+from made_database import add_revision
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
 from app.desk.calibration import write_classifier
@@ -30,7 +31,6 @@ from app.desk.doctor import (
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.database import open_database
-from app.storage.migrations import MIGRATIONS, migrate
 from cache.errors import ModelError
 from cache.model.loading import load_model
 from retrieval.answerability.classifier import rule_of_thumb
@@ -141,9 +141,8 @@ def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path: Path, mo
     for check in (documents, encoded_passages):
         assert check(settings).startswith("none yet")
     assert list(tmp_path.iterdir()) == []
-    with monkeypatch.context() as before:
-        before.setattr(migrate, "__defaults__", (MIGRATIONS[:-1],))
-        open_database(settings.database_url).close()
+    open_database(settings.database_url).close()
+    add_revision(monkeypatch, tmp_path)
     [file] = tmp_path.iterdir()
     content = file.read_bytes()
     for check in (documents, encoded_passages):
@@ -183,10 +182,15 @@ def test_the_wheel_holds_pages_and_data() -> None:
     builder = WheelBuilder(str(ROOT))
     with builder.config.set_build_data({"artifacts": [], "force_include": {}, "force_include_editable": {}}):
         files = {file.distribution_path for file in builder.recurse_included_files()}
-    for folder, inside in (("app/web/static", "app/web/static"), ("data", "warmdesk_data")):
-        here = {path.relative_to(ROOT / folder).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()}
+    for folder, inside in (
+        ("app/web/static", "app/web/static"),
+        ("app/storage/migrations", "app/storage/migrations"),
+        ("data", "warmdesk_data"),
+    ):
+        paths = [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        here = {path.relative_to(ROOT / folder).as_posix() for path in paths}
         assert here
         assert {f"{inside}/{name}" for name in here} <= files
-    assert {name.split("/")[0] for name in files} == {"app", "cache", "retrieval", "evals", "warmdesk_data"}
+    assert {name.split("/")[0] for name in files} == {"app", "cache", "retrieval", "evals", "durable", "warmdesk_data"}
     needed = ("search.json", "calibration.json", "ranker/ranker.json", "ranker/ranker.safetensors")
     assert {f"warmdesk_data/{name}" for name in needed} <= files

@@ -1,7 +1,8 @@
-"""The database's history: every earlier revision leads to the tables, in one transaction or not at all."""
+"""The database's history: all revisions lead to the tables, in one transaction or not at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -9,23 +10,23 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
+from alembic.autogenerate import produce_migrations, render_python_code
+from alembic.runtime.migration import MigrationContext
+from made_database import LATER, add_revision
 from postgres_server import EMPTY, PostgresServer
-from sqlalchemy import Connection, DateTime, LargeBinary, bindparam, create_engine, inspect, text
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import URL
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from app.cli.options import open_reader
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage import migrations, tables
+from app.storage import migrate, tables
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
-from app.storage.library import Library
-from app.storage.statistics import Statistics
+
+HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -33,21 +34,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "desk.sqlite3"
 
 
-@pytest.fixture
-def database(path: Path) -> Iterator[Database]:
-    with closing(open_database(f"sqlite:///{path}")) as opened:
-        yield opened
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database without tables, of either kind."""
+def empty_urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """Two databases without tables, of either kind."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'desk.sqlite3'}"
+        yield f"sqlite:///{tmp_path / 'one.sqlite3'}", f"sqlite:///{tmp_path / 'other.sqlite3'}"
         return
     server: PostgresServer = request.getfixturevalue("postgres")
-    with server.database(EMPTY) as url:
-        yield url
+    with server.database(EMPTY) as one, server.database(EMPTY) as other:
+        yield one, other
 
 
 def table_names(url: str) -> list[str]:
@@ -62,7 +57,7 @@ def schema(path: Path) -> dict[str, str]:
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     connection.close()
-    return {name: " ".join(sql.split()) for name, sql in rows if name not in ("migrations", "sqlite_sequence")}
+    return {name: " ".join(sql.split()) for name, sql in rows if name != "sqlite_sequence"}
 
 
 def store(database: Database, key: str, value: str) -> None:
@@ -70,103 +65,126 @@ def store(database: Database, key: str, value: str) -> None:
         session.add(tables.FactRow(key=key, value=value))
 
 
-def test_migrations_lead_to_the_tables(database: Database, path: Path, tmp_path: Path) -> None:
-    """A table changed without a migration fails here."""
-    fresh = create_engine(f"sqlite:///{tmp_path / 'fresh'}")
-    tables.Base.metadata.create_all(fresh)
-    fresh.dispose()
-    assert schema(path) == schema(tmp_path / "fresh")
+def first_tables(url: str) -> None:
+    """Make the tables of the first revision, as `tests/first_tables_KIND.sql` holds them."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in (HERE / f"first_tables_{engine.dialect.name}.sql").read_text().splitlines():
+            connection.execute(text(statement.replace(":", r"\:")))
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('0001')"))
+    engine.dispose()
 
 
-@pytest.mark.parametrize("done", range(len(migrations.MIGRATIONS)))
-def test_upgrade_from_every_earlier_revision(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+def test_all_revisions_lead_to_the_tables_of_a_new_database(empty_urls: tuple[str, str]) -> None:
+    """A table changed without a revision fails here, and shows the code of the revision."""
+    first, new = empty_urls
+    first_tables(first)
+    for url in empty_urls:
+        with closing(open_database(url)) as database, database.read() as session:
+            context = MigrationContext.configure(session.connection())
+            needed = produce_migrations(context, tables.Base.metadata).upgrade_ops
+            assert needed is not None
+            code = render_python_code(needed, render_as_batch=True, migration_context=context)
+            assert not migrate.table_differences(session.connection()), code
+    assert constraints(first) == constraints(new)
+
+
+def constraints(url: str) -> list[str]:
+    """Indexes and foreign keys with all their options: Alembic does not compare the conditions of indexes."""
+    engine = create_engine(url)
+    look = inspect(engine)
+    found = [(name, one) for name in look.get_table_names() for one in look.get_indexes(name)]
+    found += [(name, one) for name in look.get_table_names() for one in look.get_foreign_keys(name)]
+    engine.dispose()
+    return sorted(json.dumps(one, default=str) for one in found)
+
+
+RECREATE = """
+with op.batch_alter_table("conversations") as conversations:
+    conversations.alter_column("title", new_column_name="name")
+    conversations.add_column(sa.Column("mood", sa.Text))
+"""
+
+
+def test_a_revision_may_recreate_a_table_and_keeps_the_rows_that_refer_to_it(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything = migrations.MIGRATIONS
-    monkeypatch.setattr(migrations.migrate, "__defaults__", (everything[:done],))
-    open_database(f"sqlite:///{path}").close()
-    monkeypatch.undo()
-    open_database(f"sqlite:///{path}").close()
-    open_database(f"sqlite:///{tmp_path / 'fresh'}").close()
-    assert schema(path) == schema(tmp_path / "fresh")
+    with closing(open_database(database_url)) as database:
+        question = History(database).record_question(History(database).start_conversation("退款?"), "退款?")
+    add_revision(monkeypatch, tmp_path, RECREATE)
+    with closing(open_database(database_url)) as database:
+        assert database.values(text("SELECT name FROM conversations")) == ["退款?"]  # type: ignore[arg-type]
+        assert database.values(text("SELECT id FROM messages")) == [question]  # type: ignore[arg-type]
+        with database.write() as session:
+            session.execute(text("DELETE FROM conversations"))
+        assert database.values(text("SELECT id FROM messages")) == [], "foreign keys hold again"  # type: ignore[arg-type]
 
 
-FIRST_ROWS = (
-    "INSERT INTO documents (path, title, content_hash, loaded_at, num_passages) "
-    "VALUES ('/退款.md', 'Rückgabe', 'h', :now, 1)",
-    "INSERT INTO passages (document_id, ordinal, heading_path, text, content_hash, num_tokens, embedding, module_key) "
-    "VALUES (1, 0, '[\"Grüße\"]', 'Thirty days.', 'h', 3, :vector, 'b2:one')",
-    "INSERT INTO conversations (id, title, created, updated) VALUES ('c', '退款?', :now, :now)",
-    "INSERT INTO messages (id, conversation_id, position, role, text, created, refused) "
-    "VALUES ('q', 'c', 0, 'user', '退款?', :now, false)",
-    "INSERT INTO messages (id, conversation_id, position, role, question_id, text, tokens, created, refused, "
-    "finish_reason, policy, exact) VALUES ('a', 'c', 1, 'assistant', 'q', 'Thirty days.', '[1, 2]', :now, false, "
-    "'stop', 'fast', false)",
-    "INSERT INTO message_citations (message_id, rank, document, title, passage, quote, score) "
-    "VALUES ('a', 0, '/退款.md', 'Rückgabe', '1', 'Thirty days.', 0.5), ('a', 1, '/gone.md', '', '', '(removed)', 1)",
-    "INSERT INTO message_timings VALUES ('a', 1, 2, 3, 4, 31.5, 99.9)",
-    "INSERT INTO message_usage VALUES ('a', 100, 7, 20, 0, 30, 50)",
-    "INSERT INTO message_modules (message_id, rank, key, name, document, passage, tokens, position, source, "
-    "miss_reason, created) VALUES ('a', 0, 'b2:one', 'p', '/退款.md', '1', 50, 0, 'computed', 'new', :now)",
-    "INSERT INTO feedback VALUES ('a', 'up', 'good', :now)",
-    "INSERT INTO facts VALUES ('embedder', 'hash')",
-)
-"""What the first version wrote, as the tables were then."""
-
-
-def test_what_the_first_version_wrote_comes_along_through_every_revision(
-    empty_url: str, monkeypatch: pytest.MonkeyPatch
+def test_a_revision_that_leaves_rows_without_their_parents_is_undone(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    everything, vector, now = migrations.MIGRATIONS, np.arange(4, dtype="<f4"), datetime(2026, 1, 2, 3, 4, 5, 678901)
-    given = bindparam("now", now, DateTime()), bindparam("vector", vector.tobytes(), LargeBinary())
-    for done in range(1, len(everything) + 1):
-        monkeypatch.setattr(migrations.migrate, "__defaults__", (everything[:done],))
-        with closing(open_database(empty_url)) as database, database.write() as session:
-            for statement in FIRST_ROWS if done == 1 else ():
-                session.execute(text(statement).bindparams(*(one for one in given if f":{one.key}" in statement)))
-    monkeypatch.undo()
-    with closing(open_database(empty_url)) as database:
-        names = database.values(text("SELECT name FROM migrations"))  # type: ignore[arg-type]
-        assert sorted(names) == sorted(migration.__name__ for migration in everything)
-        history, library, statistics = History(database), Library(database), Statistics(database)
-        assert [(one.title, one.turns) for one in history.conversations(query="退款")] == [("退款?", 2)]
-        question, said = history.turns("c")
-        assert question.created == said.created == now.replace(tzinfo=UTC)
-        assert (said.feedback, said.reason) == ("up", "good")
-        assert said.answer is not None
-        assert (said.answer.outcome, said.answer.exact, said.answer.quoted) == ("answered", False, False)
-        assert [(one.document, one.marks, one.see_also) for one in said.answer.citations] == [
-            ("/退款.md", (), False),
-            ("/gone.md", (), False),
-        ]
-        assert history.past("c")[1].tokens == (1, 2)
-        assert list(history.forgotten()) == ["/gone.md"]
-        [passage] = library.passages_of("/退款.md")
-        assert (passage.heading_path, passage.collection, passage.module_key) == (("Grüße",), "", "b2:one")
-        assert (library.vectors(4)[1] == vector).all()
-        assert library.fact("embedder") == "hash"
-        totals = statistics.totals()
-        assert (totals.answers, totals.answered, totals.computed_tokens, totals.module_tokens) == (1, 1, 20, 50)
-        assert [(one.reason, one.misses, one.tokens) for one in statistics.miss_reasons()] == [("new", 1, 50)]
-        assert statistics.module_hits()["b2:one"].misses == 1
+    """PostgreSQL itself sees to it."""
+    with closing(open_database(f"sqlite:///{path}")) as database:
+        History(database).record_question(History(database).start_conversation("x"), "x")
+    add_revision(monkeypatch, tmp_path, "op.execute('DELETE FROM conversations')")
+    with pytest.raises(AssertionError, match="messages"):
+        open_database(f"sqlite:///{path}")
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM conversations").fetchone() == (1,)
+    connection.close()
 
 
-def test_each_migration_runs_once_and_keeps_what_is_there(database_url: str) -> None:
+def of_development(url: str) -> None:
+    """Let a database be one of a development version, with a fact in it."""
+    with closing(open_database(url)) as database:
+        store(database, "a", "1")
+        with database.write() as session:
+            session.execute(text("DROP TABLE alembic_version"))
+            session.execute(text("CREATE TABLE migrations (name TEXT PRIMARY KEY, applied TIMESTAMP)"))
+            session.execute(text("INSERT INTO migrations (name) VALUES ('m025_desks')"))
+
+
+def test_a_database_of_a_development_version_is_taken_over_if_its_tables_are_the_present_ones(
+    database_url: str,
+) -> None:
+    of_development(database_url)
+    with pytest.raises(DeskError, match=r"older Warmdesk.*restart `warmdesk serve`"):
+        open_database(database_url, upgrade=False)
+    with closing(open_database(database_url)) as database, database.read() as session:
+        assert session.get_one(tables.FactRow, "a").value == "1"
+    assert "migrations" not in table_names(database_url)
+    open_database(database_url, upgrade=False).close()
+
+
+def test_a_database_of_a_development_version_with_other_tables_is_refused(database_url: str) -> None:
+    of_development(database_url)
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE messages DROP COLUMN notice"))
+    engine.dispose()
+    before = table_names(database_url)
+    with pytest.raises(DeskError, match="development version of Warmdesk and has other tables") as caught:
+        open_database(database_url)
+    assert caught.value.code == "database-older"
+    assert table_names(database_url) == before
+
+
+def test_a_database_that_is_opened_again_keeps_what_is_there(database_url: str) -> None:
     with closing(open_database(database_url)) as database:
         store(database, "a", "1")
     with closing(open_database(database_url)) as again, again.read() as session:
-        names = session.scalars(text("SELECT name FROM migrations")).all()
-        assert sorted(names) == sorted(migration.__name__ for migration in migrations.MIGRATIONS)
+        names = session.scalars(text("SELECT version_num FROM alembic_version")).all()
+        assert names == [migrate.revisions()[-1].revision]
         assert session.get_one(tables.FactRow, "a").value == "1"
 
 
 @pytest.fixture
-def older(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database of the revision before the latest, with one fact in it."""
-    monkeypatch.setattr(migrations.migrate, "__defaults__", (migrations.MIGRATIONS[:-1],))
     with closing(open_database(f"sqlite:///{path}")) as database:
         store(database, "a", "1")
-    monkeypatch.undo()
+    add_revision(monkeypatch, tmp_path)
     return path
 
 
@@ -209,7 +227,7 @@ def test_a_reader_opens_what_is_up_to_date(tmp_path: Path, name: str) -> None:
 def test_a_copy_is_made_before_a_migration_and_said_in_one_line(older: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = schema(older)
     open_database(f"sqlite:///{older}").close()
-    copy = older.with_name(f"{older.name}.before-{migrations.MIGRATIONS[-1].__name__}")
+    copy = older.with_name(f"{older.name}.before-{LATER}")
     assert sorted(older.parent.iterdir()) == [older, copy]
     assert schema(copy) == before != schema(older)
     assert copy.stat().st_mode & 0o777 == 0o600
@@ -293,26 +311,38 @@ def test_what_a_killed_copy_left_goes_with_the_next_one_and_with_forgetting(
     assert list(older.parent.iterdir()) == [older]
 
 
-def test_failing_migration_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def m002_broken(connection: Connection) -> None:
-        connection.execute(text("CREATE TABLE half (a int)"))
+def test_a_failing_migration_leaves_nothing_behind(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_database(database_url).close()
+    before = table_names(database_url)
+    add_revision(monkeypatch, tmp_path, "op.execute('CREATE TABLE half (a INTEGER)')\nraise ZeroDivisionError")
+    with pytest.raises(ZeroDivisionError):
+        open_database(database_url)
+    assert table_names(database_url) == before
+
+
+def test_tables_that_cannot_be_made_leave_nothing_behind(
+    empty_urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(migrations.migrate, "__defaults__", ((*migrations.MIGRATIONS, m002_broken),))
+    monkeypatch.setattr("alembic.runtime.migration.MigrationContext.stamp", fail)
     with pytest.raises(ZeroDivisionError):
-        open_database(empty_url)
-    assert table_names(empty_url) == []
+        open_database(empty_urls[0])
+    assert table_names(empty_urls[0]) == []
 
 
 def test_newer_database_is_refused_and_left_alone(database_url: str) -> None:
     with closing(open_database(database_url)) as database, database.write() as session:
-        session.execute(text("INSERT INTO migrations (name) VALUES ('m999_future')"))
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     before = table_names(database_url)
     with pytest.raises(DeskError) as caught:
         open_database(database_url)
     error = caught.value
     assert error.code == "database-newer"
-    assert "newer Warmdesk (m999_future)" in str(error)
+    assert "newer Warmdesk (9999)" in str(error)
     assert table_names(database_url) == before
 
 
@@ -326,11 +356,3 @@ def test_tables_of_another_program_are_not_taken_over(path: Path) -> None:
     assert error.code == "database-error"
     assert "table documents already exists" in str(error)
     assert list(schema(path)) == ["documents"]
-
-
-def test_tables_can_be_written_for_postgresql() -> None:
-    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    for table in tables.Base.metadata.sorted_tables:
-        assert str(CreateTable(table).compile(dialect=dialect))
-        for index in table.indexes:
-            assert str(CreateIndex(index).compile(dialect=dialect))

@@ -8,18 +8,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
+from made_database import add_revision
 from postgres_server import EMPTY, GUARDED, PostgresServer
-from sqlalchemy import Connection, create_engine, event, func, select, text
+from sqlalchemy import Connection, event, func, select, text
 from sqlalchemy.engine import make_url
 from waiting import wait_until
 
 from app.domain.documents import NewDocument, NewPassage, SyncedFolder
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage import migrations, tables
+from app.storage import migrate, tables
 from app.storage import postgres as postgres_file
 from app.storage.database import Database, checked_version, open_database
 from app.storage.faq import SyncedFolderTable
@@ -185,7 +187,7 @@ def test_a_writer_that_does_not_finish_keeps_others_for_a_while_on_postgres(post
 def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(postgres_file._SESSION, "idle_in_transaction_session_timeout", "20ms")
+    monkeypatch.setitem(postgres_file._SESSION, "idle_in_transaction_session_timeout", "200ms")
     with closing(open_database(postgres_url)) as hanging, closing(open_database(postgres_url)) as other:
 
         def hang() -> None:
@@ -232,13 +234,13 @@ def test_one_that_begins_while_another_migrates_waits_for_it_on_postgres(
     monkeypatch.setitem(postgres_file._SESSION, "lock_timeout", "20ms")
     migrating, go_on = threading.Event(), threading.Event()
 
-    def m999_slow(connection: Connection) -> None:
+    def slow(connection: Connection) -> bool:
         migrating.set()
         go_on.wait()
+        return is_new(connection)
 
-    slow = (*migrations.MIGRATIONS, m999_slow)
-    monkeypatch.setattr(migrations.migrate, "__defaults__", (slow,))
-    monkeypatch.setattr(migrations.missing_migrations, "__defaults__", (slow,))
+    is_new = migrate.is_new
+    monkeypatch.setattr(migrate, "is_new", slow)
     long = (
         "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND clock_timestamp() - query_start > '0.1 s'"
     )
@@ -334,51 +336,17 @@ def test_names_are_sorted_by_their_characters_whatever_the_database_does_on_post
 # --- tables -------------------------------------------------------------------------------------------------
 
 
-def schema(url: str) -> list[tuple[object, ...]]:
-    """Columns with their types, and the definitions of indexes and constraints."""
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        found = [
-            *connection.execute(
-                text(
-                    "SELECT table_name, column_name, data_type, character_maximum_length, is_nullable, column_default "
-                    "FROM information_schema.columns WHERE table_schema = 'public'"
-                )
-            ),
-            *connection.execute(text("SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'")),
-            *connection.execute(
-                text(
-                    "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint "
-                    "WHERE connamespace = 'public'::regnamespace"
-                )
-            ),
-        ]
-    engine.dispose()
-    return sorted((tuple(row) for row in found if "migrations" not in str(row)), key=repr)
-
-
-def test_migrations_lead_to_the_tables_on_postgres(postgres: PostgresServer, postgres_url: str) -> None:
-    """A table changed without a migration fails here."""
-    with postgres.database(EMPTY) as fresh:
-        engine = create_engine(fresh)
-        tables.Base.metadata.create_all(engine)
-        engine.dispose()
-        assert schema(postgres_url) == schema(fresh)
-
-
 def test_an_older_database_is_brought_up_to_date_on_postgres(
-    postgres: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with postgres.database(EMPTY) as url:
-        monkeypatch.setattr(migrations.migrate, "__defaults__", (migrations.MIGRATIONS[:-1],))
-        with closing(open_database(url)) as database:
-            store(database, "a")
-        monkeypatch.undo()
-        with pytest.raises(DeskError, match="older Warmdesk"):
-            open_database(url, upgrade=False)
-        with closing(open_database(url)) as database:
-            assert keys(database) == ["a"]
-        assert schema(url) == schema(postgres_url)
+    with closing(open_database(postgres_url)) as database:
+        store(database, "a")
+    add_revision(monkeypatch, tmp_path)
+    with pytest.raises(DeskError, match="older Warmdesk"):
+        open_database(postgres_url, upgrade=False)
+    with closing(open_database(postgres_url)) as database:
+        assert keys(database) == ["a"]
+    open_database(postgres_url, upgrade=False).close()
 
 
 def test_tables_of_another_program_are_not_taken_over_on_postgres(postgres: PostgresServer) -> None:

@@ -205,9 +205,9 @@ def test_not_sizes(text: str) -> None:
 def test_paths_follow_the_folder(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     assert settings.database_url == f"sqlite:///{tmp_path}/warmdesk.sqlite3"
-    paths = (settings.index_path, settings.modules_folder, settings.models_folder, settings.admin_folder)
+    paths = (settings.index_path, settings.modules_folder, settings.models_folder)
     assert {path.parent for path in paths} == {tmp_path}
-    assert len(set(paths)) == 4
+    assert len(set(paths)) == 3
 
 
 def test_database_url_can_be_given_and_its_password_is_not_shown(environ: dict[str, str]) -> None:

@@ -290,8 +290,8 @@ def test_a_question_that_another_desk_answers_is_not_lost_on_postgres(desks: Des
 
 def test_a_sign_in_counts_at_every_desk_on_postgres(desks: Desks) -> None:
     one, other = desks
-    assert ensure_admin(Accounts(one.database), one.settings.admin_folder) is not None
-    assert ensure_admin(Accounts(other.database), other.settings.admin_folder) is None
+    assert ensure_admin(Accounts(one.database)) is not None
+    assert ensure_admin(Accounts(other.database)) is None
     account = Accounts(one.database).named("admin")
     assert account is not None
     token = Sessions(one.database).start(account)

@@ -22,7 +22,6 @@ from app.desk.overview import summarise
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.storage.database import Database, open_database
-from app.storage.first_tallies import count_recorded
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import SHORTEST_MS, Statistics, bin_of, percentile
@@ -153,26 +152,6 @@ def at(history: History, monkeypatch: pytest.MonkeyPatch, moment: datetime, **us
     """An answer that is recorded at this time."""
     monkeypatch.setattr("app.storage.history._now", lambda: moment)
     return add_turn(history, history.start_conversation("x"), 1, **usual)
-
-
-def test_counting_afterwards_gives_what_is_counted_meanwhile(history: History, database: Database) -> None:
-    """What the migration does for a desk that has answered before."""
-    conversation_id = history.start_conversation("x")
-    for number in range(7):
-        add_turn(history, conversation_id, number, refused=number % 3 == 2)
-    question_id = history.record_question(conversation_id, "y")
-    checked = replace(an_answer(conversation_id), grounding=0.25, quoted=True)
-    twice = replace(checked, modules=(*checked.modules, replace(checked.modules[1], position=90)))
-    more = details(question_id, twice)
-    history.record_answer(twice, replace(more, modules=(*more.modules, more.modules[1])))
-    meanwhile = counts(database)
-    with database.write() as session:
-        session.execute(delete(TallyRow))
-        session.execute(delete(ModuleTallyRow))
-        count_recorded(session.connection())
-    assert counts(database) == meanwhile
-    assert {width for width, *_ in meanwhile[0]} == {60, 3600, 21600, 86400, 0}
-    assert meanwhile[1]["b2:one"][:2] == (0, 7)  # type: ignore[index]
 
 
 def test_what_was_counted_stays_when_a_conversation_is_deleted(

@@ -72,7 +72,7 @@ def test_chaos_sees_what_is_lost_and_what_is_half_there(tmp_path: Path) -> None:
 
 def test_chaos_sees_what_a_migration_loses(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    rows = make_older(place, Random(1))
+    rows = make_older(place)
     open_older(place)
     assert examine_older(place, rows) == []
     with closing(sqlite3.connect(place.older / "warmdesk.sqlite3")) as connection, connection:

@@ -26,7 +26,6 @@ Who sends a request: an account that is signed in, an API key, a visitor, or nob
 
 import hashlib
 import hmac
-import json
 import secrets
 import threading
 import time
@@ -34,11 +33,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil
-from pathlib import Path
 from typing import Any
 
 import jwt
-from argon2 import PasswordHasher, extract_parameters
+from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
@@ -145,8 +143,6 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:40]
 
 
-OLD_FILE = "admin.json"
-"""Where version 0.1 kept the hash of its one password."""
 MAX_PASSWORD = 1024
 _ONE_AT_A_TIME = threading.Lock()
 """Checking a password takes 64 MiB: forty tries sent at once would take 2.5 GiB."""
@@ -157,23 +153,16 @@ _NOBODY = PasswordHasher().hash(secrets.token_urlsafe(18))
 """Checked where there is no such account, so that the time does not tell which names exist."""
 
 
-def ensure_admin(accounts: Accounts, old_folder: Path) -> str | None:
-    """Make the first account at the first start. old_folder: where version 0.1 kept its password, which stays valid.
-    Gives the new password if one was made; only the caller ever sees it. Raises DeskError.
-    """
+def ensure_admin(accounts: Accounts) -> str | None:
+    """Make the first account. Returns its password, or None if there are accounts. Raises DeskError."""
     if accounts.all():
         return None
-    old = old_folder / OLD_FILE
-    if not old.exists():
-        try:
-            return new_account(accounts, ADMIN, "admin")
-        except DeskError as error:
-            if error.code != "account-exists":
-                raise
-            return None  # another desk of the database was faster
-    accounts.add(ADMIN, "admin", _old_hash(old))
-    old.unlink()
-    return None
+    try:
+        return new_account(accounts, ADMIN, "admin")
+    except DeskError as error:
+        if error.code != "account-exists":
+            raise
+        return None  # another server of the database was faster
 
 
 def new_account(accounts: Accounts, name: str, role: Role) -> str:
@@ -207,15 +196,6 @@ def verified(accounts: Accounts, name: str, password: str) -> Account | None:
     finally:
         _PLACES.release()
     return account
-
-
-def _old_hash(file: Path) -> str:
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))["password_hash"]
-        extract_parameters(stored)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DeskError(f"cannot read {file}: remove it, and a new password is made", code="admin-file") from error
-    return str(stored)
 
 
 PREFIX = "wd_"

@@ -31,7 +31,7 @@ def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Nam
     """Make a new password for an account; its sign-ins end."""
     with open_administration(common.settings) as desk:
         if name == ADMIN:
-            ensure_admin(desk.accounts, common.settings.admin_folder)
+            ensure_admin(desk.accounts)
         password = desk.reset_password(name)
     common.show({"name": name, "password": password}, lambda: print(f"{name} password (shown once): {password}"))
 

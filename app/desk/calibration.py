@@ -29,9 +29,6 @@ FILE = "calibration.json"
 SHIPPED = SHIPPED_DATA / FILE
 """The result for the model that comes with the program."""
 
-RENAMED = {"profile": "policy", "wording": "answer_mode"}
-"""Keys of version 0.1 and their names now."""
-
 MOST_KL = 0.1
 LEAST_GOLD = -0.15
 MOST_LOST = 0.03
@@ -148,7 +145,7 @@ def read_calibration(file: Path) -> Calibration | None:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         rows = tuple(PolicyMetrics(**row) for row in values.pop("rows"))
-        return Calibration(rows=rows, **{RENAMED.get(key, key): value for key, value in values.items()})
+        return Calibration(rows=rows, **values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DeskError(f"{file} cannot be read: run `warmdesk calibrate` again", code="calibration") from error
 

@@ -127,11 +127,6 @@ class Settings(
         """Folder for files sent to Gradio's pages. Ours accept none."""
         return self.data_dir / "pages"
 
-    @property
-    def admin_folder(self) -> Path:
-        """Where version 0.1 kept its password."""
-        return self.data_dir / "admin"
-
 
 GROUPS = tuple(
     group for group in reversed(Settings.__mro__) if group.__base__ is SettingGroup and issubclass(group, SettingGroup)

@@ -1,13 +1,11 @@
-"""The format of a backup: a tar file, compressed with gzip, whose last member `manifest.json` names all others with
-their sizes and digests. Reading it always checks every byte.
+"""The archive of a backup, and making one, also while the server runs.
 
-Not covered: what belongs into a backup (`archiving`), and putting it back (`restoring`).
+An archive is a tar file, compressed with gzip. Its last member `manifest.json` names all others with their sizes and
+digests. Reading it always checks every byte. The database is copied as it is at one moment. Then the files of the data
+folder are copied one after another. Each file is whole, because the server replaces files and never writes into them.
+An index that is a little older or newer is updated from the database.
 
-Making a backup: one archive of a data folder, also of one whose desk is being served.
-
-The database is copied as it was at one moment. Then files beside it are copied one after another; each is whole, as the
-desk replaces files and never writes into them, and an index that is a little older or newer is brought up to date
-from the database. Not covered: databases on a server, which have tools of their own; what lies behind links.
+Out of scope: restoring (`restoring`), databases on a server, which have their own tools, and targets of links.
 """
 
 import errno
@@ -36,15 +34,16 @@ from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.backup import ENDING
 from app.storage.database import sqlite_file
-from app.storage.files import PARTIAL, REPLACED, STAGED, sync_folder
+from app.storage.files import PARTIAL, REPLACED, STAGED
 from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
 from app.storage.swap import SWAP_FILE
+from durable import put_in_place
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 256 << 20
 _PIECE = 1 << 20
-_COMPRESSION = 1  # most bytes are vectors, which hardly become smaller; text does even so
+_COMPRESSION = 1  # most bytes are vectors, which hardly compress; text compresses well at any level
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,8 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an archive holds. version: of the Warmdesk that wrote it. created: ISO 8601. folder: the data folder it was
-    made of. database: path of the SQLite database among the files, and schema its last migration; None: the database
-    is elsewhere.
+    """The content of an archive. version: of the Warmdesk that wrote it. created: ISO 8601. folder: its data folder.
+    database: path of the SQLite database among the files, and schema its revision; None: the database is elsewhere.
     """
 
     format: int
@@ -77,7 +75,7 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 class _Hashed(io.RawIOBase):
-    """A file to be read once, whose digest is known then."""
+    """A file that is read once, with its digest."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -95,9 +93,9 @@ class _Hashed(io.RawIOBase):
 def write_archive(
     out: IO[bytes], sources: Iterable[tuple[str, Path]], about: Manifest, progress: Progress = no_progress
 ) -> Manifest:
-    """Write files into an archive; gives its manifest. sources: path in the archive, and the file; one that is gone by
-    then is left out. about: the manifest without its files. Raises OSError, and DeskError for a file that became
-    shorter meanwhile.
+    """Write files into an archive; returns its manifest. sources: path in the archive, and the file; a file that is
+    gone is skipped. about: the manifest without its files. Raises OSError, and DeskError for a file that became
+    shorter.
     """
     listed, files = list(sources), list[ArchivedFile]()
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=_COMPRESSION) as archive:
@@ -105,7 +103,7 @@ def write_archive(
             progress("archiving", done, len(listed))
             try:
                 files.append(_add(archive, name, path))
-            except FileNotFoundError:  # such as an index that was just replaced
+            except FileNotFoundError:  # for example an index that was just replaced
                 continue
         manifest = replace(about, files=tuple(files))
         data = _MANIFESTS.dump_json(manifest)
@@ -135,9 +133,8 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> ArchivedFile:
 
 
 def read_archive(file: Path, into: Path | None = None, progress: Progress = no_progress) -> Manifest:
-    """Read an archive to its end and compare all it holds with its manifest. into: an empty folder for the files; None:
-    they are only read. Raises DeskError "archive-damaged", also for files that would lie outside of the folder, and
-    OSError.
+    """Read a whole archive and compare its content with its manifest. into: an empty folder for the files; None: they
+    are only read. Raises DeskError "archive-damaged", also for files that would be outside the folder, and OSError.
     """
     found, manifest = dict[str, ArchivedFile](), b""
     try:
@@ -166,7 +163,7 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
 
 
 def _is_inside(name: str) -> bool:
-    """Whether a name is a plain path below a folder, written in the one way it can be."""
+    """Return whether a name is a plain path below a folder, in its only normal form."""
     path = PurePosixPath(name)
     return str(path) == name and not path.is_absolute() and ".." not in path.parts and name != "."
 
@@ -203,17 +200,17 @@ def _damaged(file: Path, reason: str) -> DeskError:
 
 
 DATABASE = "warmdesk.sqlite3"
-"""Where a database stands in the archive that does not lie in the data folder."""
+"""Path in the archive of a database that is outside the data folder."""
 _ABANDONED_S = 86_400.0
 EVALS = "evals"
-"""What measurements keep for their next run."""
+"""The folder that measurements keep for their next run."""
 _NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
     """A backup that was made and checked. num_bytes: of the archive. left_out: links of the data folder, which are not
-    followed. note: what the archive lacks, "" if nothing.
+    followed. note: what is missing in the archive, "" if nothing.
     """
 
     file: Path
@@ -224,8 +221,8 @@ class Backup:
 
 
 class BackupOptions(TypedDict, total=False):
-    """with_modules: take encoded passages, too, which the model would else read again. overwrite: whether the backup
-    may take the place of a file.
+    """with_modules: include encoded passages; otherwise the model encodes them again. overwrite: whether the backup may
+    replace a file.
     """
 
     with_modules: bool
@@ -235,9 +232,7 @@ class BackupOptions(TypedDict, total=False):
 def back_up_folder(
     settings: Settings, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]
 ) -> Backup:
-    """Write an archive, read it again, and only then give it its name. Raises DeskError; then there is nothing, or what
-    was there before.
-    """
+    """Write an archive, read it again, and only then give it its name. Raises DeskError; then the file is as before."""
     with_modules = options.get("with_modules", False)
     folder, file = settings.data_dir.resolve(), file.expanduser().absolute()
     if file.resolve().is_relative_to(folder):
@@ -252,7 +247,7 @@ def back_up_folder(
     with explained(file), tempfile.TemporaryDirectory(dir=file.parent, prefix=PARTIAL) as scratch:
         copy, archive = Path(scratch, "database"), Path(scratch, "archive")
         about = _about(folder, with_modules)
-        if database is not None:  # before files are listed: none that it knows may be missing
+        if database is not None:  # before files are listed, so that the archive has every file that the database names
             inside = database.resolve().is_relative_to(folder)
             name = database.resolve().relative_to(folder).as_posix() if inside else DATABASE
             about = replace(about, database=name, schema=copy_database(database, copy))
@@ -261,17 +256,14 @@ def back_up_folder(
             sources = [(about.database, copy), *((path, one) for path, one in sources if path != about.database)]
         with open(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
             manifest = write_archive(out, sources, about, progress)
-            out.flush()
-            os.fsync(out.fileno())
         if read_archive(archive, progress=progress) != manifest:
-            raise DeskError(f"{file} was not written as it should be: is its disk failing?", code="disk-error")
-        archive.replace(file)
-        sync_folder(file.parent)
+            raise DeskError(f"{file} was not written correctly: check its disk", code="disk-error")
+        put_in_place(archive, file)
     return Backup(file, file.stat().st_size, manifest, tuple(left_out), note)
 
 
 def _remove_killed(folder: Path) -> None:
-    """Remove what backups to this folder left that were killed: a copy of the database. One of today may be at work."""
+    """Remove the temporary copies of killed backups to this folder. A copy of today may belong to a running one."""
     for copy in folder.glob(f"{PARTIAL}*/database"):
         with suppress(OSError):  # another backup has just removed it
             if time.time() - copy.stat().st_mtime > _ABANDONED_S:
@@ -292,8 +284,8 @@ def _about(folder: Path, with_modules: bool) -> Manifest:
 
 
 def copy_database(database: Path, copy: Path) -> str | None:
-    """Copy a SQLite database that may be in use, as it is at this moment, and check the copy; gives its last migration.
-    Nobody waits for it. Raises DeskError.
+    """Copy a SQLite database as it is at this moment, also while it is used, and check the copy; returns its revision.
+    Writers do not wait. Raises DeskError.
     """
     if not database.exists():
         raise DeskError(f"there is no database {database}: is this the right --data-dir?", code="no-database")
@@ -309,17 +301,17 @@ def copy_database(database: Path, copy: Path) -> str | None:
 
 
 def check_database(connection: sqlite3.Connection) -> str | None:
-    """Read all of a database; gives its last migration. Raises DeskError if it is damaged, and sqlite3.Error."""
+    """Read a whole database; returns its revision. Raises DeskError if it is damaged, and sqlite3.Error."""
     [[found]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
     if found != "ok":
         raise DeskError(f"the database is damaged ({found}): restore a backup", code="database-damaged")
-    [[last]] = connection.execute("SELECT max(name) FROM migrations").fetchall()
+    [[last]] = connection.execute("SELECT max(version_num) FROM alembic_version").fetchall()
     return None if last is None else str(last)
 
 
 def _files(settings: Settings, database: Path | None, with_modules: bool) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Files of a data folder by their path in it, and links. Neither has what can be made again, what belongs to a
-    running process, and the database.
+    """Return the files of a data folder by their path in it, and its links. Both without what can be made again, what
+    belongs to a running process, and the database.
     """
     folder, files, links = settings.data_dir.resolve(), list[tuple[str, Path]](), list[str]()
     modules = None if with_modules else settings.modules_folder.name
@@ -338,16 +330,16 @@ def _files(settings: Settings, database: Path | None, with_modules: bool) -> tup
 
 
 def is_left_out(path: str, settings: Settings) -> bool:
-    """Whether no backup holds a path of the data folder: what is computed again, and may be code that runs, and what
-    belongs to a running process or to another backup. Also where a file system takes capitals for small letters.
+    """Return whether a path of the data folder is in no backup: it is computed again and may be code that runs, or it
+    belongs to a running process or to another backup. The case of letters is ignored, as some file systems do.
     """
     name = path.partition("/")[0].casefold()
-    own = {settings.models_folder.name, EVALS, f"{settings.settings_file.stem}.tmp", *_NOT_FILES}
+    own = {settings.models_folder.name, EVALS, *_NOT_FILES}
     return name in own or name.startswith((REPLACED, STAGED))
 
 
 def _is_of_database(path: Path, database: Path | None) -> bool:
-    """Whether a file is the database, its log, or a copy from before a migration."""
+    """Return whether a file is the database, its log, or a copy from before a migration."""
     if database is None or path.parent != database.resolve().parent:
         return False
     return path.name in {database.name + end for end in ("", "-wal", "-shm", "-journal")} or path.name.startswith(
@@ -357,12 +349,12 @@ def _is_of_database(path: Path, database: Path | None) -> bool:
 
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """Turns errors of the system into one line. file: what is being made."""
+    """Turn errors of the system into one line. file: the file that is made."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            message = f"{file} is not there yet, the disk is full: free some space, and do it again"
+            message = f"{file} cannot be written, the disk is full: free some space and try again"
             raise DeskError(message, code="disk-full") from error
         where = f" ({error.filename})" if error.filename and error.filename != str(file) else ""
         raise DeskError(f"{file} cannot be made: {error.strerror or error}{where}", code="system") from error

@@ -1,41 +1,35 @@
-"""A copy of a SQLite database beside it, made before a migration changes it.
+"""Copies of a SQLite database beside it, made before a migration.
 
-The newest copies are kept, so that one can go back to the version before. They still hold what is deleted later, so
-forgetting a document removes them (`remove_backups`). Not covered: copies of PostgreSQL databases, which have tools of
-their own; backups of a whole desk (`archiving`).
+The newest copies are kept, so that the previous version can be used again. They still contain data that is deleted
+later, so deleting a document removes them (`remove_backups`).
+
+Out of scope: copies of PostgreSQL databases; backups of a whole data folder (`archive`).
 """
 
 import math
-import os
 import sqlite3
-import tempfile
 from pathlib import Path
 
 from app.storage.files import PARTIAL
+from durable import replacing
 
 ENDING = ".before-"
-"""What stands between the database's name and the migration's."""
+"""The text between the name of the database and the revision."""
 KEPT = 2
-"""Copies that are kept of one database: each is as large as it."""
+"""Number of copies of a database. Each is as large as the database."""
 
 
-def back_up(raw: sqlite3.Connection, migration: str) -> Path:
-    """Copy an open database to a file beside it, complete or not at all, in place of one of the same name; returns it.
-    Older copies go, but for the newest. The connection is in no transaction. Raises sqlite3.Error and OSError.
+def back_up(raw: sqlite3.Connection, revision: str) -> Path:
+    """Copy an open database to a file beside it, complete or not at all; returns the file. Older copies are deleted,
+    except the newest. revision: the first one to run. The connection is in no transaction. Raises sqlite3.Error and
+    OSError.
     """
     file = _file(raw)
-    copy = file.with_name(f"{file.name}{ENDING}{migration}")
+    copy = file.with_name(f"{file.name}{ENDING}{revision}")
     for partial in _unfinished(file):
         partial.unlink(missing_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=_partial(file))  # for this user only
-    temporary = Path(name)
-    try:
-        raw.execute("VACUUM INTO ?", [name]).close()
-        os.fsync(descriptor)
-        temporary.replace(copy)
-    finally:
-        os.close(descriptor)
-        temporary.unlink(missing_ok=True)
+    with replacing(copy, _partial(file)) as temporary:
+        raw.execute("VACUUM INTO ?", [str(temporary)]).close()
     others = [one for one in _copies(file) if one != copy]
     for old in sorted(others, key=lambda one: one.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
         old.unlink()
@@ -43,8 +37,8 @@ def back_up(raw: sqlite3.Connection, migration: str) -> Path:
 
 
 def remove_backups(raw: sqlite3.Connection, made_before: float = math.inf) -> None:
-    """Delete the copies of an open database that `back_up` made before a time (seconds since 1970), by default all of
-    them, and those that it did not finish.
+    """Delete the copies of an open database made before a time (seconds since 1970), by default all, and unfinished
+    ones.
     """
     file = _file(raw)
     old = [one for one in _copies(file) if one.stat().st_mtime < made_before]
@@ -57,7 +51,7 @@ def _copies(file: Path) -> list[Path]:
 
 
 def _unfinished(file: Path) -> list[Path]:
-    """Of processes that were killed: only one at a time may change the database."""
+    """Return the copies of killed processes. Only one process at a time may change the database."""
     return [one for one in file.parent.iterdir() if one.name.startswith(_partial(file))]
 
 

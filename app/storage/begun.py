@@ -1,11 +1,11 @@
-"""Notes of what was begun in a data folder, so that it comes to its end whatever happens meanwhile.
+"""Notes of unfinished work in a data folder, so that it is finished after a crash.
 
-What changes files and the database is noted before its first step and crossed out after its last, and each of its steps
-can be repeated. What is still noted was killed, or failed: who opens the desk next finishes it. The notes belong to the
-database beside them: a backup takes them along, and a restore puts them aside with it.
+Work on files and the database is noted before its first step, and crossed out after its last one. Every step can be
+repeated. Work that is still noted was killed or failed, and the next process that opens the data folder finishes it.
+The notes belong to the database beside them: a backup contains them, and a restore moves them aside with it.
 
-Not covered: taking in documents, which goes on by itself; renaming the files of a restored backup, which is undone
-before a database is opened (`swap`).
+Out of scope: ingesting documents, which resumes by itself; renaming files of a restored backup, which is undone before
+a database is opened (`swap`).
 """
 
 import json
@@ -15,7 +15,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
-from app.storage.files import replace_file, sync_folder
+from app.storage.files import replace_file
+from durable import sync
 
 BEGUN_FILE = "warmdesk.begun.json"
 Kind = Literal["forget", "upload", "faq"]
@@ -30,20 +31,20 @@ class BegunWork:
         self._lock = threading.Lock()
 
     def note(self, kind: Kind, about: Mapping[str, str]) -> None:
-        """Note what begins now, beside what is noted already. about: by name, what is needed to finish it."""
+        """Note work that begins now. about: by name, what is needed to finish it."""
         with self._lock:
             noted = self._read()
             self._write({**noted, kind: {**noted.get(kind, {}), **about}})
 
     def done(self, kind: Kind, names: Collection[str]) -> None:
-        """Cross out what has come to its end, or is as before it began."""
+        """Cross out finished or undone work."""
         with self._lock:
             noted = self._read()
             left = {name: about for name, about in noted.pop(kind, {}).items() if name not in names}
             self._write({**noted, kind: left} if left else noted)
 
     def left(self, kind: Kind) -> dict[str, str]:
-        """What is noted, and so has not come to its end."""
+        """Return the unfinished work that is noted."""
         with self._lock:
             return self._read().get(kind, {})
 
@@ -53,8 +54,8 @@ class BegunWork:
             return {str(kind): {str(name): str(about[name]) for name in about} for kind, about in noted.items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, AttributeError, TypeError):  # an unsound disk: notes are replaced whole
-            log.warning("%s is damaged: what was begun before is not finished", self._file)
+        except (ValueError, AttributeError, TypeError):  # a failing disk: notes are replaced whole
+            log.warning("%s is damaged: work that was begun before is not finished", self._file)
             return {}
 
     def _write(self, noted: Mapping[str, Mapping[str, str]]) -> None:
@@ -62,4 +63,4 @@ class BegunWork:
             replace_file(self._file, json.dumps(noted).encode())
         elif self._file.exists():
             self._file.unlink()
-            sync_folder(self._file.parent)
+            sync(self._file.parent)

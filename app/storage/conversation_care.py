@@ -1,14 +1,10 @@
-"""Conversations of everybody, for those who look after the desk: a list, each by its id, and the answers that were bad.
+"""Conversations for agents and operators, and what owners do with them besides asking: rename, delete, undo, repeat.
 
-Customers see their own alone (`history`); nothing that serves a customer may use this. Conversations that their owner
-deleted are not here.
+Customers see only their own conversations (`history`); code that serves customers must not use `Transcripts`. A deleted
+conversation is hidden at once and can be restored for `UNDO_S` seconds. Then it is removed with everything that belongs
+to it. Counts of answers stay, because they name no customer.
 
-What an owner does with its conversations besides asking: rename, delete, take that back, ask the last question anew.
-
-A deleted conversation is hidden at once and can be brought back for `UNDO_S` seconds. Then it is removed for good, with
-everything that belongs to it; counts of answers, which name nobody, stay.
-
-Not covered: when that happens (`app.desk.repeating`), what was said (`history`).
+Out of scope: the time of removal (`app.desk.repeating`), messages (`history`).
 """
 
 from collections.abc import Collection
@@ -33,14 +29,16 @@ _BEFORE = aliased(MessageRow)
 
 
 class Transcripts:
-    """Reads conversations of all owners. Safe to use from any thread; every method may raise DeskError."""
+    """Reads conversations of all owners, except deleted ones. Safe to use from any thread; every method may raise
+    DeskError.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
-        """The latest conversations of customers with a message, most recently used first. query: each of its words
-        stands in the title or a message. owner: only those of this one.
+        """Return the latest conversations with a message, most recently used first. query: words that must all appear
+        in the title or a message. owner: only those of this owner.
         """
         table = ConversationRow
         number = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
@@ -53,18 +51,18 @@ class Transcripts:
         return [TranscriptSummary(**row._mapping) for row in rows]
 
     def owner_of(self, conversation_id: str) -> str | None:
-        """Whose a conversation is; None if there is none of this id."""
+        """Return the owner of a conversation; None for an unknown id."""
         its = select(ConversationRow.owner).where(ConversationRow.id == conversation_id)
         return next(iter(self._database.values(its.where(ConversationRow.deleted.is_(None)))), None)
 
     def turns(self, conversation_id: str) -> list[Turn]:
-        """All messages of a conversation, oldest first; empty when there is no such conversation."""
+        """Return all messages of a conversation, oldest first; empty if there is no such conversation."""
         its = (MessageRow.conversation_id == conversation_id, ConversationRow.deleted.is_(None))
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
 
     def answered(self, message_id: str) -> FaqDraft | None:
-        """An answer with its question, as they would stand in the FAQ; the answer is empty where nothing was said from
-        the documents. None if there is no such answer.
+        """Return an answer with its question as a FAQ draft. The answer is empty if nothing came from the documents.
+        None if there is no such answer.
         """
         query = select(_QUESTION.text, MessageRow.text, MessageRow.outcome).join(
             _QUESTION, _QUESTION.id == MessageRow.question_id
@@ -76,8 +74,8 @@ class Transcripts:
         return None
 
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
-        """Answers since then that were none, unsure, not liked, not supported, or the last before the conversation went
-        to a person; the latest first.
+        """Return the latest bad answers since a time, latest first: without a result, not certain, rated down, not
+        supported, or the last before a hand-off.
         """
         disliked, was_handed = FeedbackRow.value == "down", MessageRow.id.in_(_last_before_handoffs(since))
         query = (
@@ -111,7 +109,7 @@ class Transcripts:
 
 
 def _last_before_handoffs(since: datetime) -> Select[tuple[str]]:
-    """Ids of the answers that were the last, but for small talk, when somebody asked for a person since then."""
+    """Return the ids of the last answers, except small talk, before hand-offs since a time."""
     last = (
         select(_BEFORE.id)
         .where(_BEFORE.conversation_id == HandoffRow.conversation_id, _BEFORE.created <= HandoffRow.requested)
@@ -137,12 +135,12 @@ def _causes(outcome: str | None, grounding: float | None, value: str | None, han
 
 UNDO_S = 60
 _AT_ONCE = 20
-"""Conversations removed in one transaction: questions that are asked meanwhile wait for it."""
+"""Conversations removed in one transaction. New questions wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """How much was removed of one owner."""
+    """Numbers of removed rows of an owner."""
 
     conversations: int
     messages: int
@@ -156,22 +154,20 @@ class ConversationCare:
         self._database = database
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
-        """Give a conversation another title; it is shortened. Raises DeskError for an empty one, and if there is no
-        such conversation.
-        """
+        """Change a title; it is shortened. Raises DeskError for an empty title and an unknown conversation."""
         if not (title := shortened(title)):
             raise DeskError("the title is empty: write one", code="title-empty")
         with self._database.write() as session:
             _its(session, conversation_id, owner).title = title
 
     def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
-        """Hide a conversation, to be removed after `UNDO_S` seconds; an unknown id is no error."""
+        """Hide a conversation; it is removed after `UNDO_S` seconds. An unknown id is not an error."""
         its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
         with self._database.write() as session:
             session.execute(update(ConversationRow).where(*its).values(deleted=_now()))
 
     def restore_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
-        """Bring a deleted conversation back. Raises DeskError if that was too long ago."""
+        """Restore a deleted conversation. Raises DeskError if it was removed."""
         with self._database.write() as session:
             row = session.get(ConversationRow, conversation_id)
             deleted = None if row is None or row.owner != owner else row.deleted
@@ -182,8 +178,8 @@ class ConversationCare:
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """The message id of the last question of a conversation, to be replaced by another one. Raises DeskError if
-        there is no such conversation, no question in it, or the last one went to a person.
+        """Return the id of the last question of a conversation, to be replaced. Raises DeskError if there is no such
+        conversation, no question in it, or the last one was for an agent.
         """
         with self._database.read() as session:
             _its(session, conversation_id, owner)
@@ -191,12 +187,12 @@ class ConversationCare:
             if (question := session.scalar(asked.order_by(MessageRow.position.desc()).limit(1))) is None:
                 raise DeskError(f"conversation {conversation_id!r} has no question", code="no-such-message")
             if question.handoff_id is not None:
-                raise DeskError("the last message went to a person: it stays", code="with-person")
+                raise DeskError("the last message was for an agent and cannot be replaced", code="with-person")
             return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
-        """Remove for good what was deleted up to then and, if a time is given, what was not used since, also copies of
-        the database that are older; gives whose conversations they were.
+        """Remove conversations deleted before a time and, if given, those not used since a time, with older copies of
+        the database. Returns the owners.
         """
         gone = ConversationRow.deleted <= deleted_before
         if unused_since is not None:
@@ -205,15 +201,13 @@ class ConversationCare:
         return self._remove(gone)
 
     def present(self, ids: Collection[str]) -> frozenset[str]:
-        """Those of these conversations that are not removed for good."""
+        """Return which of these conversations are not removed."""
         with self._database.read() as session:
             rows = where_in(session, select(ConversationRow.id), ConversationRow.id, ids)
             return frozenset(row.id for row in rows)
 
     def erase(self, owner: str) -> Erased:
-        """Remove everything of an owner for good, also what it deleted a moment ago, and the copies that were made
-        before migrations.
-        """
+        """Remove everything of an owner, also hidden conversations, and the copies made before migrations."""
         its = ConversationRow.owner == owner
         messages = select(func.count()).select_from(MessageRow).join(ConversationRow).where(its)
         feedback = select(func.count()).select_from(FeedbackRow).join(MessageRow).join(ConversationRow).where(its)

@@ -3,13 +3,13 @@
     with database.read() as session: ...     one consistent view
     with database.write() as session: ...    the write lock from the start, committed at the end
 
-A session ends with its block, and no block calls a model. A write waits for the lock for up to 30 seconds. What can
-be wrong with the file or the server (read-only, full disk, damaged, busy, not reached, written by a newer Warmdesk)
-becomes one clear DeskError; broken constraints are our mistakes and stay as they are. A database that goes away says so
-in the log once, and once when it is back, whoever used it.
+A session ends with its block, and no block calls a model. A write waits up to 30 seconds for the lock. Errors that a
+person can fix (read-only, full disk, damaged, busy, unreachable, written by a newer Warmdesk) become one DeskError
+each. Violated constraints are programming errors and stay as they are. The log has one line when the database becomes
+unreachable, and one when it is back.
 
-Not covered: what the two kinds of databases do differently (`sqlite`, `postgres`), who may use a data folder (`lock`),
-the tables (`tables`), their history (`migrations`).
+Out of scope: differences of the kinds of databases (`sqlite`, `postgres`), the lock of a data folder (`lock`), tables
+(`tables`), their changes (`migrate`).
 """
 
 import logging
@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from sqlalchemy import Engine, Row, Select, create_engine, make_url, text
+from sqlalchemy import Connection, Engine, Row, Select, create_engine, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
@@ -40,12 +40,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from app.domain.errors import DeskError
 from app.storage import postgres, sqlite
 from app.storage.backup import back_up, remove_backups
-from app.storage.migrations import MIGRATIONS, migrate, missing_migrations
-from app.storage.problems import WRITES
+from app.storage.migrate import is_new, migrate, missing_revisions
+from app.storage.problems import MIGRATES, WRITES
 
 T = TypeVar("T")
 Work = Literal["documents", "folders"]
-"""What only one desk of a database may do at a time: changing documents, reading synchronised folders."""
+"""Work that only one server of a database may do at a time: changing documents, reading synchronised folders."""
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ _OUR_MISTAKES = (IntegrityError, ProgrammingError, DataError, NotSupportedError)
 class Database:
     """The open database. Safe to use from any thread; made by `open_database`.
 
-    is_shared: whether other desks, with data folders of their own, may use it at the same time.
+    is_shared: whether other servers, with their own data folders, may use it at the same time.
     """
 
     def __init__(self, engine: Engine, name: str) -> None:
@@ -65,36 +65,40 @@ class Database:
         reads, writes = (postgres.READS, postgres.WRITING) if self.is_shared else ({}, {})
         self.sessions = sessionmaker(engine.execution_options(**reads), expire_on_commit=False)
         self._writers = sessionmaker(engine.execution_options(**{WRITES: True}, **writes), expire_on_commit=False)
-        self._is_there, self._failures = False, 0  # who opens it says what is wrong then
+        self._is_there, self._failures = False, 0  # the caller reports a failure to open
         self._lock = threading.Lock()
-        self._has_deleted_text = False  # in SQLite's log
+        self._has_deleted_text = False  # in SQLite's write-ahead log
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that only reads. Raises DeskError."""
+        """Give a transaction that only reads. Raises DeskError."""
         with self._used(), self.sessions.begin() as session:
             yield session
 
     @contextmanager
-    def write(self, *, patiently: bool = False) -> Iterator[Session]:
-        """A transaction that may read and write; undone if the block raises. patiently: another desk that has the lock
-        is waited for some minutes. Raises DeskError.
-        """
+    def write(self) -> Iterator[Session]:
+        """Give a transaction that may write; it is undone if the block raises. Raises DeskError."""
         with self._used(), self._writers.begin() as session:
-            if patiently:
-                session.connection(execution_options={postgres.PATIENT: True})
             yield session
 
+    @contextmanager
+    def migration(self) -> Iterator[Connection]:
+        """Give a transaction that may change tables; it is undone if the block raises. Raises DeskError."""
+        with self._used(), self._writers.begin() as session:
+            yield session.connection(execution_options={MIGRATES: True})
+        if not self.is_shared:
+            self.engine.dispose()  # this connection ignores foreign keys
+
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
-        """What a query finds, in a transaction of its own. Raises DeskError."""
+        """Return the rows of a query, in a transaction of its own. Raises DeskError."""
         return self._read(lambda session: session.execute(query).all())
 
     def values(self, query: Select[T]) -> Sequence[T]:
-        """The first column of what a query finds. Raises DeskError."""
+        """Return the first column of a query, in a transaction of its own. Raises DeskError."""
         return self._read(lambda session: session.scalars(query).all())
 
     def _read(self, find: Callable[[Session], T]) -> T:
-        """What `find` gives; it is called again if the connection broke off, because it changes nothing."""
+        """Return the result of `find`. It is called again if the connection was lost, because it changes nothing."""
         try:
             with self.read() as session:
                 return find(session)
@@ -106,8 +110,8 @@ class Database:
 
     @contextmanager
     def alone(self, work: Work) -> Iterator[bool]:
-        """Gives whether no other desk does this work; if so, none begins it before the end of the block. A database
-        that is not shared has one desk. Raises DeskError.
+        """Give True if no other server does this work, and keep others from it until the block ends. A database that is
+        not shared has one server. Raises DeskError.
         """
         if not self.is_shared:
             yield True
@@ -119,40 +123,39 @@ class Database:
                 is_ours = postgres.take_lock(connection, work)
             yield is_ours
         finally:
-            with suppress(DBAPIError, PendingRollbackError):  # without a connection the lock is back already
+            with suppress(DBAPIError, PendingRollbackError):  # a lost connection has released the lock
                 postgres.give_locks_back(connection)
             connection.close()
 
     def flush_log(self) -> None:
-        """After a deletion: empty SQLite's write-ahead log, which still holds the deleted text. If somebody reads or
-        writes just then, this happens at a later call, at `tidy`, or when the database is closed. PostgreSQL reuses the
-        room of what was deleted by itself, in its own time.
+        """Empty SQLite's write-ahead log after a deletion, because it still has the deleted text. If the database is in
+        use, a later call, `tidy` or closing does it. PostgreSQL reuses the space of deleted rows by itself.
         """
         if not self.is_shared:
             with self._raw() as raw:
                 self._has_deleted_text = not sqlite.empty_log(raw)
 
     def tidy(self) -> None:
-        """Do what `flush_log` could not do; called from time to time. Raises DeskError."""
+        """Do what `flush_log` could not do. Called periodically. Raises DeskError."""
         if self._has_deleted_text:
             self.flush_log()
 
-    def back_up(self, migration: str) -> None:
-        """Make a copy of a SQLite file before this migration, and say so. Raises DeskError."""
+    def back_up(self, revision: str) -> None:
+        """Copy a SQLite file before a migration, and log it. revision: the first one to run. Raises DeskError."""
         if not self.is_shared:
             with self._raw() as raw:
-                copy = back_up(raw, migration)
-            log.warning("%s is brought up to date (%s); as it was it is kept in %s", self.name, migration, copy)
+                copy = back_up(raw, revision)
+            log.warning("%s is migrated (%s); a copy of the old database is %s", self.name, revision, copy)
 
     def remove_backups(self, made_before: datetime | None = None) -> None:
-        """Delete the copies that were made before migrations: all of them, or those made before a time."""
+        """Delete the copies made before migrations: all, or those older than a time."""
         if not self.is_shared:
             with self._raw() as raw:
                 remove_backups(raw, math.inf if made_before is None else made_before.timestamp())
 
     @contextmanager
     def _raw(self) -> Iterator[sqlite3.Connection]:
-        """SQLite's own connection outside a transaction, for what works only there."""
+        """Give SQLite's own connection outside a transaction."""
         with self._used(), self.engine.connect() as connection:
             raw = connection.connection.dbapi_connection
             assert isinstance(raw, sqlite3.Connection)
@@ -163,7 +166,7 @@ class Database:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        """Turns database errors that a person can correct into DeskError, and notes whether the database is there."""
+        """Turn database errors that a person can fix into DeskError, and note whether the database is reachable."""
         failures = self._failures
         try:
             with _explained(self.name):
@@ -172,11 +175,11 @@ class Database:
             if error.is_away:
                 self._note_failure(error)
             raise
-        if not self._is_there and failures == self._failures:  # what began before a failure says nothing of now
+        if not self._is_there and failures == self._failures:  # work from before the failure proves nothing
             self._note_success()
 
     def _note_failure(self, problem: DeskError) -> None:
-        """Say once that a database is away that was there."""
+        """Log once that a database became unreachable."""
         with self._lock:
             was_there, self._is_there = self._is_there, False
             self._failures += 1
@@ -184,7 +187,7 @@ class Database:
             log.warning("%s", problem)
 
     def _note_success(self) -> None:
-        """Say once that it is back."""
+        """Log once that it is back."""
         with self._lock:
             was_there, self._is_there = self._is_there, True
         if not was_there and self._failures:
@@ -196,12 +199,13 @@ class Database:
 
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
-    """Connect and bring the tables up to date; a SQLite file is created, its folder and a PostgreSQL database are not.
+    """Connect and migrate the database. A SQLite file is created if needed, its folder and a PostgreSQL database are
+    not.
 
-    url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether an older database is brought up to
-    date, after a copy of a SQLite file was made (`backup`); unset for those who do not hold the data folder, because
-    its desk may be running: then an older database is an error, "database-older", and so is one that is not there or
-    has no tables yet, "no-database". Raises DeskError.
+    url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether to create or migrate tables; a
+    SQLite file is copied before (`backup`). Readers unset it, because the server of the data folder may be running:
+    then an older database is an error, "database-older", and so is a missing or empty one, "no-database". Raises
+    DeskError.
     """
     file = sqlite_file(url)
     database = _connected(url, is_reader=not upgrade)
@@ -211,23 +215,21 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
         with database.read() as session:
             if database.is_shared:
                 postgres.check_encoding(session.connection(), database.name)
-            missing = [one.__name__ for one in missing_migrations(session.connection(), database.name)]
-        is_new = len(missing) == len(MIGRATIONS)
-        if is_new and not upgrade:
+            missing = missing_revisions(session.connection(), database.name)
+            has_no_tables = is_new(session.connection())
+        if has_no_tables and not upgrade:
             raise _no_desk_in(database)
         if missing and not upgrade:
             raise DeskError(
                 f"{database.name} was written by an older Warmdesk, and this command does not change it: start or "
-                "restart `warmdesk serve`, which brings it up to date",
+                "restart `warmdesk serve`, which migrates it",
                 code="database-older",
             )
-        if missing and not is_new:
-            database.back_up(missing[0])
+        if missing and not has_no_tables:
+            database.back_up(missing[0].revision)
         if upgrade:
-            with database.write(patiently=True) as session:  # another desk may be bringing it up to date just now
-                if database.is_shared:
-                    postgres.take_time(session.connection())
-                migrate(session.connection(), database.name)
+            with database.migration() as connection:
+                migrate(connection, database.name)
     except BaseException:
         database.close()
         raise
@@ -239,8 +241,8 @@ def _no_desk_in(database: Database) -> DeskError:
 
 
 def checked_version(url: str) -> str:
-    """Kind and version of the database of this URL, and the address of a server. A file is read to its end. Changes
-    nothing. Raises DeskError, also for a file that is damaged.
+    """Return kind and version of the database of this URL, and the address of a server. A file is read completely.
+    Changes nothing. Raises DeskError, also for a damaged file.
     """
     file, database = sqlite_file(url), _connected(url, is_reader=True)
     if file is not None and not file.exists():
@@ -257,7 +259,7 @@ def checked_version(url: str) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a SQLite database; None for a database of another kind. Raises DeskError."""
+    """Return the file of a SQLite database; None for a database of another kind. Raises DeskError."""
     parsed = _parsed(url)
     return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
 
@@ -265,16 +267,16 @@ def sqlite_file(url: str) -> Path | None:
 def _parsed(url: str) -> URL:
     try:
         return make_url(url)
-    except (ArgumentError, ValueError):  # the latter for a port that is no number
+    except (ArgumentError, ValueError):  # ValueError: the port is not a number
         raise DeskError(
-            "the database URL is not one: write it like sqlite:////folder/file.sqlite3 or "
+            "the database URL is not valid: write it like sqlite:////folder/file.sqlite3 or "
             "postgresql+psycopg://user:password@host/database",
             code="database-url",
         ) from None
 
 
 def _connected(url: str, *, is_reader: bool) -> Database:
-    """The database of a URL, not looked at yet. Raises DeskError; no message has a password in it."""
+    """Return the database of a URL, without looking at it. Raises DeskError; no message contains a password."""
     parsed = _parsed(url)
     kind = parsed.get_backend_name()
     if kind not in ("sqlite", "postgresql"):
@@ -291,7 +293,7 @@ def _connected(url: str, *, is_reader: bool) -> Database:
 def _engine(url: URL, name: str) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
-            return create_engine(url, hide_parameters=True)  # errors are logged, and those are customers' words
+            return create_engine(url, hide_parameters=True)  # errors are logged, and parameters are customers' words
         return create_engine(url, hide_parameters=True, connect_args=postgres.connecting(url), **postgres.POOL)
     except NoSuchModuleError:
         raise DeskError(f"unknown kind of database in {name}", code="database-url") from None
@@ -303,12 +305,12 @@ def _engine(url: URL, name: str) -> Engine:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turns database errors that a person can correct into DeskError."""
+    """Turn database errors that a person can fix into DeskError."""
     try:
         yield
     except TimeoutError as error:
         raise DeskError(
-            f"{name} is busy: all connections of this desk are in use; try again", code="database-busy"
+            f"{name} is busy: all connections of this server are in use; try again", code="database-busy"
         ) from error
     except DBAPIError as error:
         kind = sqlite if isinstance(error.orig, sqlite3.Error) else postgres

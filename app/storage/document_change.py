@@ -1,12 +1,10 @@
-"""Replaces or removes one document, in transactions that are short however long it is: customers' questions and answers
-are stored in between.
+"""Replaces or removes one document in short transactions. Questions and answers are stored between them.
 
-A transaction changes at most `ROWS_AT_ONCE` passages. Until the last one the document has no content hash: one whose
-change was interrupted counts as changed, and is ingested or removed again. New passages come first and old ones go
-last, because questions find the old ones until all is done; title and collection change at the end, so that whoever
-begins again sees that they do.
+A transaction changes at most `ROWS_AT_ONCE` passages. Until the last one the document has no content hash, so an
+interrupted change is repeated by the next run. New passages come first and old ones go last: questions find the old
+ones until the end. Title and collection also change at the end.
 
-Not covered: who may change documents at a time (`Library.alone`), what is found meanwhile (`app.knowledge.search`).
+Out of scope: which server may change documents (`Library.alone`), search during the change (`app.knowledge.finder`).
 """
 
 from collections import defaultdict
@@ -34,12 +32,12 @@ from app.storage.passage_rows import (
 from app.storage.tables import DocumentRow, PassageRow
 
 UNFINISHED = ""
-"""Content hash of a document that is being changed."""
+"""Content hash of a document during its change."""
 
 
 class _PassageStep(NamedTuple):
-    """What is to be done with one passage. new: it is inserted at `ordinal`. moved: new values of its row. changed: its
-    number, if its title or collection changes. gone: its number, if it is deleted.
+    """A step for one passage. new: to insert at `ordinal`. moved: new values of its row. changed: its number, if its
+    title or collection changes. gone: its number, if it is deleted.
     """
 
     ordinal: int = 0
@@ -50,25 +48,25 @@ class _PassageStep(NamedTuple):
 
 
 def document_row(session: Session, path: str) -> DocumentRow | None:
-    """The row of the document of exactly this path."""
+    """Return the row of the document with exactly this path."""
     return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
 
 
 def replace_document(database: Database, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
-    """Store a document in place of the one of the same path; rows of unchanged content are kept. Raises ValueError for
-    a passage without an embedding if the document had no passage of the same content.
+    """Store a document in place of the one with the same path; rows of unchanged content stay. Raises ValueError for a
+    passage without an embedding if the document had no passage with the same content.
     """
     return _Change(database, document.path, passages).run(document)
 
 
 def remove_document(database: Database, path: str) -> Replaced | None:
-    """Delete a document with its passages; None if there is no such document."""
+    """Delete a document with its passages. Returns None if there is no such document."""
     change = _Change(database, path, ())
     return None if change.before is None else change.run(None)
 
 
 class _Change:
-    """From the passages that a document has to those it is to have."""
+    """The change from the stored passages of a document to its new ones."""
 
     def __init__(self, database: Database, path: str, passages: Sequence[NewPassage]) -> None:
         self._database, self._path, self._passages = database, path, passages
@@ -97,7 +95,7 @@ class _Change:
         self._dropped = {row.module_key for row in old if row.id in self._gone and row.module_key is not None}
 
     def run(self, document: NewDocument | None) -> Replaced:
-        """Make the document this one, or none. Raises DeskError; what was done until then stays."""
+        """Change the document, or delete it. Raises DeskError; the steps before it stay."""
         before, kept = self.before, tuple(self._ids.values())
         is_renamed = before is not None and document is not None and before.title != document.title
         is_moved = before is not None and document is not None and before.collection != document.collection

@@ -1,8 +1,7 @@
-"""The FAQ in the database: questions that agents answered themselves, with the vectors of their wordings.
+"""The FAQ and the synchronised folders in the database.
 
-Not covered: the document that is made of them, who may change them (`app.support.faq`).
-
-Synchronised folders in the database. Not covered: reading them (`app.knowledge.uploads`).
+Out of scope: the FAQ's document and who may change the FAQ (`app.support.faq`), reading folders
+(`app.knowledge.uploads`).
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from app.storage.tables import FaqRow, SyncedFolderRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaqVectors:
-    """The vectors of a pair's question and wordings, `[questions, dimension]`, and the embedder they are of."""
+    """Vectors of a question and its wordings, `[questions, dimension]`, and the name of their embedder."""
 
     embedder: str
     rows: Vectors
@@ -37,11 +36,11 @@ class FaqStore:
         self._database = database
 
     def pairs(self) -> list[FaqPair]:
-        """Every pair, by number."""
+        """Return all pairs, by number."""
         return [_pair(row) for row in self._database.values(select(FaqRow).order_by(FaqRow.id))]
 
     def vectors(self) -> dict[int, FaqVectors]:
-        """The vectors of every pair, by number."""
+        """Return the vectors of all pairs, by number."""
         query = select(FaqRow.id, FaqRow.wordings, FaqRow.embedder, FaqRow.vectors).order_by(FaqRow.id)
         return {
             id_: FaqVectors(embedder=embedder, rows=np.frombuffer(data, "<f4").reshape(1 + len(wordings), -1))
@@ -49,19 +48,19 @@ class FaqStore:
         }
 
     def find(self, id_: int) -> FaqPair:
-        """One pair. Raises DeskError if there is none of this number."""
+        """Return a pair. Raises DeskError if there is none with this number."""
         rows = self._database.values(select(FaqRow).where(FaqRow.id == id_))
         if not rows:
-            raise DeskError(f"there is no FAQ {id_}: it was deleted", code="faq-unknown")
+            raise DeskError(f"there is no FAQ pair {id_}: it was deleted", code="faq-unknown")
         return _pair(rows[0])
 
     def save(self, draft: FaqDraft, vectors: FaqVectors, author: str, id_: int | None = None) -> int:
-        """Add a pair, or change that of a number; gives its number. Raises DeskError if there is none."""
+        """Add a pair, or change the one with this number. Returns its number. Raises DeskError if there is none."""
         now = datetime.now(UTC)
         with self._database.write() as session:
             row = FaqRow(created=now) if id_ is None else session.get(FaqRow, id_)
             if row is None:
-                raise DeskError(f"there is no FAQ {id_}: it was deleted", code="faq-unknown")
+                raise DeskError(f"there is no FAQ pair {id_}: it was deleted", code="faq-unknown")
             row.question, row.answer, row.wordings = draft.question, draft.answer, list(draft.wordings)
             row.author, row.updated = author, now
             row.embedder, row.vectors = vectors.embedder, vectors.rows.astype("<f4").tobytes()
@@ -77,7 +76,7 @@ class FaqStore:
                     row.embedder, row.vectors = one.embedder, one.rows.astype("<f4").tobytes()
 
     def delete(self, id_: int | None = None) -> None:
-        """Delete the pair of a number, or all; an unknown number is no error."""
+        """Delete the pair with this number, or all pairs. An unknown number is not an error."""
         query = delete(FaqRow) if id_ is None else delete(FaqRow).where(FaqRow.id == id_)
         with self._database.write() as session:
             session.execute(query)
@@ -90,7 +89,7 @@ def _pair(row: FaqRow) -> FaqPair:
 
 
 class SyncedFolderTable:
-    """Reads and writes synchronised folders, each known by its path. Safe to use from any thread; every method is one
+    """Reads and writes synchronised folders, each identified by its path. Safe to use from any thread; each method is a
     transaction and may raise DeskError.
     """
 
@@ -98,24 +97,24 @@ class SyncedFolderTable:
         self._database = database
 
     def all(self) -> list[SyncedFolder]:
-        """Every folder, by path."""
+        """Return all folders, by path."""
         rows = self._database.values(select(SyncedFolderRow))
         return sorted(map(_stored, rows), key=attrgetter("folder"))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Gives whether no other desk reads folders that are due; if so, none does so before the end of the block."""
+        """Give True if no other server reads due folders, and keep others from it until the block ends."""
         with self._database.alone("folders") as is_alone:
             yield is_alone
 
     def due(self, now: datetime) -> list[SyncedFolder]:
-        """The folders whose time has come, the one that waits longest first."""
+        """Return the folders that are due, the longest overdue first."""
         waiting = select(SyncedFolderRow).where(SyncedFolderRow.next_run <= now)
         in_turn = waiting.order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
         return [_stored(row) for row in self._database.values(in_turn)]
 
     def save(self, folder: SyncedFolder) -> None:
-        """Add a folder, or change how the one of its path is read; its last result stays."""
+        """Add a folder, or change how the one with this path is read. Its last result stays."""
         with self._database.write() as session:
             row = session.scalar(select(SyncedFolderRow).where(SyncedFolderRow.folder == folder.folder))
             if row is None:
@@ -124,14 +123,14 @@ class SyncedFolderTable:
             row.collection, row.every_minutes, row.next_run = folder.collection, folder.every_minutes, folder.next_run
 
     def remove(self, folder: str) -> bool:
-        """Remove a folder; gives whether it was there. Its documents stay."""
+        """Remove a folder. Returns False if there was none. Its documents stay."""
         with self._database.write() as session:
             there = session.scalar(select(SyncedFolderRow.id).where(SyncedFolderRow.folder == folder)) is not None
             session.execute(delete(SyncedFolderRow).where(SyncedFolderRow.folder == folder))
         return there
 
     def record(self, folder: str, result: SyncResult, now: datetime) -> None:
-        """What a reading did, and when the next one is due; nothing for a folder that was removed meanwhile."""
+        """Store a result and the time of the next run, unless the folder was removed."""
         with self._database.write() as session:
             row = session.scalar(select(SyncedFolderRow).where(SyncedFolderRow.folder == folder))
             if row is not None:

@@ -8,7 +8,6 @@ Not covered: what settings there are and what may stand in them (`app.domain.set
 import os
 import shutil
 import stat
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -21,46 +20,37 @@ from tomlkit.exceptions import ParseError
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.settings import Settings, settings_in, value_in
+from durable import replacing
 
 PARTIAL = ".upload-"
-"""What the names of files begin with that are not complete yet."""
+"""Prefix of unfinished files."""
 STAGED = ".restore-"
-"""And those of folders that are being restored."""
+"""Prefix of folders that are being restored."""
 REPLACED = "replaced-"
-"""And those of folders that a restored backup took the place of."""
+"""Prefix of folders with content that a restored backup replaced."""
 CONVERTING = "models/converting-"
-"""And, in a data folder, those of models that are being converted."""
+"""Prefix, in a data folder, of models that are being converted."""
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
-    """Write a file, readable for this user only, in place of one of the same name. After a crash it is the old or the
-    new one. check: called with the temporary file before it replaces the other; if it raises, nothing is kept. Raises
-    OSError.
+    """Write a file, readable for this user only, in place of the one with the same name. After a crash it is the old or
+    the new one. check: called with the temporary file before; if it raises, the file stays as it was. Raises OSError.
     """
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=PARTIAL, suffix=file.suffix)
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
+    with replacing(file, PARTIAL) as temporary:
+        temporary.write_bytes(data)
         check(temporary)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(file.parent)
 
 
 def open_without_links(file: Path) -> BinaryIO | None:
-    """A file to be read, or None if there is none, or a link anywhere in its path. Who may write in a folder of
-    documents may put a link to any file there, after the document was read.
+    """Open a file for reading; None if there is none, or if its path contains a link. A user who can write in a folder
+    of documents could put a link to any file there after the document was read.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not keep us waiting
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not block
     except OSError:
         return None
     is_it = False
-    with suppress(OSError, RuntimeError):  # it is removed just now, or links lead round in a circle
+    with suppress(OSError, RuntimeError):  # it was just removed, or links form a loop
         opened = os.fstat(descriptor)
         is_it = stat.S_ISREG(opened.st_mode) and file.resolve() == file and os.path.samestat(opened, os.stat(file))
     if is_it:
@@ -70,8 +60,8 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what processes left in a data folder that were killed while they wrote, restored or converted. Only for
-    the one that holds the folder.
+    """Remove temporary files of killed processes from a data folder. Only the process that holds the folder may call
+    it.
     """
     for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # of another user, on a mounted volume
@@ -82,17 +72,8 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def old_copies(folder: Path) -> list[str]:
-    """The folders in a data folder that a restored backup took the place of. All that was there before is in them."""
+    """Return the folders of a data folder with content that a restored backup replaced."""
     return sorted(str(path) for path in folder.glob(f"{REPLACED}*") if path.is_dir())
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that names which were given or changed in a folder outlive a crash. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class SettingsFile:
@@ -142,16 +123,10 @@ class SettingsFile:
             raise DeskError(f"cannot read the settings file {self._path}: {error}", code="settings-file") from None
 
     def _write(self, text: str) -> None:
-        temporary = self._path.with_suffix(".tmp")
         try:
-            mode = self._path.stat().st_mode & 0o777 if self._path.exists() else 0o600
-            with os.fdopen(
-                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8"
-            ) as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
+            with replacing(self._path, PARTIAL) as temporary:
+                if self._path.exists():
+                    temporary.chmod(self._path.stat().st_mode & 0o777)
+                temporary.write_text(text, encoding="utf-8")
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise DeskError(f"cannot write {self._path}: {error.strerror}", code="settings-file") from None

@@ -1,11 +1,11 @@
-"""Which stored answers may still say what a forgotten document said, however they say it.
+"""Stored answers that may contain information from a deleted document.
 
-An answer rests on a document if it cites it, or if one of the document's passages stood in its prompt. What was asked
-after such an answer in the same conversation may rest on it in turn, because the answer stood in later prompts. This
-holds for questions that were asked before the document was forgotten; later ones know nothing of it. When a document
-was forgotten is stored, so that an answer that ends later, or after a restart, is recognised as well.
+An answer depends on a document if it cites the document, or if a passage of the document was in its prompt. Later
+questions of the same conversation may depend on such an answer, because it was in their prompts. This applies to
+questions asked before the deletion. The time of the deletion is stored, so that an answer which ends later, or after a
+restart, is recognised as well.
 
-Not covered: removing the document itself (`app.knowledge.forget`).
+Out of scope: deleting the document itself (`app.knowledge.forget`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,26 +20,26 @@ NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 def mark_forgotten(session: Session, path: str, moment: datetime) -> None:
-    """Remember that a document was forgotten; the last time counts. All questions that are stored came before it, also
-    if another desk's clock is ahead of this one's.
+    """Store that a document was deleted; the last time counts. It is later than all stored questions, also if the clock
+    of another server is ahead.
     """
     newest = session.scalar(select(func.max(MessageRow.created)).where(MessageRow.role == "user"))
     session.merge(ForgottenRow(path=path, forgotten=max(moment, newest or moment)))
 
 
 def forgotten_at(session: Session, paths: Collection[str]) -> dict[str, datetime]:
-    """When these documents were forgotten; those that never were are left out."""
+    """Return the times of deletion of these documents. Others are skipped."""
     rows = session.scalars(select(ForgottenRow).where(ForgottenRow.path.in_(sorted(paths))))
     return {row.path: row.forgotten for row in rows}
 
 
 def documents_of(row: MessageRow) -> set[str]:
-    """The documents an answer rests on."""
+    """Return the documents on which an answer depends."""
     return {one.document for one in row.citations} | {one.document for one in row.modules if one.document}
 
 
 def resting_on_forgotten(rows: Sequence[MessageRow], forgotten: Mapping[str, datetime]) -> set[str]:
-    """The answers of a conversation, given in its order, that may say what a forgotten document said."""
+    """Return the answers that may contain information from a deleted document. rows: a conversation, in order."""
     asked = {row.id: row.created for row in rows}
     found, until = set(), NEVER
     for row in rows:

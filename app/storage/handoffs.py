@@ -1,14 +1,10 @@
-"""What the webhook is still to be told, and what became of it.
+"""Hand-offs to agents, and the messages about them to the webhook, in the database.
 
-A delivery is written with the change that it tells of, in one transaction (`handoffs`), so none is lost when the desk
-stops. Not covered: sending (`app.support.webhook`).
+A customer reaches only hand-offs of their own conversations. An agent reaches every hand-off, and through it that
+conversation and no other (`HandoffOfSomebody.owner`). A message to the webhook is written in the transaction of the
+change, so none is lost when the server stops.
 
-Hand-offs in the database: who waits for a person, who has one, and what the webhook is to be told of it.
-
-A customer reaches only hand-offs of conversations of their own. An agent reaches every hand-off, and through it that
-conversation and no other (`HandoffOfSomebody.owner`).
-
-Not covered: when a conversation is handed off, and messages (`app.support`); sending to the webhook (`deliveries`).
+Out of scope: when a conversation is handed off, and sending (`app.support`).
 """
 
 from dataclasses import dataclass
@@ -29,7 +25,7 @@ CLAIMED = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One message to the webhook. event: handoff.requested, .left, .taken or .closed. tries: that failed so far."""
+    """A message to the webhook. event: handoff.requested, .left, .taken or .closed. tries: failed attempts."""
 
     id: str
     event: str
@@ -39,14 +35,14 @@ class Delivery:
 
 
 class Deliveries:
-    """Safe to use from any thread; every method is a transaction and may raise DeskError."""
+    """Reads and updates messages. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def claim(self, now: datetime) -> Delivery | None:
-        """The oldest that is to be sent now, if there is one. Nobody else gets it before `CLAIMED` is over: another
-        desk of the database does not send it, too, and what a desk that was killed had claimed is sent then.
+        """Return the oldest message that is due, or None. It is reserved for `CLAIMED`, so that no other server sends
+        it too. A message that a killed server had reserved is sent after that time.
         """
         waiting = (DeliveryRow.state == "due", DeliveryRow.due <= now)
         query = select(DeliveryRow, HandoffRow).join(HandoffRow, HandoffRow.id == DeliveryRow.handoff_id)
@@ -60,11 +56,11 @@ class Deliveries:
             return row.to(Delivery, handoff=handoff.to(Handoff, place=0, messages=0, fresh=False))
 
     def delivered(self, delivery_id: str) -> None:
-        """The receiver has it."""
+        """Record that the receiver has it."""
         self._note(delivery_id, "delivered", None, "")
 
     def failed(self, delivery_id: str, again: datetime | None, problem: str) -> None:
-        """It did not arrive. again: when to try once more; None: never. problem: one line."""
+        """Record a failed attempt. again: time of the next one; None: never. problem: one line."""
         self._note(delivery_id, "failed" if again is None else "due", again, problem)
 
     def _note(self, delivery_id: str, state: str, due: datetime | None, problem: str) -> None:
@@ -80,7 +76,7 @@ _WATCHED = "queue watched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffOfSomebody:
-    """A hand-off as agents see it. owner: whose conversation it is. role, text, said: of its last message."""
+    """A hand-off as agents see it. owner: of the conversation. role, text, said: of its last message."""
 
     handoff: Handoff
     owner: str
@@ -92,7 +88,7 @@ class HandoffOfSomebody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What the rules look at of an answer of the machine. feedback: up, down or None."""
+    """An answer as the hand-off rules need it. feedback: up, down or None."""
 
     outcome: Outcome
     grounding: float | None
@@ -101,21 +97,21 @@ class Judged:
 
 class Handoffs:
     """Reads and changes hand-offs. Safe to use from any thread; each method is a transaction and may raise DeskError.
-    now: the time of what is written.
+    now: the time to write.
     """
 
     def __init__(self, database: Database, *, announced: bool) -> None:
-        """announced: every change is noted for the webhook, in the same transaction."""
+        """announced: whether changes create messages to the webhook, in the same transaction."""
         self._database, self._announced = database, announced
 
     def latest(self, conversation_id: str, owner: str) -> Handoff | None:
-        """The last hand-off of a conversation, if it is the owner's and there is one."""
+        """Return the last hand-off of a conversation of this owner, if any."""
         with self._database.read() as session:
             row = _latest(session, conversation_id, owner)
             return None if row is None else _handoff(session, row)
 
     def of_owner(self, owner: str) -> list[Handoff]:
-        """All hand-offs of an owner's conversations, the oldest first, also those that are closed."""
+        """Return all hand-offs of an owner's conversations, also closed ones, oldest first."""
         query = select(HandoffRow).join(ConversationRow).where(ConversationRow.of(owner)).order_by(HandoffRow.id)
         with self._database.read() as session:
             return [_handoff(session, row) for row in session.scalars(query)]
@@ -123,8 +119,8 @@ class Handoffs:
     def request(
         self, conversation_id: str, owner: str, state: HandoffState, reason: HandoffReason, email: str, now: datetime
     ) -> Handoff:
-        """Ask for a person. state: waiting or left. Who waits already goes on waiting; an address that was left stays
-        where a new one is not given. Raises DeskError if there is no such conversation of theirs.
+        """Ask for an agent. state: waiting or left. A waiting hand-off keeps waiting; an e-mail address stays if no new
+        one is given. Raises DeskError if the owner has no such conversation.
         """
         with self._database.write() as session:
             conversation = session.get(ConversationRow, conversation_id)
@@ -142,7 +138,7 @@ class Handoffs:
             return _handoff(session, row)
 
     def take(self, handoff_id: int, agent: str, now: datetime) -> None:
-        """An agent begins. Raises DeskError if another one has, or if it is closed."""
+        """Assign a hand-off to an agent. Raises DeskError if another agent has it, or if it is closed."""
         with self._database.write() as session:
             row = _row(session, handoff_id)
             if row.state == "taken" and row.agent == agent:
@@ -155,7 +151,7 @@ class Handoffs:
             self._announce(session, row, "handoff.taken", now)
 
     def close(self, handoff_id: int, now: datetime) -> None:
-        """Give the conversation back to the machine; one that is closed stays so."""
+        """Give the conversation back to the assistant. A closed one stays closed."""
         with self._database.write() as session:
             row = _row(session, handoff_id)
             if row.state != "closed":
@@ -163,7 +159,9 @@ class Handoffs:
                 self._announce(session, row, "handoff.closed", now)
 
     def queue(self) -> list[HandoffOfSomebody]:
-        """All that are not closed: who waits, then who has an agent, then who left an address; the oldest first."""
+        """Return all open hand-offs: waiting ones, then those with an agent, then those with an address only; oldest
+        first.
+        """
         there = (HandoffRow.state != "closed", ConversationRow.deleted.is_(None))
         query = select(HandoffRow).join(ConversationRow).where(*there)
         with self._database.read() as session:
@@ -172,13 +170,13 @@ class Handoffs:
         return sorted(found, key=lambda one: (order.index(one.handoff.state), one.handoff.requested, one.handoff.id))
 
     def named(self, handoff_id: int) -> HandoffOfSomebody:
-        """A hand-off by its number. Raises DeskError if there is none."""
+        """Return a hand-off by its number. Raises DeskError if there is none."""
         with self._database.read() as session:
             return _of_somebody(session, _row(session, handoff_id))
 
     def judged_since(self, conversation_id: str) -> tuple[list[Judged], bool]:
-        """The machine's answers since the conversation came back from a person, or all, oldest first, without small
-        talk; and whether it ever was with one.
+        """Return the assistant's answers since the last hand-off of the conversation, or all, oldest first, without
+        small talk; and whether there was a hand-off.
         """
         last = select(func.max(HandoffRow.position)).where(HandoffRow.conversation_id == conversation_id)
         with self._database.read() as session:
@@ -193,12 +191,12 @@ class Handoffs:
             return [Judged(**row._mapping) for row in session.execute(query)], since is not None
 
     def watch(self, now: datetime) -> None:
-        """Note that an agent looks at the queue."""
+        """Store that an agent looks at the queue now."""
         with self._database.write() as session:
             session.merge(FactRow(key=_WATCHED, value=now.isoformat()))
 
     def watched(self) -> datetime | None:
-        """When an agent last looked at the queue."""
+        """Return when an agent last looked at the queue."""
         values = self._database.values(select(FactRow.value).where(FactRow.key == _WATCHED))
         return datetime.fromisoformat(values[0]) if values else None
 

@@ -1,18 +1,12 @@
-"""Answers to rows and back: what is written for one answer, and what is read again for a page.
+"""Stored conversations: questions, answers and everything that is shown with an answer.
 
-Fields and columns of the same name are copied by name: a new field of a citation needs a column and nothing here.
+An answer that is read equals the recorded one. Citations keep the quoted text and never change, except that
+`forget_document` removes the text of a deleted document (see `forgotten`). All rows of an answer are written in one
+transaction. Fields and columns of the same name are copied by name: a new field of a citation needs only a column.
 
-Not covered: transactions and the order of messages (`history`).
+Only its owner sees a conversation (`app.domain.callers`).
 
-Conversations in the database: what was asked and answered, with everything that is shown beside an answer.
-
-An answer read back equals the answer that was recorded. Citations keep the quoted text and never change, except that
-`forget_document` removes the text of a forgotten document (see `forgotten`). All rows of an answer are written in one
-transaction.
-
-A conversation is its owner's alone: to anybody else it does not exist. `app.domain.callers` says who owners are.
-
-Not covered: renaming and removing (`conversation_care`), numbers for the dashboard (`statistics`), documents
+Out of scope: renaming and removing (`conversation_care`), numbers for the dashboard (`statistics`), documents
 (`library`), making an answer (`app.answering`).
 """
 
@@ -61,7 +55,7 @@ from app.storage.tables import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleDetails:
-    """What is stored of a used module beyond `UsedModule`. passage: heading path and number, for people."""
+    """Stored fields of a used module that `UsedModule` does not have. passage: heading path and number, for readers."""
 
     name: str
     passage: str
@@ -70,12 +64,12 @@ class ModuleDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
-    """What is stored of an answer beyond `Answer`.
+    """Stored fields of an answer that `Answer` does not have.
 
-    question_id: the message it answers. tokens: the exact ids generated, if known. model: fingerprint of the model
-    that generated them. queue_ms: wait for the engine. passage_ids and modules: one for each citation and each used
-    module of the answer, in its order. faq_id: the pair of the FAQ that answered by itself, whose hits are counted.
-    replaces: a question that goes, with what was answered to it, when this is stored; "": none.
+    question_id: the message it answers. tokens: the generated token ids, if known. model: fingerprint of the model that
+    generated them. queue_ms: wait for the engine. passage_ids and modules: one for each citation and each used module
+    of the answer, in its order. faq_id: the FAQ pair that answered, whose hits are counted. replaces: a question that
+    is deleted with its answer when this is stored; "": none.
     """
 
     question_id: str
@@ -90,7 +84,9 @@ class AnswerDetails:
 
 
 def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:
-    """An answer with all its rows, not yet added to its conversation. Raises ValueError if the details do not fit."""
+    """Return an answer with all its rows, not yet part of its conversation. Raises ValueError if the details do not
+    fit.
+    """
     citations = zip(answer.citations, details.passage_ids, strict=True)
     modules = zip(answer.modules, details.modules, strict=True)
     return MessageRow(
@@ -117,7 +113,7 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> Messag
 
 
 def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
-    """A message read with everything that belongs to it."""
+    """Return a message with everything that belongs to it."""
     return row.to(
         Turn,
         message_id=row.id,
@@ -152,21 +148,21 @@ REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
 LONGEST_ANSWER = timedelta(minutes=5)
 _MOST_PAST = 400
-"""Messages that a prompt may need: more do not fit into the context of a model, be they ever so short."""
+"""Messages that a prompt may need. More do not fit into the context of a model, however short they are."""
 _REMEMBERED = 1000
-"""Questions of which is known that they were asked here."""
+"""Questions that this server remembers as its own."""
 _FORGOTTEN_AT_ONCE = 200
-"""Answers from which one transaction removes a document: customers' questions wait for it."""
+"""Answers from which one transaction removes a document. Customers' questions wait for it."""
 MAX_QUERY = 200
-"""Characters of a search that are looked at."""
+"""Characters of a search that are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMessage:
-    """A message as the next prompt needs it. text: of an answer, only what it says from the documents. outcome: of an
-    answer; None if nothing is known of it. passage_ids: the modules in the prompt of this answer, in its order; None
-    for a module that is no passage. A passage may have been removed since. tokens, model: of an answer, the ids that
-    were generated, and the fingerprint of the model that did.
+    """A message as the next prompt needs it. text: of an answer, only the part from the documents. outcome: of an
+    answer; None if unknown. passage_ids: the modules in the prompt of this answer, in its order; None for a module that
+    is not a passage. A passage may have been removed since. tokens, model: of an answer, the generated token ids and
+    the fingerprint of the model.
     """
 
     message_id: str = ""
@@ -179,22 +175,22 @@ class PastMessage:
 
 
 def new_id() -> str:
-    """An id for a conversation or a message."""
+    """Return an id for a conversation or a message."""
     return uuid4().hex
 
 
 class History:
-    """Stored conversations. Safe to use from any thread; every method is one transaction and may raise DeskError."""
+    """Stored conversations. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def __init__(self, database: Database, longest: timedelta = LONGEST_ANSWER) -> None:
-        """longest: how long a question may be answered, by another desk of the database."""
+        """longest: time limit of an answer that another server of the database generates."""
         self._database, self._longest = database, longest
         self._asked_here = deque[str](maxlen=_REMEMBERED)
         self._since, self._open = _now(), set[str]()  # questions that are being answered
         self._listeners: list[Callable[[Answer, AnswerDetails], None]] = []
 
     def listen(self, listener: Callable[[Answer, AnswerDetails], None]) -> None:
-        """Call `listener` with every answer from now on, once it is stored."""
+        """Call `listener` with every answer from now on, after it is stored."""
         self._listeners.append(listener)
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
@@ -213,8 +209,8 @@ class History:
         return row.id
 
     def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
-        """The latest conversations that have a message, most recently used first. turns: number of messages. query:
-        only those in which each of its words stands, in the title or a message; case does not matter.
+        """Return the latest conversations that have a message, most recently used first. turns: number of messages.
+        query: words that must all appear in the title or a message, in any case.
         """
         message = MessageRow
         words = query[:MAX_QUERY].split()
@@ -233,18 +229,18 @@ class History:
             return list(islice(found, limit))
 
     def conversation(self, conversation_id: str, owner: str = OPERATOR) -> ConversationSummary | None:
-        """One of these, if it is there."""
+        """Return one of these, if it exists."""
         rows = self._database.rows(_summaries(owner).where(ConversationRow.id == conversation_id))
         return ConversationSummary(**rows[0]._mapping) if rows else None
 
     def is_there(self, conversation_id: str, owner: str = OPERATOR) -> bool:
-        """Whether there is such a conversation."""
+        """Return whether there is such a conversation."""
         its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
-        """The messages of a conversation, each answer behind its question; empty when there is none. last: only so
-        many, the latest.
+        """Return the messages of a conversation, each answer after its question; empty if there is none. last: only
+        this number of latest messages.
         """
         query = whole(_messages_of(conversation_id, owner, last))
         being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
@@ -253,8 +249,8 @@ class History:
         return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
 
     def _unanswered(self, row: MessageRow) -> Unanswered | None:
-        """Why a message has no answer. A question from before this was opened is lost, unless another desk may answer
-        it still.
+        """Return why a message has no answer. A question from before the start of this server is lost, unless another
+        server may still answer it.
         """
         if row.role != "user" or row.handoff_id is not None:
             return None
@@ -263,8 +259,8 @@ class History:
         return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR, without: str = "") -> list[PastMessage]:
-        """The latest of these messages as the next prompt needs them, without questions that have no answer. Answers
-        that may say what a forgotten document said are empty. without: a question that is left out with its answers.
+        """Return the latest messages as the next prompt needs them, without unanswered questions. Answers that may
+        contain information from a deleted document are empty. without: a question to skip, with its answers.
         """
         parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
         with self._database.read() as session:
@@ -280,15 +276,14 @@ class History:
         ]
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
-        """The document of citation `rank` of an answer, if there is one."""
+        """Return the document of citation `rank` of an answer, if there is one."""
         cited = (CitationRow.message_id == message_id, CitationRow.rank == rank, ConversationRow.of(owner))
         query = select(CitationRow.document).join(MessageRow, MessageRow.id == CitationRow.message_id)
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
 
     def record_question(self, conversation_id: str, text: str, *, arrived: datetime | None = None) -> str:
-        """Append a question, which is being answered until `ended`; returns the message's id. arrived: when it came,
-        which must be before its conversation was read for its prompt; unset: now. Raises DeskError when the
-        conversation is gone.
+        """Append a question, which is being answered until `ended`; returns the message's id. arrived: the time before
+        its conversation was read for the prompt; default: now. Raises DeskError if the conversation is deleted.
         """
         row = MessageRow(id=new_id(), role="user", text=text, created=arrived or _now())
         self._open.add(row.id)
@@ -302,8 +297,8 @@ class History:
         return row.id
 
     def ended(self, question_id: str, *, is_withdrawn: bool = False) -> None:
-        """Nothing more will be recorded for a question. is_withdrawn: it was to replace another one, which stays, and
-        goes itself; without the database it stays, too.
+        """Note that nothing more will be recorded for a question. is_withdrawn: the question was to replace another
+        one; that one stays, and this one is deleted, unless the database is unreachable.
         """
         self._open.discard(question_id)
         if is_withdrawn:
@@ -311,8 +306,8 @@ class History:
                 session.execute(delete(MessageRow).where(MessageRow.id == question_id))
 
     def record_said(self, conversation_id: str, text: str, handoff_id: int, agent: str = "") -> None:
-        """Append what a customer, or an agent, wrote during a hand-off. Raises DeskError when the conversation is
-        gone.
+        """Append a message of a customer or an agent during a hand-off. Raises DeskError if the conversation is
+        deleted.
         """
         row = MessageRow(id=new_id(), role="agent" if agent else "user", text=text, created=_now())
         row.author, row.handoff_id = agent or None, handoff_id
@@ -320,8 +315,8 @@ class History:
             _append(session, conversation_id, row)
 
     def record_answer(self, answer: Answer, details: AnswerDetails) -> None:
-        """Append an answer under `answer.message_id` (see `new_id`); one that is there already stays. Raises DeskError
-        when the conversation or the question is gone, ValueError when the details do not fit the answer.
+        """Append an answer under `answer.message_id` (see `new_id`), unless it is stored already. Raises DeskError if
+        the conversation or the question is deleted, ValueError if the details do not fit the answer.
         """
         row = message_row(answer, details, _now())
         with self._database.write() as session:
@@ -351,8 +346,8 @@ class History:
             listener(answer, details)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
-        """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not
-        an answer, and for a value other than "up" and "down".
+        """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not an
+        answer, and for a value other than "up" and "down".
         """
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
@@ -367,8 +362,8 @@ class History:
 
     def forget_document(self, path: str) -> None:
         """Remove the text of a document from all stored citations and from answers that quote it, also from answers to
-        questions asked until now that are recorded later. Answers in the model's own words stay for people to read, and
-        are in no later prompt. Call this before and after `Library.remove`; it can be repeated.
+        earlier questions that are recorded later. Answers in the model's own words stay readable, but are in no later
+        prompt. Call this before and after `Library.remove`; it can be repeated.
         """
         cited = CitationRow.document == path
         citing = select(CitationRow.message_id).where(cited, CitationRow.quote != REMOVED_QUOTE).distinct()
@@ -387,12 +382,12 @@ class History:
         self._database.remove_backups()  # they hold its text, too
 
     def forgotten(self) -> dict[str, datetime]:
-        """All documents that were ever forgotten, and when."""
+        """Return all deleted documents with the time of deletion."""
         with self._database.read() as session:
             return {row.path: row.forgotten for row in session.scalars(select(ForgottenRow))}
 
     def quotes_of(self, path: str) -> int:
-        """Number of stored citations that still hold text of a document."""
+        """Return the number of stored citations with text of a document."""
         [number] = self._database.values(
             select(func.count()).where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
         )
@@ -412,8 +407,8 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
 
 
 def _replace(session: Session, id_: str, question: MessageRow) -> None:
-    """Remove a question with what was answered to it. If it was the first of its conversation, a title that came from
-    it comes from the new one.
+    """Delete a question with its answer. If it was the first of its conversation and gave the title, the new one gives
+    the title.
     """
     its = MessageRow.conversation_id == question.conversation_id
     if (old := session.scalar(select(MessageRow).where(MessageRow.id == id_, its))) is None:
@@ -426,8 +421,8 @@ def _replace(session: Session, id_: str, question: MessageRow) -> None:
 
 
 def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
-    """Messages, the latest first: an answer comes next to its question, also if another question was asked before it
-    ended. which: conditions on messages and conversations.
+    """Return messages, the latest first. An answer is next to its question, also if another question was asked before
+    it ended. which: conditions on messages and conversations.
     """
     question = aliased(MessageRow)
     place = func.coalesce(question.position, MessageRow.position)
@@ -437,7 +432,7 @@ def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
 
 
 def whole(query: Select[MessageRow]) -> Select[MessageRow]:
-    """Messages with everything that `turn` needs."""
+    """Load messages with everything that `turn` needs."""
     message = MessageRow
     parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
     return query.options(*(selectinload(part) for part in parts))
@@ -448,7 +443,7 @@ def _messages_of(conversation_id: str, owner: str, last: int | None) -> Select[M
 
 
 def _said(row: MessageRow) -> str:
-    """What a message says; of an answer, only what it says from the documents."""
+    """Return the text of a message; of an answer, only the part from the documents."""
     return row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome))
 
 
@@ -463,7 +458,7 @@ def _past_message(row: MessageRow, text: str) -> PastMessage:
 
 
 def _summaries(owner: str) -> Select[str, str, datetime, int]:
-    """The conversations of an owner that have a message, most recently used first."""
+    """Return the conversations of an owner that have a message, most recently used first."""
     table = ConversationRow
     turns = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
     listed = select(table.id, table.title, table.updated, turns.label("turns")).where(table.of(owner), turns > 0)
@@ -471,8 +466,8 @@ def _summaries(owner: str) -> Select[str, str, datetime, int]:
 
 
 def holds(word: str) -> ColumnElement[bool]:
-    """Whether a word may stand in a conversation. SQLite knows capitals of ASCII only: another letter that has one
-    matches any character.
+    """Return the condition that a word may be in a conversation. SQLite ignores case for ASCII only, so other letters
+    with case match any character.
     """
     escaped = (f"\\{letter}" if letter in "\\%_" else letter for letter in word)
     pattern = "".join(one if len(one) > 1 or one.isascii() or one.lower() == one.upper() else "_" for one in escaped)
@@ -481,7 +476,7 @@ def holds(word: str) -> ColumnElement[bool]:
 
 
 def shortened(title: str) -> str:
-    """A title, or a question that becomes one, in one line of at most 80 characters."""
+    """Return a title, or a question that becomes one, in one line of at most 80 characters."""
     words = " ".join(title.split())
     return words if len(words) <= _TITLE_CHARS else words[: _TITLE_CHARS - 1].rstrip() + "…"
 

@@ -1,10 +1,10 @@
-"""Documents and passages in the database. Index and encoded modules can be made again from it.
+"""Documents and passages in the database. The index and encoded modules can be made again from it.
 
-A change is one transaction, a large one several short ones (`document_change`). When a document is replaced, a passage
-whose content did not change keeps its row, and with it its number, its embedding and its module. Paths and names are
-sorted here, by their characters' numbers as in SQLite: PostgreSQL's order depends on how a database was made.
+A change is one transaction, a large one several short ones (`document_change`). If a document is replaced, a passage
+with the same content keeps its row, and so its number, its embedding and its module. Paths and names are sorted here by
+code point, as SQLite does, because PostgreSQL's order depends on the database.
 
-Not covered: reading files, embedding, searching (`retrieval`); what was said about passages (`history`).
+Out of scope: reading files, embedding, searching (`retrieval`); answers about passages (`history`).
 """
 
 import logging
@@ -66,58 +66,58 @@ class Library:
     """Stored documents. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, page_urls: Mapping[str, str] | None = None) -> None:
-        """page_urls: see the setting of that name."""
+        """page_urls: see the setting."""
         self._database, self._page_urls = database, dict(page_urls or {})
 
     # --- reading -------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> StoredDocument | None:
-        """The document stored under exactly this path or name."""
+        """Return the document with exactly this path or name."""
         with self._database.read() as session:
             row = document_row(session, path)
             return None if row is None else row.to(StoredDocument)
 
     def documents(self) -> list[StoredDocument]:
-        """All documents, by path."""
+        """Return all documents, by path."""
         rows = self._database.values(select(DocumentRow))
         return sorted((row.to(StoredDocument) for row in rows), key=attrgetter("path"))
 
     def counts(self) -> Counts:
-        """Numbers of documents and passages."""
+        """Return the numbers of documents and passages."""
         query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
         [(documents, passages)] = self._database.rows(query)
         return Counts(documents=documents, passages=passages)
 
     def known_hashes(self, path: str) -> frozenset[str]:
-        """Content hashes of the passages stored for a document: these need no new embedding."""
+        """Return the content hashes of a document's stored passages. These need no new embedding."""
         query = select(PassageRow.content_hash).join(DocumentRow).where(DocumentRow.path == path)
         return frozenset(self._database.values(query))
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
-        """These passages, in this order; numbers that are not there any more are left out."""
+        """Return these passages, in this order. Deleted ones are skipped."""
         with self._database.read() as session:
             rows = where_in(session, _passage_query(), PassageRow.id, ids)
             by_id = {passage.id: passage for passage in _stored_passages(session, rows, self._page_urls)}
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str, first: int = 0, most: int | None = None) -> list[StoredPassage]:
-        """The passages of one document, in its order. first, most: only so many, beginning with that one."""
+        """Return the passages of one document, in its order. first, most: only this number, from this one on."""
         query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal).offset(first).limit(most)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query), self._page_urls)
 
     def headings(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Document and heading path of every passage, in the documents' order."""
+        """Return document and heading path of every passage, in the order of the documents."""
         query = select(DocumentRow.path, PassageRow.ordinal, PassageRow.heading_path).join(DocumentRow)
         rows = sorted(self._database.rows(query), key=itemgetter(0, 1))
         return [(path, tuple(headings)) for path, _, headings in rows]
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
-        """The passages of these documents."""
+        """Return the passages of these documents."""
         return self._ids(DocumentRow.path, paths)
 
     def ids_in(self, collections: Collection[str]) -> frozenset[int]:
-        """The passages of these collections."""
+        """Return the passages of these collections."""
         return self._ids(DocumentRow.collection, collections)
 
     def _ids(self, column: InstrumentedAttribute[str], values: Collection[str]) -> frozenset[int]:
@@ -126,11 +126,11 @@ class Library:
             return frozenset(row.id for row in where_in(session, query, column, values))
 
     def collections(self) -> list[str]:
-        """All collections, by name; documents without one are in ""."""
+        """Return all collections, by name. Documents without one are in ""."""
         return sorted(self._database.values(select(DocumentRow.collection).distinct()))
 
     def collection_sizes(self) -> list[CollectionSize]:
-        """How much is in each collection, by name."""
+        """Return the size of each collection, by name."""
         document = DocumentRow
         tokens = func.coalesce(func.sum(PassageRow.num_tokens), 0)
         query = select(document.collection, func.count(document.id.distinct()), func.count(PassageRow.id), tokens)
@@ -141,7 +141,7 @@ class Library:
         ]
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
-        """All passages, in rising order. only_alone: without neighbours. only_unencoded: without a module."""
+        """Return all passages, in ascending order. only_alone: without neighbours. only_unencoded: without a module."""
         query = select(PassageRow.id).order_by(PassageRow.id)
         if only_alone:
             query = query.where(PassageRow.id.not_in(select(PassageNeighbourRow.passage_id)))
@@ -150,18 +150,18 @@ class Library:
         return list(self._database.values(query))
 
     def module_sizes(self) -> list[ModuleSize]:
-        """Every passage with its module's key, in rising order."""
+        """Return every passage with the key of its module, in ascending order."""
         query = select(PassageRow.id, PassageRow.num_tokens, PassageRow.module_key).order_by(PassageRow.id)
         return [ModuleSize(**row._mapping) for row in self._database.rows(query)]
 
     def module_keys(self) -> frozenset[str]:
-        """The modules that encode a passage as it is now."""
+        """Return the modules that encode a passage in its present form."""
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
-        """What the vector index holds: for each vector the number of its passage `[vectors]`, and the vectors
-        `[vectors, dimension]`. Of all passages, in rising order, or only some. A vector with undefined numbers, which
-        an earlier version stored, is given as zeros, and the log says of which passage.
+        """Return the content of the vector index: the number of its passage for each vector `[vectors]`, and the
+        vectors `[vectors, dimension]`, of all passages in ascending order, or of some. A vector with undefined numbers
+        is replaced by zeros, and the log names its passage.
         """
         rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
@@ -182,7 +182,9 @@ class Library:
         return numbers, vectors
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """What the keyword index holds: the texts of a passage's windows, by number. Of all passages, or only some."""
+        """Return the content of the keyword index: texts of the windows of passages, by number; of all passages, or of
+        some.
+        """
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
@@ -193,8 +195,8 @@ class Library:
             return list(where_in(session, query, PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """The passages that these modules encode, by key, without their texts. Unknown keys are left out; where several
-        passages share a module, it is the oldest.
+        """Return the passages that these modules encode, by key, without their texts. Unknown keys are skipped. If
+        several passages share a module, the oldest is returned.
         """
         passage = PassageRow
         query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
@@ -206,53 +208,51 @@ class Library:
             }
 
     def passage_of_module(self, key: str) -> StoredPassage | None:
-        """The oldest passage that a module encodes, if there is one."""
+        """Return the oldest passage that a module encodes, if any."""
         query = select(PassageRow.id).where(PassageRow.module_key == key).order_by(PassageRow.id).limit(1)
         return next(iter(self.passages(self._database.values(query))), None)
 
     def fact(self, key: str) -> str | None:
-        """Something the program remembered."""
+        """Return a stored fact."""
         return next(iter(self._database.values(select(FactRow.value).where(FactRow.key == key))), None)
 
     def generation(self) -> int:
-        """A number that grows with every change of documents, also by another desk."""
+        """Return a number that grows with every change of documents, also by other servers."""
         with self._database.read() as session:
             return generation_of(session)
 
     @property
     def is_shared(self) -> bool:
-        """Whether other desks may change the documents, too."""
+        """Return whether other servers may change the documents."""
         return self._database.is_shared
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Gives whether no other desk changes documents; if so, none does so before the end of the block."""
+        """Give True if no other server changes documents, and keep others from it until the block ends."""
         with self._database.alone("documents") as is_alone:
             yield is_alone
 
     # --- writing -------------------------------------------------------------------------------------------
 
     def set_fact(self, key: str, value: str) -> None:
-        """Remember something, in place of what was there."""
+        """Store a fact, in place of its former value."""
         with self._database.write() as session:
             session.merge(FactRow(key=key, value=value))
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
-        """Store documents, in place of those of the same paths. Raises ValueError for a passage without an embedding
-        if its document had no passage of the same content. Only within `alone`, as `remove`.
+        """Store documents in place of those with the same paths. Raises ValueError for a passage without an embedding
+        if its document had no passage with the same content. Only within `alone`, as `remove`.
         """
         return [replace_document(self._database, document, passages) for document, passages in documents]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
-        """Keep an embedder's vectors of passages that are not stored yet, by content hash, in case the ingestion is
-        interrupted.
-        """
+        """Store vectors of passages that are not stored yet, by content hash, in case the ingest is interrupted."""
         with self._database.write() as session:
             for hash_, rows in vectors.items():
                 session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
-        """The vectors that were kept for these passages, by content hash; those that were not are left out."""
+        """Return the staged vectors of these passages, by content hash. Others are skipped."""
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
         query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
@@ -263,28 +263,27 @@ class Library:
         return {hash_: vectors for hash_, vectors in found.items() if np.isfinite(vectors).all()}
 
     def clear_staged(self) -> None:
-        """Delete all vectors that were kept."""
+        """Delete all staged vectors."""
         hashes = self._database.values(select(StagedEmbeddingRow.content_hash))
         for some in in_pieces(hashes, ROWS_AT_ONCE):
             with self._database.write() as session:
                 session.execute(delete(StagedEmbeddingRow).where(StagedEmbeddingRow.content_hash.in_(some)))
 
     def remove(self, paths: Sequence[str]) -> list[Replaced]:
-        """Delete documents and their passages; gives what changed for each that was there. Quotes in stored answers
-        stay: `History.forget_document` removes them and must be called before.
+        """Delete documents and their passages; returns the change of each that existed. Quotes in stored answers stay:
+        `History.forget_document` removes them and must be called before.
         """
         changes = [remove_document(self._database, path) for path in dict.fromkeys(paths)]
         self._database.flush_log()
         return [change for change in changes if change is not None]
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
-        """Record which module encodes a passage, by passage number. Numbers that are gone are ignored."""
+        """Store which module encodes a passage, by passage number. Deleted passages are ignored."""
         self._update_passages("module_key", keys)
 
     def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-        """Record the neighbours of passages, by passage number, the closest first, in place of those there were. A
-        passage whose neighbours change loses its module; returns the modules that no passage has any more. Numbers that
-        are gone are ignored.
+        """Replace the neighbours of passages, by passage number, closest first. A passage whose neighbours change loses
+        its module; returns the modules that no passage has any more. Deleted passages are ignored.
         """
         unused = set[str]()
         for some in in_pieces(list(chosen), ROWS_AT_ONCE):
@@ -293,26 +292,26 @@ class Library:
         return tuple(sorted(unused))
 
     def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
-        """Replace the embeddings of passages, by passage number. Numbers that are gone are ignored."""
+        """Replace the embeddings of passages, by passage number. Deleted passages are ignored."""
         for some in in_pieces(list(vectors), ROWS_AT_ONCE):
             self._update_passages("embedding", {id_: packed(vectors[id_]) for id_ in some})
 
     def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
-        """What was kept for these passages by `keep_statement_vectors`; passages without are left out."""
+        """Return the stored statements of these passages. Passages without are skipped."""
         query = select(PassageStatementsRow).where(PassageStatementsRow.encoder == encoder)
         with self._database.read() as session:
             rows = where_in(session, query, PassageStatementsRow.passage_id, ids)
             return {row[0].passage_id: row[0].vectors for row in rows}
 
     def without_statements(self, encoder: str) -> list[int]:
-        """The passages for which nothing is kept that this encoder read, in rising order."""
+        """Return the passages without statements of this encoder, in ascending order."""
         read = select(PassageStatementsRow.passage_id).where(PassageStatementsRow.encoder == encoder)
         return list(
             self._database.values(select(PassageRow.id).where(PassageRow.id.not_in(read)).order_by(PassageRow.id))
         )
 
     def keep_statement_vectors(self, encoder: str, vectors: Mapping[int, bytes]) -> None:
-        """Keep passages' statements, in place of those there were. Numbers that are gone are ignored."""
+        """Replace the statements of passages. Deleted passages are ignored."""
         with self._database.write() as session:
             for row in where_in(session, select(PassageRow.id), PassageRow.id, vectors):
                 session.merge(PassageStatementsRow(passage_id=row.id, encoder=encoder, vectors=vectors[row.id]))
@@ -331,7 +330,7 @@ def _passage_query() -> AnySelect:
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow], page_urls: Mapping[str, str]) -> list[StoredPassage]:
-    """With their neighbours, in two more queries."""
+    """Return passages with their neighbours, in two more queries."""
     passages = [_with_url(_stored_passage(*row), page_urls) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}

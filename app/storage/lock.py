@@ -1,7 +1,7 @@
 """One process per data folder: a lock that the operating system releases when the process ends, also after a crash.
 
-The lock is on `warmdesk.lock`; `warmdesk.lock.json` says who holds it, for the message that a second process shows. Not
-covered: network file systems without locks; several desks, which share a PostgreSQL database and have a folder each.
+The lock is on `warmdesk.lock`. `warmdesk.lock.json` names its holder, for the message of a second process. Out of
+scope: network file systems without locks; several servers, which share a PostgreSQL database and have a folder each.
 """
 
 import errno
@@ -22,25 +22,25 @@ from app.storage.swap import undo_swap
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
 SOCKET_FILE = "warmdesk.sock"
-"""Where a served desk takes commands: see `app.web.serve`."""
+"""A running server takes commands here: see `app.web.serve`."""
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the data folder for the block; it is created if it is not there, and only its user may enter it. A restore
-    that was killed in it is undone first.
+    """Hold the data folder for the block. It is created if needed, and only its user may enter it. A killed restore is
+    undone first.
 
     purpose: the command, such as "warmdesk serve". make_room: called before anything is written. Does not wait. Raises
-    DeskError: "data-folder-in-use" when a process (also this one) holds it, "data-folder-unusable" or "disk-full" when
-    it cannot be written.
+    DeskError: "data-folder-in-use" if a process (also this one) holds it, "data-folder-unusable" or "disk-full" if it
+    cannot be written.
     """
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
-            with suppress(PermissionError):  # a mounted volume of another user, whose rights are its owner's business
-                folder.chmod(0o700)  # it holds what customers wrote
-        # Not per thread: a server may be stopped by another thread than the one that started it.
+            with suppress(PermissionError):  # a mounted volume of another user, who sets its permissions
+                folder.chmod(0o700)  # it contains customers' texts
+        # Not per thread: another thread may stop the server.
         lock = FileLock(folder / LOCK_FILE, mode=0o600, thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -55,11 +55,11 @@ def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] =
             since = datetime.now().isoformat(timespec="minutes")
             _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
             if undo_swap(folder):
-                log.warning("a restore did not come to its end: %s is as it was before; restore again", folder)
+                log.warning("a restore was not finished: %s is as before it; restore again", folder)
             remove_abandoned(folder)
         yield
     finally:
-        with suppress(OSError):  # a file that is left does no harm: it is read only while somebody holds the lock
+        with suppress(OSError):  # a remaining file does no harm: it is read only while the lock is held
             (folder / OWNER_FILE).unlink()
         lock.release()
 
@@ -81,7 +81,7 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds a data folder."""
+    """Return whether a process holds a data folder."""
     if not (folder / LOCK_FILE).exists():
         return False
     lock = FileLock(folder / LOCK_FILE, mode=0o600)
@@ -94,16 +94,16 @@ def is_locked(folder: Path) -> bool:
 
 
 def read_note(folder: Path) -> dict[str, object] | None:
-    """What the process that holds a folder says of itself; None if there is none. It may have ended since."""
+    """Return the note of the process that holds a folder, which may have ended since; None if there is none."""
     try:
         note = json.loads((folder / OWNER_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # nobody holds it, or the note is not written yet
+    except (OSError, ValueError):  # it is free, or the note is not written yet
         return None
     return note if isinstance(note, dict) else None
 
 
 def _write_note(folder: Path, note: dict[str, object]) -> None:
-    replace_file(folder / OWNER_FILE, json.dumps(note).encode())  # others read it at any time
+    replace_file(folder / OWNER_FILE, json.dumps(note).encode())  # other processes read it at any time
 
 
 def _owner(folder: Path) -> str:

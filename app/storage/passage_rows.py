@@ -1,14 +1,10 @@
-"""The generation of the documents: a number that grows with every change of them, in the transaction of the change. A
-desk sees by it that another one of the same database has changed something.
+"""Changes of passages and their neighbours, within a transaction of `library`, and the generation of the documents.
 
-Not covered: what a desk does then (`app.desk.repeating`).
+A passage has a module key only if that module was encoded with the stored neighbours of the passage. Therefore a change
+of its neighbours deletes its module key in the same transaction. The generation is a number that grows with every
+change, in the same transaction. Other servers of the database notice the change by it (`app.desk.repeating`).
 
-Changes to the rows of passages and their neighbours, within a transaction of `library`.
-
-A passage has a module key only if that module was encoded with the neighbours recorded for the passage. Therefore a
-change of its neighbours deletes its module key in the same transaction.
-
-Not covered: the rows of documents, and queries that only read (`library`).
+Out of scope: rows of documents, and queries (`library`).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,13 +21,13 @@ _GENERATION = "generation"
 
 
 def count_change(session: Session) -> None:
-    """Passages, their neighbours or the FAQ change with this transaction."""
+    """Increment the generation, because this transaction changes passages, their neighbours or the FAQ."""
     session.merge(FactRow(key=_GENERATION, value=str(generation_of(session) + 1)))
     session.flush()
 
 
 def generation_of(session: Session) -> int:
-    """How often something was changed."""
+    """Return the generation."""
     return int(session.scalar(select(FactRow.value).where(FactRow.key == _GENERATION)) or 0)
 
 
@@ -41,15 +37,15 @@ AnyRow = Row[*tuple[Any, ...]]
 
 STORED_AS = np.dtype("<f4")
 ROWS_AT_ONCE = 50
-"""Passages that one transaction changes, some 20 KB each with their vectors: customers' questions wait for it."""
+"""Passages that one transaction changes, about 20 KB each with their vectors. Customers' questions wait for it."""
 _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 
 
 def insert_passages(
     session: Session, document_id: int, passages: Mapping[int, NewPassage], embeddings: Mapping[int, bytes]
 ) -> dict[int, int]:
-    """Insert new passages, given by ordinal; returns their numbers by ordinal. embeddings: of those that have one, as
-    they are stored; the others have that of a passage of the same content in their document.
+    """Insert new passages, by ordinal; returns their numbers by ordinal. embeddings: as they are stored, by ordinal. A
+    passage without one gets that of a passage with the same content in its document.
     """
     missing = {passage.content_hash for ordinal, passage in passages.items() if ordinal not in embeddings}
     query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
@@ -73,25 +69,25 @@ def insert_passages(
 
 
 def update_passages(session: Session, rows: Sequence[Mapping[str, object]]) -> None:
-    """Change rows of passages, each given by its "id" and what is other."""
+    """Update rows of passages. Each change has the "id" and the new values."""
     if rows:
         session.execute(update(PassageRow), rows)
 
 
 def delete_passages(session: Session, ids: Sequence[int]) -> None:
-    """Delete passages, with their statements and neighbours."""
+    """Delete passages with their statements and neighbours."""
     for some in in_pieces(ids, _IN_A_QUERY):
         session.execute(delete(PassageRow).where(PassageRow.id.in_(some)))
 
 
 def having_neighbours(session: Session, ids: Collection[int]) -> set[int]:
-    """The passages that have one of these as neighbour."""
+    """Return the passages that have one of these as neighbour."""
     neighbour = PassageNeighbourRow
     return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
 
 
 def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
-    """The neighbours recorded for each of these passages, the closest first."""
+    """Return the stored neighbours of these passages, closest first."""
     neighbour = PassageNeighbourRow
     query = select(neighbour.passage_id, neighbour.neighbour_id).order_by(neighbour.passage_id, neighbour.rank)
     found: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
@@ -111,7 +107,7 @@ def drop_neighbours(session: Session, ids: Collection[int]) -> set[str]:
 
 
 def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-    """See `Library.set_neighbours`. A passage whose neighbours do not change keeps its module."""
+    """Store neighbours: see `Library.set_neighbours`. A passage with the same neighbours as before keeps its module."""
     named = {*chosen, *(id_ for ids in chosen.values() for id_ in ids)}
     there = {row.id for row in where_in(session, select(PassageRow.id), PassageRow.id, named)}
     wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
@@ -131,25 +127,25 @@ def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tup
 
 
 def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
-    """Those of these module keys that no passage has."""
+    """Return which of these module keys no passage has."""
     used = where_in(session, select(PassageRow.module_key), PassageRow.module_key, keys)
     return tuple(sorted(set(keys) - {row.module_key for row in used}))
 
 
 def packed(vectors: Vectors) -> bytes:
-    """A passage's vectors in the form that is stored."""
+    """Return a passage's vectors in the stored form."""
     return vectors.astype(STORED_AS).tobytes()
 
 
 def where_in(
     session: Session, query: AnySelect, column: InstrumentedAttribute[Any], values: Collection[T]
 ) -> Iterator[AnyRow]:
-    """The rows of a query whose column has one of the values, however many these are."""
+    """Return the rows of a query whose column has one of the values, in as many queries as needed."""
     for some in in_pieces(list(values), _IN_A_QUERY):
         yield from session.execute(query.where(column.in_(some)))
 
 
 def in_pieces(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """These values in order, at most so many at a time."""
+    """Split values into pieces of at most this number."""
     for start in range(0, len(values), most):
         yield values[start : start + most]

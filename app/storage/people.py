@@ -1,21 +1,11 @@
-"""Accounts of those who look after the desk, in the database.
+"""Accounts, API keys, sessions and the audit log in the database. Only hashes of passwords, keys and session tokens are
+stored.
 
-A new password, a new role and the removal of an account end its sign-ins in the same transaction. The desk always has
-an admin: the last one can be neither removed nor made an agent.
+A new password, a new role and the removal of an account end its sessions in the same transaction. There is always an
+admin: the last one cannot be removed or made an agent. Entries of the audit log are only added, and removed after a
+year. No entry has a customer's words, a password or a key.
 
-Not covered: hashing passwords (`app.access.identity`), who is signed in (`sessions`).
-
-API keys in the database. Of a key only its hash is stored.
-
-Not covered: making keys, and what a key may do (`app.access.identity`).
-
-Who is signed in: sessions of accounts in the database, so that they outlive a restart.
-
-A browser holds a random token; the database holds only its hash. `accounts` ends sessions where an account changes.
-
-Who did what, and when, of those who look after the desk. Entries are only added; the oldest go after a year.
-
-No entry holds a customer's words, a password or a key. Not covered: what customers and programs ask (`history`).
+Out of scope: hashing passwords, making keys and their scopes (`app.access.identity`).
 """
 
 import hashlib
@@ -42,7 +32,7 @@ _NAME = re.compile(r"[\w.@-]{1,80}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Somebody who can sign in. password_hash: as argon2 writes it."""
+    """An account of an agent or an admin. password_hash: in the form of argon2."""
 
     id: int
     name: str
@@ -58,35 +48,33 @@ class Accounts:
         self._database = database
 
     def all(self) -> list[Account]:
-        """Every account, by name."""
         rows = self._database.values(select(AccountRow))
         return sorted((row.to(Account) for row in rows), key=attrgetter("name"))
 
     def named(self, name: str) -> Account | None:
-        """The account of this name, if there is one."""
         rows: Sequence[AccountRow] = self._database.values(select(AccountRow).where(AccountRow.name == name))
         return rows[0].to(Account) if rows else None
 
     def add(self, name: str, role: Role, password_hash: str) -> None:
-        """A new account. Raises DeskError for a bad name or role, and if the name is taken."""
+        """Add an account. Raises DeskError for a bad name or role, and if the name is taken."""
         if not _NAME.fullmatch(name):
-            raise DeskError(f"{name!r} is no name: use 1 to 80 letters, digits and . _ @ -", code="bad-name")
+            raise DeskError(f"{name!r} is not a name: use 1 to 80 letters, digits and . _ @ -", code="bad-name")
         if role not in ("agent", "admin"):
-            raise DeskError(f"{role!r} is no role: it is agent or admin", code="bad-role")
+            raise DeskError(f"{role!r} is not a role: use agent or admin", code="bad-role")
         with self._database.write() as session:
             if session.scalar(select(AccountRow.id).where(AccountRow.name == name)) is not None:
                 raise DeskError(f"there is an account {name!r} already: choose another name", code="account-exists")
             session.add(AccountRow(name=name, role=role, password_hash=password_hash, created=datetime.now(UTC)))
 
     def set_password(self, name: str, password_hash: str) -> None:
-        """Change a password; ends the account's sign-ins. Raises DeskError if there is no such account."""
+        """Change a password and end the account's sessions. Raises DeskError if there is no such account."""
         with self._database.write() as session:
             row = _named(session, name)
             row.password_hash = password_hash
             session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
 
     def set_role(self, name: str, role: Role) -> None:
-        """Change a role; ends the account's sign-ins. Raises DeskError for the last admin."""
+        """Change a role and end the account's sessions. Raises DeskError for the last admin."""
         with self._database.write() as session:
             row = _named(session, name)
             if role != "admin":
@@ -95,7 +83,7 @@ class Accounts:
             session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
 
     def remove(self, name: str) -> None:
-        """Remove an account and its sign-ins. Raises DeskError for the last admin."""
+        """Remove an account and its sessions. Raises DeskError for the last admin."""
         with self._database.write() as session:
             row = _named(session, name)
             _check_not_last_admin(session, row)
@@ -117,8 +105,8 @@ def _check_not_last_admin(session: Session, row: AccountRow) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key as stored. id: names its owner (`k-<id>`). shown: how it begins, to recognise it. per_minute: how many
-    requests that cost something it may send in a minute. revoked: None while it works.
+    """A key as stored. id: part of the owner of its conversations (`k-<id>`). shown: its first characters. per_minute:
+    limit of requests that cost something. revoked: None while the key is valid.
     """
 
     id: str
@@ -132,13 +120,13 @@ class ApiKey:
 
 
 class ApiKeyTable:
-    """Reads and writes keys. Safe to use from any thread; every method is one transaction and may raise DeskError."""
+    """Reads and writes keys. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, key: ApiKey, token_hash: str) -> None:
-        """Store a new key. Raises DeskError if one of its name is in use."""
+        """Store a new key. Raises DeskError if a valid key has the same name."""
         row = ApiKeyRow(
             id=key.id,
             name=key.name,
@@ -157,23 +145,23 @@ class ApiKeyTable:
             ) from None
 
     def find(self, token_hash: str) -> ApiKey | None:
-        """The key of this hash, unless it was revoked."""
+        """Return the key with this hash, unless it was revoked."""
         rows = self._database.values(
             select(ApiKeyRow).where(ApiKeyRow.token_hash == token_hash, ApiKeyRow.revoked.is_(None))
         )
         return _key(rows[0]) if rows else None
 
     def all(self) -> list[ApiKey]:
-        """Every key, also revoked ones, in the order in which they were made."""
+        """Return all keys, also revoked ones, oldest first."""
         return [_key(row) for row in self._database.values(select(ApiKeyRow).order_by(ApiKeyRow.created))]
 
     def used(self, key_id: str, now: datetime) -> None:
-        """Remember that a key was used."""
+        """Store when a key was used."""
         with self._database.write() as session:
             session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used=now))
 
     def revoke(self, name: str, now: datetime) -> ApiKey:
-        """End the key of this name. Raises DeskError if none is in use."""
+        """Revoke the key with this name. Raises DeskError if there is no valid one."""
         with self._database.write() as session:
             in_use = select(ApiKeyRow).where(ApiKeyRow.name == name, ApiKeyRow.revoked.is_(None))
             row = session.scalar(in_use)
@@ -191,14 +179,16 @@ LIFETIME_S = 12 * 3600
 
 
 class Sessions:
-    """Starts, checks and ends sessions. Safe to use from any thread; every method may raise DeskError."""
+    """Starts, checks and ends sessions. A browser has a random token, the database only its hash. Safe to use from any
+    thread; every method may raise DeskError.
+    """
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._database, self._now = database, now
 
     def start(self, account: Account) -> str:
-        """A new token, valid for LIFETIME_S seconds. Removes the sessions that have expired. Raises DeskError if the
-        account has changed since its password was checked.
+        """Return a new token, valid for LIFETIME_S seconds. Removes expired sessions. Raises DeskError if the account
+        has changed since its password was checked.
         """
         token, now = secrets.token_urlsafe(32), self._now()
         expires = now + timedelta(seconds=LIFETIME_S)
@@ -211,14 +201,14 @@ class Sessions:
         return token
 
     def account(self, token: str) -> Account | None:
-        """Who is signed in with this token; None if its session has ended or never was."""
+        """Return the account that is signed in with this token; None if there is no such session."""
         of_token = (SessionRow.token_hash == _hash(token), SessionRow.expires > self._now())
         query = select(AccountRow).join(SessionRow, SessionRow.account_id == AccountRow.id).where(*of_token)
         rows = self._database.values(query)
         return rows[0].to(Account) if rows else None
 
     def end(self, token: str) -> None:
-        """Sign out; a token of no session is no error."""
+        """Sign out. An unknown token is not an error."""
         with self._database.write() as session:
             session.execute(delete(SessionRow).where(SessionRow.token_hash == _hash(token)))
 
@@ -232,8 +222,8 @@ KEPT = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One thing that was done. who: name of an account, or see `app.domain.callers`. action: a key of
-    `app.web.accounts.ACTIONS`. subject: what it was done to, such as a name of an account or a document.
+    """An action. who: name of an account, or see `app.domain.callers`. action: a key of `app.web.accounts.ACTIONS`.
+    subject: for example the name of an account or a document.
     """
 
     id: int
@@ -250,14 +240,14 @@ class Audit:
         self._database = database
 
     def record(self, who: str, action: str, subject: str = "") -> None:
-        """Add an entry, and remove those that are too old."""
+        """Add an entry and remove entries that are too old."""
         now = datetime.now(UTC)
         with self._database.write() as session:
             session.execute(delete(AuditRow).where(AuditRow.created < now - KEPT))
             session.add(AuditRow(created=now, who=who, action=action, subject=subject))
 
     def latest(self, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
-        """The latest entries, latest first. before: only those that are older than the entry of this id."""
+        """Return entries, latest first. before: only entries older than the one with this id."""
         query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
         if before is not None:
             query = query.where(AuditRow.id < before)

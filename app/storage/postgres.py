@@ -1,12 +1,12 @@
-"""What is particular to PostgreSQL: how connections are set up, the locks of a database, what its errors mean.
+"""PostgreSQL: setting up connections, the locks of a database, the meaning of errors.
 
 A transaction that may write takes one lock of the whole database at its start. So there is one writer at a time, as
-with SQLite and also among several desks: what a transaction has read is still so when it writes, and none is ever
-undone for the sake of another. SERIALIZABLE would let writers run side by side, at the price of trying again wherever
-something is written; a write takes milliseconds, and the model takes seconds.
+with SQLite, also among several servers. What the transaction has read stays true until it ends, and no transaction is
+undone because of another. SERIALIZABLE would allow parallel writers, but every write would need retries. A write takes
+milliseconds and the model takes seconds, so one writer is enough.
 
-Locks are advisory ones, which the server gives back when a connection ends, however it ends. Not covered: copies of the
-database, which has tools of its own for that.
+The locks are advisory locks, which PostgreSQL releases when a connection ends. Out of scope: copies of the database
+(pg_dump).
 """
 
 from typing import Any, Final
@@ -17,50 +17,49 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import WRITES, Problem
+from app.storage.problems import MIGRATES, WRITES, Problem
 
 LOST: Final = "database-lost"
-"""Code of the error for a connection that broke off: what only reads may be tried again."""
+"""Error code of a lost connection. Work that only reads may be repeated."""
 POOL: Final[dict[str, Any]] = {"pool_pre_ping": True, "pool_size": 5, "max_overflow": 10, "pool_timeout": 30}
-"""Connections of a desk. Each is tried before it is used, so that a server that was restarted does no harm."""
-PATIENT: Final = "warmdesk_patient"
-"""Execution option of a transaction that waits for the lock as long as a statement may take."""
+"""Connections of a server. Each is tested before use, so that a restarted database causes no errors."""
 READS: Final[dict[str, Any]] = {"isolation_level": "REPEATABLE READ"}
-"""Of transactions that only read: one view."""
+"""Transactions that only read have one consistent view."""
 WRITING: Final[dict[str, Any]] = {"isolation_level": "READ COMMITTED"}
-"""Of transactions that write: statements see what was there when the lock was got, not when it was asked for."""
+"""Statements of a writing transaction see the state at the time when the lock was taken, not when it was requested.
+"""
 _CONNECTING: dict[str, Any] = {
     "connect_timeout": 5,
     "application_name": "warmdesk",
     "client_encoding": "utf8",
     **{"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000},
 }
-"""Parameters of libpq, unless the URL gives others. A server whose machine is gone is noticed within a minute."""
+"""Parameters of libpq, unless the URL has others. A database host that is gone is noticed within a minute."""
 _SESSION = {
     "timezone": "UTC",
     "lock_timeout": "30s",
     "statement_timeout": "5min",
     "idle_in_transaction_session_timeout": "1min",
 }
-"""A desk that hangs does not keep the others from writing."""
+"""Limits, so that a server that hangs does not block the others."""
 _OURS = 0x5744
-"""First number of our locks; the second one says which."""
+"""First number of our locks. The second one is in `_LOCKS`."""
 _LOCKS = {"writing": 1, "documents": 2, "folders": 3}
 
-_BUSY = Problem("database-busy", "is busy", "another desk is writing, or there are too many connections; try again")
+_BUSY = Problem("database-busy", "is busy", "another server is writing, or there are too many connections; try again")
 _LOST = Problem(LOST, "broke off the connection", "is the server restarting? Try again")
-_UNREACHABLE = Problem("database-unreachable", "cannot be reached", "is the server running, and is its address right?")
+_UNREACHABLE = Problem("database-unreachable", "cannot be reached", "check that it runs and that its address is right")
 _LOGIN = Problem("database-login", "refuses the user or the password", "correct the setting database_url")
 _PARAMETER = Problem("database-url", "has a wrong parameter in its URL", "correct the setting database_url")
 _MISSING = Problem("database-missing", "does not exist", "make it with `createdb`, in UTF-8")
-_READ_ONLY = Problem("database-read-only", "is read-only", "give the URL of the primary server, not of a copy")
+_READ_ONLY = Problem("database-read-only", "is read-only", "give the URL of the primary server, not of a replica")
 _BY_STATE = {  # by the beginning of SQLSTATE
     "08": _LOST,
     "28": _LOGIN,
     "3D000": _MISSING,
     "25006": _READ_ONLY,
-    "25P03": _LOST,  # a transaction did nothing for too long
-    "42501": Problem("database-read-only", "may not be written by this user", "make it the owner of the database"),
+    "25P03": _LOST,  # a transaction was idle for too long
+    "42501": Problem("database-read-only", "cannot be written by this user", "make it the owner of the database"),
     "42P07": Problem("database-error", "has tables of another program", "give Warmdesk a database of its own"),
     "40": _BUSY,
     "53100": Problem("disk-full", "cannot grow: its disk is full", "free some space; nothing was changed"),
@@ -68,10 +67,10 @@ _BY_STATE = {  # by the beginning of SQLSTATE
     "55P03": _BUSY,
     "57014": _BUSY,
     "57P": _LOST,
-    "58": Problem("disk-error", "cannot be read or written", "is the server's disk full or failing?"),
+    "58": Problem("disk-error", "cannot be read or written", "check whether its disk is full or failing"),
     "XX": Problem("database-damaged", "is damaged", "look at the server's log, and restore a backup"),
 }
-_IN_WORDS = {  # a server that refuses a connection gives no SQLSTATE
+_IN_WORDS = {  # a refused connection has no SQLSTATE
     "password": _LOGIN,
     "authentication": _LOGIN,
     "pg_hba.conf": _LOGIN,
@@ -85,12 +84,12 @@ _IN_WORDS = {  # a server that refuses a connection gives no SQLSTATE
 
 
 def name_of(url: URL) -> str:
-    """What a database is called in messages: without the password, and without parameters, which may hold one."""
+    """Return the name of a database in messages, without the password and parameters, which may contain one."""
     return url.set(query={}).render_as_string()
 
 
 def connecting(url: URL) -> dict[str, Any]:
-    """Parameters of a connection that the URL does not give."""
+    """Return the parameters of a connection that are not in the URL."""
     return {name: value for name, value in _CONNECTING.items() if name not in url.query}
 
 
@@ -101,35 +100,28 @@ def set_up(engine: Engine, *, is_reader: bool) -> None:
 
 
 def check_encoding(connection: Connection, name: str) -> None:
-    """Raises DeskError for a database that cannot hold all texts."""
+    """Raise DeskError for a database that cannot store all texts."""
     encoding = connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":
         raise DeskError(
-            f"{name} is in {encoding}, which cannot hold all texts: make it with `createdb --encoding=UTF8`",
+            f"{name} is in {encoding}, which cannot store all texts: make it with `createdb --encoding=UTF8`",
             code="database-encoding",
         )
 
 
-def take_time(connection: Connection) -> None:
-    """For the rest of a transaction there is no limit of time, but for locks that others hold."""
-    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-        connection.execute(text(f"SET LOCAL {name} = 0"))
-    connection.execute(text(f"SET LOCAL lock_timeout = '{_SESSION['lock_timeout']}'"))
-
-
 def take_lock(connection: Connection, which: str) -> bool:
-    """Take one of the locks if nobody has it; it is kept until `give_locks_back`, or the end of the connection."""
+    """Take one of the locks if it is free. It is held until `give_locks_back`, or the end of the connection."""
     numbers = {"ours": _OURS, "which": _LOCKS[which]}
     return bool(connection.scalar(text("SELECT pg_try_advisory_lock(:ours, :which)"), numbers))
 
 
 def give_locks_back(connection: Connection) -> None:
-    """At once: the server notices only a little later that a connection was closed."""
+    """Release the locks at once. PostgreSQL notices a closed connection only a little later."""
     connection.execute(text("SELECT pg_advisory_unlock_all()"))
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
-    """What an error means, if a person can correct it."""
+    """Return the problem behind an error, if a person can fix it."""
     if state := getattr(error.orig, "sqlstate", None):
         return next((problem for prefix, problem in _BY_STATE.items() if state.startswith(prefix)), None)
     if error.connection_invalidated:
@@ -153,7 +145,12 @@ def _set_up_connection(raw: Any, entry: ConnectionPoolEntry) -> None:
 
 def _begin(connection: Connection) -> None:
     options = connection.get_execution_options()
-    if options.get(PATIENT, False):
+    migrates = options.get(MIGRATES, False)
+    if migrates:  # another server may be migrating the database now
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
     if options.get(WRITES, False):
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_OURS}, {_LOCKS['writing']})")
+    if migrates:
+        for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            connection.exec_driver_sql(f"SET LOCAL {name} = 0")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SESSION['lock_timeout']}'")

@@ -1,8 +1,9 @@
-"""Putting a backup back into a data folder: all of it, or nothing.
+"""Restores a backup into a data folder: all of it, or nothing.
 
-Everything is unpacked and checked in a folder of its own within the data folder, which may be the root of a volume, and
-takes its place by renaming. Not covered: databases on a server; bringing an older database up to date, which the desk
-does when it opens it.
+Everything is unpacked and checked in a temporary folder within the data folder, which may be the root of a volume. Then
+it is put in place by renaming.
+
+Out of scope: databases on a server; migrating an older database, which the server does when it opens it.
 """
 
 import os
@@ -20,10 +21,11 @@ from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, check_database, explained, is_left_out, read_archive
 from app.storage.database import sqlite_file
-from app.storage.files import REPLACED, STAGED, SettingsFile, sync_folder
+from app.storage.files import REPLACED, STAGED, SettingsFile
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
-from app.storage.migrations import MIGRATIONS
+from app.storage.migrate import revisions
 from app.storage.swap import swap
+from durable import sync
 
 _PATHS = (
     ("documents", "path"),
@@ -31,13 +33,13 @@ _PATHS = (
     ("message_modules", "document"),
     ("forgotten_documents", "path"),
 )
-"""Where the database names files: those that were uploaded lie in the data folder."""
+"""Columns with paths of files. Uploaded files are in the data folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Names of the accounts and of the API keys in use that a database has. Some may have been removed since it was
-    saved: they are back.
+    """Names of the accounts and valid API keys of a database. Some may have been removed after the backup; they are
+    valid again.
     """
 
     accounts: tuple[str, ...] = ()
@@ -46,8 +48,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A backup that was put back. aside: where everything is now that was in the folder before; None: it was empty.
-    access: who may come in again as at the time of the backup. note: why the desk would not use it, "" if it does.
+    """A restored backup. aside: the new place of the former content of the folder; None: it was empty. access: accounts
+    and keys that are valid again. note: why the server would not use the database, "" if it does.
     """
 
     folder: Path
@@ -60,8 +62,8 @@ class Restored:
 def restore_folder(
     settings: Settings, file: Path, progress: Progress = no_progress, *, force: bool = False
 ) -> Restored:
-    """Check an archive, unpack it, and let it be the data folder. force: also in place of what is there, which is kept
-    aside. Raises DeskError; then the folder is as it was.
+    """Check an archive, unpack it, and make it the data folder. force: also replace existing content, which is kept
+    aside. Raises DeskError; then the folder is as before.
     """
     folder = settings.data_dir
     stays = {LOCK_FILE, OWNER_FILE, settings.models_folder.name, "lost+found"}  # no backup has these
@@ -72,7 +74,9 @@ def restore_folder(
         check_version(file, manifest)
         database = None if manifest.database is None else folder / manifest.database
         if database is not None and not _is_at(settings.database_url, database):
-            message = f"the desk would not use the database of {file}, which is put at {database}: database_url names"
+            message = (
+                f"the server would not use the database of {file}, which is restored to {database}: database_url names"
+            )
             raise DeskError(f"{message} another one; restore without it, and set it afterwards", code="database-url")
         foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
         if foreign is not None:  # compiled code in models/ would run at the next start
@@ -82,7 +86,7 @@ def restore_folder(
             there = [path for path in found if not path.name.startswith((REPLACED, STAGED))]
             if there and not force:
                 raise DeskError(
-                    f"data folder {folder} is not empty: use another --data-dir, or --force, which keeps it aside",
+                    f"data folder {folder} is not empty: use another --data-dir, or --force, which moves it aside",
                     code="data-folder-not-empty",
                 )
             with tempfile.TemporaryDirectory(dir=folder, prefix=STAGED) as name:
@@ -90,7 +94,8 @@ def restore_folder(
                 manifest, access = read_archive(file, staged, progress), Access()
                 if manifest.database is not None:
                     access = _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
-                _sync(staged)
+                for path in (staged, *staged.rglob("*")):
+                    sync(path)
                 note = _note(staged / settings.settings_file.name, database)
                 aside = _aside(folder) if there else None
                 old = [] if aside is None else [(path, aside / path.name) for path in there]
@@ -99,9 +104,9 @@ def restore_folder(
 
 
 def check_version(file: Path, manifest: Manifest) -> None:
-    """Raises DeskError for an archive of a newer Warmdesk."""
+    """Raise DeskError for an archive of a newer Warmdesk."""
     ours = version("warmdesk")
-    known = {migration.__name__ for migration in MIGRATIONS}
+    known = {one.revision for one in revisions()}
     is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)
     if is_newer or (manifest.schema is not None and manifest.schema not in known):
         raise DeskError(
@@ -115,8 +120,8 @@ def _numbers(version: str) -> list[int]:
 
 
 def _prepare(database: Path, before: str, now: str) -> Access:
-    """Check a database, let it name files of the data folder by where they are now, and end all sign-ins: they may have
-    been ended since.
+    """Check a database, change its paths to the new data folder, and end all sessions, because they may have been ended
+    since the backup.
     """
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
@@ -147,24 +152,15 @@ def _is_at(url: str, database: Path) -> bool:
 
 
 def _note(settings_file: Path, database: Path | None) -> str:
-    """Whether the settings of a backup name another database than that which it holds."""
+    """Return a note if the settings of a backup name another database than the one in it."""
     url = SettingsFile(settings_file).values().get("database_url")
     if database is None or url is None or _is_at(str(url), database):
         return ""
-    return f"database_url in the restored settings names another database than {database}: move that to where it is"
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that all files below a folder outlive a crash."""
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with open(Path(place, name), "rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(Path(place))
+    return f"the restored settings (database_url) name another database than {database}: move this file to that place"
 
 
 def _aside(folder: Path) -> Path:
-    """Where what is replaced goes, which nothing is yet; within one second there may be several."""
+    """Return the folder for the replaced content, which does not exist yet. There may be several within one second."""
     now = f"{REPLACED}{datetime.now():%Y-%m-%d-%H%M%S}"
     names = (now, *(f"{now}-{number}" for number in range(2, 100)))
     return next(path for name in names if not (path := folder / name).exists())

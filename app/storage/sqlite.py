@@ -1,6 +1,6 @@
-"""What is particular to SQLite: how connections are set up, how transactions begin, what its errors mean.
+"""SQLite: setting up connections, beginning transactions, the meaning of errors.
 
-Not covered: copies before migrations (`backup`).
+Out of scope: copies before migrations (`backup`).
 """
 
 import sqlite3
@@ -13,38 +13,40 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import WRITES, Problem
+from app.storage.problems import MIGRATES, WRITES, Problem
 
 BUSY_TIMEOUT_MS = 30_000
-"""How long who writes waits for others: a slow disk is no reason to lose a customer's question."""
+"""A writer waits this long for others, so that a slow disk does not lose a customer's question."""
 _LOG_TIMEOUT_MS = 50
-"""How long emptying the log waits for readers, because all writers wait for it meanwhile."""
+"""Emptying the log waits this long for readers, because all writers wait for it."""
 
 _DAMAGED = Problem("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again")
-# By the beginning of SQLite's name for the error.
+# By the prefix of SQLite's error name.
 _PROBLEMS = {
     "SQLITE_NOTADB": Problem("database-damaged", "is not a database", "move the file away, or restore a backup"),
     "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_READONLY": Problem("database-read-only", "is read-only", "make the file and its folder writable"),
-    "SQLITE_PERM": Problem("database-read-only", "may not be opened", "make the file and its folder writable"),
+    "SQLITE_PERM": Problem(
+        "database-read-only", "cannot be opened with these permissions", "make the file and its folder writable"
+    ),
     "SQLITE_CANTOPEN": Problem(
-        "database-unreachable", "cannot be opened", "does its folder exist, and may it be written?"
+        "database-unreachable", "cannot be opened", "check that its folder exists and is writable"
     ),
     "SQLITE_FULL": Problem("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
     "SQLITE_BUSY": Problem("database-busy", "is busy", "another process is writing to it; try again"),
-    "SQLITE_IOERR": Problem("disk-error", "cannot be read or written", "is the disk full or failing?"),
+    "SQLITE_IOERR": Problem("disk-error", "cannot be read or written", "check whether the disk is full or failing"),
 }
 
 
 def name_of(url: URL) -> str:
-    """What a database is called in messages. Raises DeskError for one in memory."""
+    """Return the name of a database in messages. Raises DeskError for one in memory."""
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url):
-        raise DeskError("a database in memory is gone at exit: give the URL of a file", code="database-url")
+        raise DeskError("a database in memory is lost at exit: give the URL of a file", code="database-url")
     return url.database
 
 
 def set_up(engine: Engine, *, is_reader: bool) -> None:
-    """Prepare an engine that has no connection yet. is_reader: the file must be there, and stays as it is."""
+    """Prepare an engine that has no connection yet. is_reader: the file must exist, and is not changed."""
     if is_reader:
         event.listen(engine, "do_connect", _create_nothing)
     else:
@@ -54,7 +56,7 @@ def set_up(engine: Engine, *, is_reader: bool) -> None:
 
 
 def check_whole(connection: Connection, name: str) -> None:
-    """Read everything. Raises DeskError for a damaged file; texts and numbers have no checksum."""
+    """Read the whole database. Raises DeskError for a damaged file; texts and numbers have no checksum."""
     found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
     if found != "ok":
         reason = " ".join(str(found).split())
@@ -62,8 +64,8 @@ def check_whole(connection: Connection, name: str) -> None:
 
 
 def empty_log(raw: sqlite3.Connection) -> bool:
-    """Copy the write-ahead log into the file and cut it off; gives whether it is empty, or somebody still needs it."""
-    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").close()  # most of the work, for which nobody waits
+    """Copy the write-ahead log into the file and truncate it. Returns False if a reader still needs it."""
+    raw.execute("PRAGMA wal_checkpoint(PASSIVE)").close()  # most of the work, without blocking others
     raw.execute(f"PRAGMA busy_timeout = {_LOG_TIMEOUT_MS}").close()
     try:
         is_busy, *_ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -73,7 +75,7 @@ def empty_log(raw: sqlite3.Connection) -> bool:
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
-    """What an error means, if a person can correct it."""
+    """Return the problem behind an error, if a person can fix it."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return next((problem for prefix, problem in _PROBLEMS.items() if name.startswith(prefix)), None)
 
@@ -89,19 +91,21 @@ def _use_log(raw: sqlite3.Connection, entry: ConnectionPoolEntry) -> None:
 
 def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
     assert isinstance(raw, sqlite3.Connection)
-    # Otherwise Python's driver begins transactions itself, and later; with None, only `_begin` does.
+    # With another value Python's driver begins transactions itself, and later. With None only `_begin` does.
     raw.isolation_level = None
     for pragma in (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",
         "synchronous = NORMAL",
         "foreign_keys = ON",
         "temp_store = MEMORY",
-        "secure_delete = ON",  # forgotten text is overwritten, not only unlinked
+        "secure_delete = ON",  # deleted text is overwritten
     ):
         raw.execute(f"PRAGMA {pragma}").close()
 
 
 def _begin(connection: Connection) -> None:
-    # A transaction that reads first and writes later cannot wait for the lock: it must hold it from the start.
-    writes = connection.get_execution_options().get(WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    # A transaction that reads first and writes later cannot wait for the lock, so it takes the lock at its start.
+    options = connection.get_execution_options()
+    if options.get(MIGRATES, False):  # recreating a table would delete the rows that refer to it
+        connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES, False) else "BEGIN")

@@ -1,25 +1,16 @@
-"""Percentiles of times without the times: how many fell into each of a row of bins.
+"""Numbers for the dashboard, counted when an answer is recorded, so that no query reads all answers.
 
-A bin reaches 10 % further than the one before it, and a percentile is given as the middle of its bin (the geometric
-mean of its ends). It is therefore off by 5 % at most, and histograms of several spans can be added.
+Every answer is counted in its minute, hour, quarter of a day and day, and over all time. Minutes are stored for eight
+days. Counts stay when a conversation or a document is deleted, because they contain no words.
 
-What is counted when an answer is recorded, so that the dashboard need not read all answers again.
+Times to the first token are counted in bins. Each bin ends 10 % higher than the one before. A percentile is the
+geometric middle of its bin, so it is off by 5 % at most, and the bins of several spans can be added.
 
-Every answer is counted in its minute, its hour, its quarter of a day, its day, and over all time. Minutes are kept for
-eight days. What was counted stays when a conversation is deleted or a document forgotten: it happened, and a count
-holds nobody's words.
+Measured savings have a row for each answer that was computed again without reuse. It stays when its conversation is
+deleted.
 
-Not covered: reading the counts (`statistics`), counting what was recorded before there were any (`first_tallies`).
-
-Numbers for the dashboard. Counts come from the tallies, which are kept while answers are recorded; the latest
-answers are found by an index. No query reads all answers.
-
-Not covered: what the engine knows of tiers and bytes (`app.desk.overview`), and counting (`tallies`).
-
-Measured savings: a row for each answer that was computed a second time without reuse. No row holds words.
-
-A row stays when its conversation is deleted: it is a number. Not covered: measuring (`app.answering.savings_meter`),
-what the numbers say together (`app.desk.overview`).
+Out of scope: numbers of the engine, and what the savings mean together (`app.desk.overview`); measuring
+(`app.answering`).
 """
 
 from collections import Counter, defaultdict
@@ -55,13 +46,13 @@ SHORTEST_MS = 0.01
 
 
 def bin_of(milliseconds: float) -> int:
-    """The bin of a time; what is shorter than `SHORTEST_MS` counts as that."""
+    """Return the bin of a time. Times below `SHORTEST_MS` are in the first bin."""
     return floor(log(max(milliseconds, SHORTEST_MS)) / log(GROWTH))
 
 
 def percentile(bins: Mapping[int, int], share: float) -> float:
-    """The time in milliseconds that this share of the times do not exceed. bins: how many times are in each, one at
-    least.
+    """Return the time in milliseconds that this share of the times does not exceed. bins: number of times in each, at
+    least one.
     """
     wanted = ceil(share * sum(bins.values()))
     ordered = sorted(bins)
@@ -110,17 +101,17 @@ def tally(session: Session, row: MessageRow) -> None:
 
 
 def span_of(moment: int, width: int) -> int:
-    """When the span of a moment begins, in seconds since 1970."""
+    """Return the start of the span of a moment, in seconds since 1970."""
     return moment // width * width if width else 0
 
 
 def ttft_subject(reading: Reading) -> str:
-    """Under which name times to the first token are counted; their labels are bins (`histogram`)."""
+    """Return the subject under which times to the first token are counted. Their labels are bins."""
     return f"ttft {reading}"
 
 
 def _happened(row: MessageRow) -> Iterator[tuple[str, str, float]]:
-    """Subject, label and amount of everything that is counted of an answer."""
+    """Yield subject, label and amount of everything that is counted of an answer."""
     assert row.usage is not None, "answers are recorded with all their rows"
     assert row.timings is not None
     yield "answers", row.outcome or "", 0.0
@@ -157,7 +148,7 @@ def _tally_modules(session: Session, row: MessageRow) -> None:
 
 
 def _add(session: Session, table: type[Base], summed: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    """Insert rows; where there is one of the same primary key, these columns are added to it and others replaced."""
+    """Insert rows. If a row with the same primary key exists, add these columns to it and replace the others."""
     if not rows:
         return
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
@@ -181,7 +172,7 @@ _COUNTED = {"answered": "answered", "unsure": "unsure", "refusals": "nothing", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleHits:
-    """How stored answers used a module. hits: it was encoded already; misses: it had to be computed."""
+    """Uses of a module in stored answers: found encoded (hits) or computed (misses)."""
 
     hits: int
     misses: int
@@ -189,14 +180,14 @@ class ModuleHits:
 
 
 class Statistics:
-    """Reads the numbers. Safe to use from any thread; every method is one transaction and may raise DeskError."""
+    """Reads the numbers. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def totals(self) -> AnswerTotals:
-        """Numbers over all answers that were ever recorded, and of the conversations stored now. A new field of
-        `AnswerTotals` is computed here. Times are off by 5 % at most (`histogram`).
+        """Return numbers over all answers that were ever recorded, and of the conversations stored now. A new field of
+        `AnswerTotals` is computed here. Times are off by 5 % at most.
         """
         with self._database.read() as session:
             conversations = session.scalar(select(func.count()).select_from(ConversationRow)) or 0
@@ -215,10 +206,9 @@ class Statistics:
         )
 
     def over_time(self, since: datetime, until: datetime, step: timedelta) -> list[UsageSpan]:
-        """What happened between two times, in spans of `step`, oldest first. Spans begin at multiples of the step since
-        1970 in UTC; the first one holds `since`. A span in which nothing happened is left out. step: whole minutes,
-        and whole hours for what is more than eight days ago, because minutes are not kept longer. Raises ValueError for
-        another step.
+        """Return numbers between two times, in spans of `step`, oldest first. Spans begin at multiples of the step
+        since 1970 in UTC; the first one contains `since`. Empty spans are skipped. step: whole minutes, and whole hours
+        for times more than eight days ago. Raises ValueError for another step.
         """
         seconds = int(step.total_seconds())
         width = max((one for one in WIDTHS_S if one and seconds > 0 and seconds % one == 0), default=None)
@@ -231,7 +221,7 @@ class Statistics:
             return [counts.span() for counts in _counted(session, TallyRow.width_s == width, *within, step=added_up)]
 
     def points(self, limit: int = 200) -> list[AnswerPoint]:
-        """The latest answers, oldest first."""
+        """Return the latest answers, oldest first."""
         query = (
             select(
                 MessageRow.created,
@@ -249,7 +239,7 @@ class Statistics:
         return [AnswerPoint(**row._mapping) for row in reversed(self._database.rows(query))]
 
     def misses(self, limit: int = 50) -> list[MissRow]:
-        """The latest modules that had to be computed, latest first."""
+        """Return the latest modules that had to be computed, latest first."""
         query = (
             select(
                 ModuleUseRow.created,
@@ -268,7 +258,7 @@ class Statistics:
         return [MissRow(**row._mapping) for row in self._database.rows(query)]
 
     def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
-        """The latest answers whose grounding is at most a bound, latest first."""
+        """Return the latest answers with at most this grounding, latest first."""
         query = (
             select(
                 MessageRow.created,
@@ -285,9 +275,7 @@ class Statistics:
         return [SupportRow(**row._mapping) for row in self._database.rows(query)]
 
     def used_modules(self, answers: int) -> list[list[tuple[str, int]]]:
-        """Key and tokens of each module that the latest answers used, by answer, the oldest first; of answers that used
-        one.
-        """
+        """Return key and tokens of each module of the latest answers with modules, by answer, oldest first."""
         latest = select(MessageRow.id, MessageRow.created).where(MessageRow.role == "assistant")
         latest = latest.order_by(MessageRow.created.desc()).limit(answers)
         some, use = latest.subquery(), ModuleUseRow
@@ -296,14 +284,14 @@ class Statistics:
         return [[(key, tokens) for _, key, tokens in mine] for _, mine in groupby(rows, key=itemgetter(0))]
 
     def miss_reasons(self) -> list[ReasonRow]:
-        """Why modules had to be computed, the most expensive reason first."""
+        """Return why modules had to be computed, the most expensive reason first."""
         query = select(TallyRow.label, TallyRow.times, TallyRow.amount)
         rows = self._database.rows(query.where(TallyRow.width_s == ALL_TIME, TallyRow.subject == "misses"))
         reasons = [ReasonRow(reason=reason, misses=times, tokens=int(tokens)) for reason, times, tokens in rows]
         return sorted(reasons, key=lambda row: (-row.tokens, row.reason))
 
     def module_hits(self) -> dict[str, ModuleHits]:
-        """How often every module was used, by key."""
+        """Return the uses of every module, by key."""
         module = ModuleTallyRow
         query = select(module.key, module.hits, module.misses, module.last_used)
         return {
@@ -314,25 +302,25 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """The tallies of one span. start: seconds since 1970. by_subject: label, times and amount."""
+    """The counts of one span. start: seconds since 1970. by_subject: label, times and amount."""
 
     start: int
     by_subject: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def times(self, subject: str) -> dict[str, int]:
-        """How often, by label."""
+        """Return counts by label."""
         return {label: times for label, times, _ in self.by_subject.get(subject, ())}
 
     def amounts(self, subject: str) -> dict[str, int]:
-        """How many tokens, by label."""
+        """Return tokens by label."""
         return {label: int(amount) for label, _, amount in self.by_subject.get(subject, ())}
 
     def amount(self, subject: str) -> float:
-        """How much, over all labels."""
+        """Return the tokens of all labels."""
         return sum(amount for _, _, amount in self.by_subject.get(subject, ()))
 
     def ttft(self, *readings: Reading) -> FirstTokenTimes | None:
-        """The times to the first token of answers for which the model read this much; None if there are none."""
+        """Return the times to the first token for one kind of reading; None if there are none."""
         bins: Counter[int] = Counter()
         for reading in readings:
             bins.update({int(label): times for label, times in self.times(ttft_subject(reading)).items()})
@@ -341,7 +329,7 @@ class _Counts:
         return FirstTokenTimes(answers=bins.total(), p50_ms=percentile(bins, 0.5), p95_ms=percentile(bins, 0.95))
 
     def span(self) -> UsageSpan:
-        """The same for a chart."""
+        """Return the counts for a chart."""
         return UsageSpan(
             start=datetime.fromtimestamp(self.start, UTC),
             answers=self.times("answers"),
@@ -356,7 +344,7 @@ class _Counts:
 
 
 def _counted(session: Session, *where: ColumnElement[bool], step: int | None = None) -> list[_Counts]:
-    """The tallies that meet the conditions, oldest first. step: add them up in spans of so many seconds."""
+    """Return the counts that meet the conditions, oldest first. step: add them up in spans of this many seconds."""
     one = TallyRow
     start = one.start if step is None else one.start - one.start % step
     query = select(start, one.subject, one.label, one.times, one.amount)
@@ -383,7 +371,7 @@ class SavingsSamples:
         self._database = database
 
     def record(self, sample: SavingsSample) -> None:
-        """Add a sample; without its question if that was deleted meanwhile."""
+        """Add a sample, without its question if that was deleted."""
         with self._database.write() as session:
             row = SavingsRow(**asdict(sample))
             if sample.question_id is not None and session.get(MessageRow, sample.question_id) is None:
@@ -391,7 +379,7 @@ class SavingsSamples:
             session.add(row)
 
     def between(self, since: datetime, until: datetime) -> list[SavingsSample]:
-        """The samples of a time, the latest first, and no more than `MOST`: they say enough."""
+        """Return the samples of a period, latest first, at most `MOST`."""
         columns = (getattr(SavingsRow, one.name) for one in fields(SavingsSample))
         query = select(*columns).where(SavingsRow.created >= since, SavingsRow.created < until)
         rows = self._database.rows(query.order_by(SavingsRow.created.desc()).limit(MOST))

@@ -192,7 +192,7 @@ def serve(
             print(f"chat       {shown}/", flush=True)
             print(f"dashboard  {shown}/admin", flush=True)
             # Only now: a password that is kept and then not shown, because loading failed, would be lost.
-            if (password := ensure_admin(Accounts(service.database), settings.admin_folder)) is not None:
+            if (password := ensure_admin(Accounts(service.database))) is not None:
                 print(f"admin password (shown once): {password}", flush=True)
             service.read_ahead(bars, when_read)
             service.measure_savings()

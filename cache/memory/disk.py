@@ -332,10 +332,7 @@ def read_header(path: Path) -> ModuleHeader:
 def header_of(name: str, metadata: Mapping[str, str]) -> ModuleHeader:
     """The header in a file of this name; one without a name if it is foreign."""
     try:
-        fields = json.loads(metadata["header"])
-        if "lead" in fields:  # its name in files of version 0.1
-            fields["left_context"] = fields.pop("lead")
-        header = ModuleHeader(**fields)
+        header = ModuleHeader(**json.loads(metadata["header"]))
         return header if file_name(header.key) == name else nameless_of(name)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return nameless_of(name)

@@ -18,7 +18,6 @@ Loading of language models: by name, with or without an adapter, as transformers
 
 import importlib.util
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -40,11 +39,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
-from cache.memory.disk_writer import put_in_place, remove_abandoned
 from cache.memory.keys import digest, file_digest
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.native.decoder import PackedWeights
 from cache.prompt.tokenizer import ModelTokenizer
+from durable import put_in_place, remove_abandoned
 
 Weights = Literal["model", "int8", "fp8"]
 """Weights as the model has them, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
@@ -99,7 +98,7 @@ def save_adapter(model: Any, folder: Path) -> None:
     config["base_model_name_or_path"] = None  # a path of the machine that trained it
     (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for name in (CONFIG, WEIGHTS):
-        os.replace(temporary / name, folder / name)
+        put_in_place(temporary / name, folder / name)
     shutil.rmtree(temporary, ignore_errors=True)
 
 

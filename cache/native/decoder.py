@@ -11,11 +11,9 @@ covered: other families than Llama's, devices other than processors.
 
 import ctypes
 import logging
-import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,13 +29,14 @@ from cache.attention.forward_pass import PassGivenUp, Rotation, never
 from cache.attention.items import Chunk, plan_arrays, plan_items
 from cache.attention.scoring import ScoredChunk, only_scores
 from cache.memory.arena import Arena
-from cache.memory.disk_writer import put_in_place, remove_abandoned
 from cache.memory.keys import digest
+from durable import remove_abandoned, replacing
 
 SOURCE = Path(__file__).with_name("decoder.c")
 FLAGS = ["-std=gnu11", "-O2", "-march=native", "-fPIC", "-shared", "-fopenmp"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 COMPILING_S = 120
+COMPILING = ".compiling-"
 log = logging.getLogger(__name__)
 
 
@@ -69,15 +68,10 @@ def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
 def compile_library(compiler: str, flags: list[str], path: Path) -> None:
     """Compile into a file that appears whole or not at all. Raises OSError, subprocess.SubprocessError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(path.parent, "*.tmp")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    os.close(handle)
-    try:
-        command = [compiler, *flags, str(SOURCE), "-o", temporary, "-lm"]
+    remove_abandoned(path.parent, f"{COMPILING}*")
+    with replacing(path, COMPILING) as temporary:
+        command = [compiler, *flags, str(SOURCE), "-o", str(temporary), "-lm"]
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILING_S)
-        put_in_place(Path(temporary), path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
 
 
 def processor() -> str:

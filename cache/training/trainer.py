@@ -12,7 +12,6 @@ Not covered: what the examples say (`app.training.training_data`), and merging a
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from torch import Tensor
 from cache.errors import ModelError
 from cache.model.loading import WEIGHTS, save_adapter
 from cache.training.examples import TrainingExample, TrainingModel
+from durable import replacing
 
 Objective = Literal["answers", "distil"]
 """answers: the likelihood of the answers. distil: modular attention learns to predict what full attention predicts, and
@@ -120,9 +120,8 @@ def save_checkpoint(
         tensors |= {f"{number}.{name}": tensor for name, tensor in optimizer.state[parameter].items()}
     metadata = {"state": json.dumps(asdict(state)), "schedule": json.dumps(asdict(schedule)), "subject": subject}
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = (folder / CHECKPOINT).with_suffix(".tmp")
-    save_file(tensors, temporary, metadata)
-    os.replace(temporary, folder / CHECKPOINT)
+    with replacing(folder / CHECKPOINT) as temporary:
+        save_file(tensors, temporary, metadata)
 
 
 def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str) -> TrainingState:

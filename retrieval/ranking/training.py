@@ -26,6 +26,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from durable import replacing
 from retrieval.ranking.encoder import CARD, WEIGHTS, PassageToRead, RankerModel, RankerTokens, statement_of_token
 from retrieval.statements.cut import statements_of
 
@@ -336,7 +337,6 @@ def save_ranker(model: RankerModel, folder: Path, card: RankerCard) -> RankerCar
     card = replace(card, name=f"ranker-{blake2b(weights, digest_size=4).hexdigest()}")
     described = json.dumps(asdict(card), indent=2) + "\n"
     for file, contents in ((folder / WEIGHTS, weights), (folder / CARD, described.encode())):
-        temporary = file.with_suffix(".tmp")
-        temporary.write_bytes(contents)
-        temporary.replace(file)
+        with replacing(file) as temporary:
+            temporary.write_bytes(contents)
     return card

@@ -20,8 +20,6 @@ a line with the digest of the rest, a line of JSON, and bytes.
 """
 
 import json
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -34,6 +32,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
+from durable import replacing
 from retrieval.documents.document import content_hash, cut, with_headings
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
@@ -64,7 +63,8 @@ def write_index_file(path: Path, kind: str, header: Mapping[str, Any], *payload:
     """Write a file that only this user can read: always the complete old or new one. Raises OSError."""
     line = json.dumps(header).encode("ascii") + b"\n"
     start = f"{kind}\n{content_hash(line, *payload)}\n".encode("ascii")
-    _replace(path, (start, line, *payload))
+    with replacing(path, f".{path.name}.") as temporary, temporary.open("wb") as file:
+        file.writelines((start, line, *payload))
 
 
 def read_index_file(path: Path, kind: str) -> tuple[dict[str, Any], bytes]:
@@ -81,28 +81,6 @@ def read_index_file(path: Path, kind: str) -> tuple[dict[str, Any], bytes]:
     if f"{content_hash(header, payload)}\n".encode("ascii") != digest:
         raise IndexDamaged(path, "truncated or altered")
     return json.loads(header), payload
-
-
-def _sync_folder(folder: Path) -> None:  # so that renames survive a power failure
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _replace(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-    _sync_folder(path.parent)
 
 
 WINDOWS_PER_PASSAGE = 4096  # at most; part of the file format

@@ -274,8 +274,8 @@ class Chaos:
     def _older(self) -> Iterator[tuple[Place, dict[str, int]]]:
         """Yield the place with an older database, and the number of rows of its tables."""
         with nullcontext() if self.server is None else self.server.database(EMPTY) as url:
-            place, own = replace(self.place, older_url=url), random.Random(self.rng.random())
-            rows = in_process(lambda: make_older(place, own))
+            place = replace(self.place, older_url=url)
+            rows = in_process(lambda: make_older(place))
             assert "error" not in rows, rows
             yield place, rows
             shutil.rmtree(place.older)

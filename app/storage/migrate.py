@@ -1,0 +1,95 @@
+"""Brings a database to the present tables. Alembic runs the revisions in `migrations`.
+
+A new database gets the tables of `tables` at once, and is marked as being at the latest revision. An older database
+runs the revisions that it lacks, in the caller's transaction. A database of a newer Warmdesk is refused, because there
+is no way back.
+
+Out of scope: the copy that is made before a migration (`backup`).
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from alembic.autogenerate import compare_metadata
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy import Connection, inspect, text
+
+from app.domain.errors import DeskError
+from app.storage.tables import Base
+
+REVISIONS = Path(__file__).with_name("migrations")
+_RECORD: Final = "alembic_version"
+_FORMER_RECORD: Final = "migrations"
+"""The table that development versions had instead."""
+
+
+def revisions() -> Sequence[Script]:
+    """Return all revisions, the oldest first."""
+    return tuple(_scripts(REVISIONS).walk_revisions())[::-1]
+
+
+def is_new(connection: Connection) -> bool:
+    """Return whether a database has no tables of Warmdesk yet."""
+    return not inspect(connection).has_table(_RECORD) and not _is_of_development(connection)
+
+
+def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
+    """Return the revisions that a database lacks, the oldest first; a new database lacks all of them. Changes nothing.
+
+    name: of the database, for messages. Raises DeskError "database-newer", or "database-older" for a database of a
+    development version with other tables.
+    """
+    known = revisions()
+    names = [one.revision for one in known]
+    done = MigrationContext.configure(connection).get_current_heads()
+    if unknown := sorted(set(done) - set(names)):
+        raise DeskError(
+            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
+            code="database-newer",
+        )
+    if _is_of_development(connection) and table_differences(connection):
+        raise DeskError(
+            f"{name} was written by a development version of Warmdesk and has other tables: use another --data-dir "
+            "and ingest the documents again",
+            code="database-older",
+        )
+    return known[names.index(done[0]) + 1 :] if done else known
+
+
+def migrate(connection: Connection, name: str) -> None:
+    """Create the tables, or run the missing revisions, within the caller's transaction. On SQLite its foreign keys are
+    off, so that a revision can recreate a table without deleting the rows that refer to it. Raises DeskError as
+    `missing_revisions`.
+    """
+    context, missing = MigrationContext.configure(connection), missing_revisions(connection, name)
+    if is_new(connection):
+        Base.metadata.create_all(connection, checkfirst=False)  # another program's table of that name is an error
+    elif _is_of_development(connection):
+        connection.execute(text(f"DROP TABLE {_FORMER_RECORD}"))
+    elif missing:
+        with Operations.context(context):
+            for revision in missing:
+                revision.module.upgrade()
+        if connection.dialect.name == "sqlite":
+            orphan = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+            assert orphan is None, f"a revision deleted rows to which others refer: {orphan}"
+    context.stamp(_scripts(REVISIONS), "head")
+
+
+def table_differences(connection: Connection) -> list[object]:
+    """Return what Alembic would change in a database so that it has the tables of `tables`."""
+    ours = {"include_name": lambda name, kind, _: (name, kind) != (_FORMER_RECORD, "table")}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=ours), Base.metadata))
+
+
+def _is_of_development(connection: Connection) -> bool:
+    return inspect(connection).has_table(_FORMER_RECORD)
+
+
+@cache
+def _scripts(folder: Path) -> ScriptDirectory:
+    return ScriptDirectory(folder, version_locations=[folder])
