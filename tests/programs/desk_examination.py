@@ -83,11 +83,6 @@ class Place:
 
     @property
     def revisions(self) -> Path:
-        """The revisions of a later Warmdesk."""
-        return self.folder / "revisions"
-
-    @property
-    def revisions(self) -> Path:
         """Return the revisions of a later version."""
         return self.folder / "revisions"
 
