@@ -22,7 +22,7 @@ from typing import Any, cast
 import uvicorn
 from selenium import webdriver
 
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, ConversationSummary, Mark, Turn
 from app.domain.settings import Settings
 from app.storage.database import open_database
@@ -72,7 +72,7 @@ class SlowStream:
 
 
 class SlowDesk:
-    """Of `Desk`, what the chat page asks for. It stores no answer, so that the conversation stays as long as it is."""
+    """What the chat page asks for. It stores no answer, so that the conversation stays as long as it is."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -155,7 +155,7 @@ def served(folder: Path, messages: int) -> Iterator[tuple[SlowDesk, str, str]]:
     with closing(open_database(settings.database_url)) as database:
         history = History(database)
         desk, conversation = SlowDesk(history), fill(history, messages)
-        app = create_app(cast("Desk", desk), database, settings)
+        app = create_app(cast("Service", desk), database, settings)
         server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
         thread = threading.Thread(target=server.run)
         thread.start()

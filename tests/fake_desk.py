@@ -1,4 +1,4 @@
-"""A `Desk` without model, database or clock: fixed answers chosen by words in the question. For tests and
+"""A desk (`Service`) without model, database or clock: fixed answers chosen by words in the question. For tests and
 screenshots.
 
 Words that matter, besides those of `fake_answers`: "crash" fails before the answer, "break" in the middle.
@@ -122,7 +122,9 @@ def fake_document(
 
 
 class FakeDesk:
-    """Satisfies `Desk`. wait_s: before the first word; piece_s: after each word. held_at: the word behind which answers
+    """Has the methods of `Service` that pages call.
+
+    wait_s: before the first word; piece_s: after each word. held_at: the word behind which answers
     stop, for as long as this stays as it is.
     """
 

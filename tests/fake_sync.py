@@ -20,7 +20,7 @@ UNREAD = (
 
 
 class FakeSync:
-    """Satisfies `SyncDesk`."""
+    """Has the methods of `Synchronising` that pages call."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now

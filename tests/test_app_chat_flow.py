@@ -14,7 +14,6 @@ from fake_desk import NOW, FakeDesk, FakeStream
 from page_check import check
 
 from app.access.limits import QuestionLimits
-from app.desk.interface import Desk
 from app.domain.callers import OPERATOR, QUOTED, STOPPED
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -37,8 +36,7 @@ def desk() -> FakeDesk:
 
 @pytest.fixture
 def flow(desk: FakeDesk) -> ChatFlow:
-    seam: Desk = desk
-    return ChatFlow(seam, LIMITS, SETTINGS, now=lambda: NOW)
+    return ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW)
 
 
 # ------------------------------------------------------------------ handlers

@@ -25,7 +25,7 @@ from app.access.identity import owner_of_user
 from app.cli.main import main
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.changes import Changes
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
@@ -50,7 +50,7 @@ def listening(app: FastAPI, file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def served(folder: Path, desk: Desk) -> Iterator[list[tuple[str, str, str]]]:
+def served(folder: Path, desk: Service) -> Iterator[list[tuple[str, str, str]]]:
     """A desk that is served from a data folder, as `warmdesk serve` does it; gives its audit log."""
     log: list[tuple[str, str, str]] = []
     changes = Changes(desk, lambda *entry: log.append(entry), COMMAND_LINE)

@@ -25,7 +25,7 @@ from app.api.wire import (
     plain_fields,
     told,
 )
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import Answer, PlainAnswer, PlainOptions, Said
 from app.domain.callers import Caller
 
@@ -42,7 +42,7 @@ class Replying:
     has_system: bool
 
 
-def chat_router(desk: Desk, keys: Keys) -> APIRouter:
+def chat_router(desk: Service, keys: Keys) -> APIRouter:
     """The route."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["chat"])
 
@@ -70,7 +70,7 @@ def chat_router(desk: Desk, keys: Keys) -> APIRouter:
     return router
 
 
-def _start(desk: Desk, body: ChatRequest, owner: str) -> "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]":
+def _start(desk: Service, body: ChatRequest, owner: str) -> "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]":
     """Begin the answer. Raises ApiError for a model there is not, and a last message that is not the user's."""
     *earlier, last = (_said(message) for message in body.messages)
     if body.model == DESK:

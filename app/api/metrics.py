@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.access.identity import caller_of
 from app.api.wire import ApiError, ApiRoute
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.statistics import Load, Served
 
 TTFT_BUCKETS = (
@@ -38,7 +38,7 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "
 class Meter:
     """Counts what a desk serves. A registry of its own: several desks in one process do not mix."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Service) -> None:
         self.registry = CollectorRegistry()
         self._desk = desk
         by_model, registry = ("model_name",), self.registry
@@ -100,7 +100,7 @@ class Meter:
 class LoadCollector:
     """What the desk holds and does at the time of a scrape."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Service) -> None:
         self._desk = desk
 
     def collect(self) -> Iterator[Metric]:
@@ -156,7 +156,7 @@ def disk(load: Load) -> Iterator[Metric]:
     yield unwritten
 
 
-def metrics_router(desk: Desk) -> APIRouter:
+def metrics_router(desk: Service) -> APIRouter:
     """The route."""
     router, meter = APIRouter(route_class=ApiRoute, tags=["operation"]), Meter(desk)
 

@@ -38,7 +38,7 @@ from app.api.wire import (
 )
 from app.desk.changes import Changes
 from app.desk.export import export_conversation
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import Handoff
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument
@@ -47,7 +47,7 @@ from app.domain.lengths import Id, Line
 User = Annotated[str | None, Query(max_length=512, description="One of your own users, as named when asking.")]
 
 
-def conversations_router(desk: Desk) -> APIRouter:
+def conversations_router(desk: Service) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["conversations"])
 
@@ -99,7 +99,7 @@ def conversations_router(desk: Desk) -> APIRouter:
     return router
 
 
-def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
+def documents_router(desk: Service, keys: Keys, record: Record) -> APIRouter:
     """The routes. record: into the audit log."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["documents"])
 
@@ -146,7 +146,7 @@ def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
     return router
 
 
-def handoffs_router(desk: Desk, keys: Keys) -> APIRouter:
+def handoffs_router(desk: Service, keys: Keys) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["handoffs"])
 
@@ -210,7 +210,7 @@ def _reply(handoff: Handoff) -> dict[str, Any]:
     }
 
 
-def models_router(desk: Desk, keys: Keys) -> APIRouter:
+def models_router(desk: Service, keys: Keys) -> APIRouter:
     """The routes."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["models"])
     started = int(time.time())
@@ -244,7 +244,7 @@ def models_router(desk: Desk, keys: Keys) -> APIRouter:
     return router
 
 
-def add_api_routes(app: FastAPI, desk: Desk, keys: Keys, record: Record) -> None:
+def add_api_routes(app: FastAPI, desk: Service, keys: Keys, record: Record) -> None:
     """Everything under /v1, and /metrics. record: into the audit log."""
     for router in (
         chat_router(desk, keys),

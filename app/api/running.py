@@ -9,12 +9,13 @@ own, because those of the framework are few and would all be taken by long answe
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from app.access.identity import Keys
 from app.api.wire import ApiError
+from app.desk.interface import AnswerStream
 from app.domain.callers import Caller
 from app.domain.logs import in_request
 
@@ -42,18 +43,6 @@ def count(caller: Caller, keys: Keys) -> None:
 
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Stoppable(Protocol[T_co]):
-    """What runs: `app.desk.interface.AnswerStream`, or that of the language model alone."""
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    @property
-    def answer(self) -> T_co: ...
-
-    def cancel(self) -> None: ...
 
 
 class RunningAnswer(Generic[T]):
@@ -62,10 +51,10 @@ class RunningAnswer(Generic[T]):
     start: begins the answer; it may block and raise. What it or the answer raises is raised by the iteration.
     """
 
-    def __init__(self, start: Callable[[], Stoppable[T]]) -> None:
+    def __init__(self, start: Callable[[], AnswerStream[T]]) -> None:
         self._start, self._loop = start, asyncio.get_running_loop()
         self._events: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
-        self._stream: Stoppable[T] | None = None
+        self._stream: AnswerStream[T] | None = None
         self._answer: list[T] = []
         self._left = False
         self._lock = threading.Lock()

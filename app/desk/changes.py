@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.callers import Record
 from app.domain.progress import Progress, no_progress
 from app.domain.quality import FaqDraft, FaqSaved
@@ -25,9 +25,9 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """As the methods of `Desk` and `QualityDesk` of the same names. who: see `app.storage.people`."""
+    """The same methods as `Service` and its `quality`, each written to the audit log. who: see `app.storage.people`."""
 
-    desk: Desk
+    desk: Service
     record: Record
     who: str
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import ConversationSummary, Handoff, Turn
 from app.domain.words import gettext
 
@@ -31,7 +31,7 @@ class ExportedFile:
     data: bytes
 
 
-def export_conversation(desk: Desk, conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
+def export_conversation(desk: Service, conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
     """A conversation as a file. kind: json, csv or md. None for another kind, and where there is no such
     conversation. Markdown is in the language that is spoken (`app.domain.words`). Raises DeskError.
     """
@@ -45,7 +45,7 @@ def export_conversation(desk: Desk, conversation_id: str, owner: str, kind: str)
     )
 
 
-def export_everything(desk: Desk, owner: str) -> Iterator[str]:
+def export_everything(desk: Service, owner: str) -> Iterator[str]:
     """All conversations of an owner with what was thought of the answers, and when a person was asked for, with the
     address that was left: one JSON document, in pieces, so that it need not fit into memory. Raises DeskError.
     """

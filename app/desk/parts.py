@@ -213,6 +213,10 @@ class Parts:
         """Whether a part is there already."""
         return name in self.__dict__
 
+    def is_ready(self) -> bool:
+        """Whether a question would be answered now. Loads nothing."""
+        return self.is_open("_answering")
+
     def _set_awaited(self, awaited: str) -> None:
         """What the part that is being opened waits for; "": nothing."""
         self.awaited = awaited

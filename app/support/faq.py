@@ -10,7 +10,7 @@ The document is one JSON Lines file in the data folder, a line for each pair, in
 counts; the file is written from it. If the document cannot be taken in, the table is as it was before. Until both are
 in step again that is noted (`app.storage.begun`). Not covered: answering from it (`app.answering.curated`).
 
-What agents do for the quality of answers, as one object (`app.desk.interface.QualityDesk`).
+What agents do for the quality of answers, as one object (`Quality`).
 """
 
 import json
@@ -230,8 +230,8 @@ class Quality:
         grouping: Grouping,
         explain: Callable[[str], SearchExplanation],
     ) -> None:
-        self._transcripts, self._store, self._editor, self._grouping = transcripts, store, editor, grouping
-        self.explain = explain
+        self._transcripts, self._store, self._grouping = transcripts, store, grouping
+        self.explain, self.save_faq, self.delete_faq = explain, editor.save, editor.delete
 
     def report(self, days: int, cause: Cause | None = None) -> QualityReport:
         """The bad answers of the last days, grouped; of one cause, or of all."""
@@ -245,13 +245,3 @@ class Quality:
     def faq(self) -> list[FaqPair]:
         """Every pair of the FAQ, the latest first."""
         return sorted(self._store.pairs(), key=lambda pair: pair.updated, reverse=True)
-
-    def save_faq(
-        self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress
-    ) -> FaqSaved:
-        """Store a pair, index and encode it, and ask its question again."""
-        return self._editor.save(draft, author, id_, progress)
-
-    def delete_faq(self, id_: int, progress: Progress = no_progress) -> None:
-        """Delete a pair; an unknown number is no error."""
-        self._editor.delete(id_, progress)

@@ -107,7 +107,7 @@ MAX_EMAIL = 254
 
 
 class HandingOff:
-    """What `app.desk.interface.Desk` offers of hand-offs. Safe to use from any thread; may raise DeskError."""
+    """Hand-offs as a customer sees them. Safe to use from any thread; may raise DeskError."""
 
     def __init__(
         self,

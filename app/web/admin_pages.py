@@ -23,7 +23,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.identity import caller_of
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import ModuleRow
 from app.domain.callers import Caller
 from app.domain.errors import DeskError
@@ -126,7 +126,7 @@ COLUMNS = (
     *(("saved", translatable("Tokens saved")), ("used", translatable("Last use"))),
 )
 """What the table can be sorted by, and the heading."""
-ACTIONS: Mapping[str, Callable[[Desk, str], str | None]] = {
+ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
     "warm": lambda desk, key: desk.warm_module(key),
     "evict": lambda desk, key: desk.evict_module(key),
     "keep": lambda desk, key: desk.keep_module(key, is_kept=True),
@@ -136,7 +136,7 @@ ACTIONS: Mapping[str, Callable[[Desk, str], str | None]] = {
 """What can be done with a module. Each gives what the page then says (`admin_frame.DONE`), if not the action's own."""
 
 
-def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
+def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
     """The page, and what its buttons send."""
 
     def shown(request: Request, query: str, sort: str, page: int, error: DeskError | None = None) -> HTMLResponse:

@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from app.access.limits import QuestionLimits
-from app.desk.interface import AnswerStream, Desk, Feedback
+from app.desk.interface import AnswerStream, Feedback
+from app.desk.service import Service
 from app.domain.answers import Answer, Turn
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, check_length
@@ -85,7 +86,7 @@ class Reader:
 class _Run:
     """An answer in progress. left: its reader went to another conversation, so it must not draw any more."""
 
-    stream: AnswerStream | None = None
+    stream: AnswerStream[Answer] | None = None
     stopped: bool = False
     left: bool = False
 
@@ -95,7 +96,7 @@ class ChatFlow:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Service,
         limits: QuestionLimits,
         settings: Settings,
         *,
@@ -208,11 +209,11 @@ class ChatFlow:
         self._desk.hand_off_by_rule(conversation_id, reader.owner)
         yield self._whole(conversation_id, reader)
 
-    def _begin(self, ask: Callable[[], AnswerStream], run: _Run) -> Future[AnswerStream]:
+    def _begin(self, ask: Callable[[], AnswerStream[Answer]], run: _Run) -> Future[AnswerStream[Answer]]:
         """Ask in a thread of its own: the desk searches while the page draws the question. An answer that nobody waits
         for by then is cancelled.
         """
-        asking: Future[AnswerStream] = Future()
+        asking: Future[AnswerStream[Answer]] = Future()
 
         def work() -> None:
             try:

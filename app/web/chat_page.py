@@ -24,7 +24,7 @@ import gradio as gr
 from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.callers import KNOWN
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_ID
@@ -159,7 +159,7 @@ def _word(sent: object) -> str:
     return _text(sent)[:LONGEST_ID]
 
 
-def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
+def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given at the mount."""
     flow = ChatFlow(desk, limits, settings)
     static = Path(__file__).parent / "static"

@@ -25,7 +25,7 @@ from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.export import export_conversation, export_everything
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, Id, LongText, check_length
 from app.domain.setting_values import is_open
@@ -36,7 +36,7 @@ from app.web.guard import VISITOR, Site
 from app.web.rendering import error_words, page_language, render, translations
 
 
-def add_visitor_routes(app: FastAPI, desk: Desk, site: Site) -> None:
+def add_visitor_routes(app: FastAPI, desk: Service, site: Site) -> None:
     """Routes for whoever has the cookie; the guard lets nobody else through."""
 
     @app.get("/conversations/{conversation_id}/export.{kind}")
@@ -79,7 +79,7 @@ class TypedText(BaseModel):
     conversation_id: Id = ""
 
 
-def add_typing_routes(app: FastAPI, desk: Desk, limits: QuestionLimits) -> None:
+def add_typing_routes(app: FastAPI, desk: Service, limits: QuestionLimits) -> None:
     """One for the chat page and one for the widget; both always give the same answer."""
 
     @app.post("/typing")
@@ -111,7 +111,7 @@ class HandoffView:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Service,
         settings: Settings,
         limits: QuestionLimits,
         *,

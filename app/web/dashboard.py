@@ -19,7 +19,7 @@ from typing import Any, Literal, cast
 
 import gradio as gr
 
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.callers import Caller
 from app.domain.errors import DeskError
 from app.domain.reuse_words import SOURCES
@@ -251,7 +251,7 @@ def titles() -> dict[str, str]:
     return found
 
 
-def build_admin(desk: Desk) -> gr.Blocks:
+def build_admin(desk: Service) -> gr.Blocks:
     """The page, not yet mounted: whoever mounts it must put the login before it."""
     links = links_for(Caller(role="admin"))
 

@@ -30,8 +30,8 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response, Streami
 
 from app.access.identity import caller_of
 from app.desk.changes import Changes
-from app.desk.interface import Desk
 from app.desk.json_output import ingest_json
+from app.desk.service import Service
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument, SyncResult
 from app.domain.errors import DeskError
@@ -85,7 +85,7 @@ def events(
 _PIECE = 1 << 16
 
 
-def add_source_routes(app: FastAPI, desk: Desk) -> None:
+def add_source_routes(app: FastAPI, desk: Service) -> None:
     """The route that the chat's links "Open the file" call."""
 
     @app.get("/sources/{message_id}/{rank}")
@@ -116,7 +116,7 @@ PASSAGES_SHOWN = 25
 """Passages on a page."""
 
 
-def add_passage_routes(app: FastAPI, desk: Desk) -> None:
+def add_passage_routes(app: FastAPI, desk: Service) -> None:
     """The page, and the file that it links to. A document is known by its number."""
 
     def stored(number: int) -> StoredDocument | None:
@@ -149,7 +149,7 @@ SHOWN = 100
 """Documents on a page of the list."""
 
 
-def add_document_routes(app: FastAPI, desk: Desk, record: Record) -> None:
+def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
     """The page, and the routes its script calls. record: into the audit log."""
 
     def by(request: Request) -> Changes:
@@ -218,7 +218,7 @@ def words_for(request: Request) -> Callable[[str, str], str]:
 FOLDERS = "/admin/documents/folders"
 
 
-def add_sync_routes(app: FastAPI, desk: Desk) -> None:
+def add_sync_routes(app: FastAPI, desk: Service) -> None:
     """The routes that the page's script calls."""
 
     def said(request: Request, result: SyncResult) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class ReadyAnswer:
     """
 
     def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
-        """missing: see `Desk.missing`."""
+        """missing: see `Service.missing`."""
         self._missing = missing
         self._look: Future[Sequence[str]] | None = None
 
@@ -99,7 +99,7 @@ class Opening:
     """An ASGI application that stands in for another one until `open` is called."""
 
     def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
-        """missing: see `Desk.missing`. awaited: see `Parts.awaited`."""
+        """missing: see `Service.missing`. awaited: see `Parts.awaited`."""
         self._readiness, self._awaited = ReadyAnswer(missing), awaited
         self._progress = 0, 0
         self._app: FastAPI | None = None

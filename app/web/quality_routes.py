@@ -19,7 +19,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from app.access.identity import caller_of
 from app.desk.changes import Changes
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import REASONS
 from app.domain.callers import Record
 from app.domain.errors import DeskError
@@ -43,7 +43,7 @@ LISTED = 200
 """Conversations that are listed."""
 
 
-def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, record: Record) -> None:
+def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, record: Record) -> None:
     """The pages, and the routes their script calls. record: into the audit log."""
 
     def by(request: Request) -> Changes:

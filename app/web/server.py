@@ -16,7 +16,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from app.access.identity import Administration, Identity, Keys, caller_of
 from app.access.limits import QuestionLimits
 from app.api.routes import add_api_routes
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.words import translatable
@@ -60,7 +60,7 @@ _FONTS = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
-def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
+def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:
     """database: keeps accounts and who is signed in; the caller closes it. Raises DeskError."""
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
@@ -131,7 +131,7 @@ def _without_database(request: Request, error: Exception) -> Response:
     return unavailable(request, error)
 
 
-def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
+def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
     @app.get("/logo")
     def logo() -> FileResponse:
         return FileResponse(settings.desk_logo or _STATIC / "favicon.svg")
@@ -171,7 +171,7 @@ def brand_css(settings: Settings) -> str:
     )
 
 
-def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings) -> None:
+def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings) -> None:
     # Gradio reads these when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, Response
 from pydantic.fields import FieldInfo
 
 from app.access.identity import caller_of
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.setting_values import text_of
 from app.domain.settings import PREFIX, Settings, names_of
@@ -186,7 +186,7 @@ def choices_of(field: FieldInfo) -> tuple[str, ...]:
 PAGE = "/admin/settings"
 
 
-def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Audit) -> None:
+def add_settings_routes(app: FastAPI, desk: Service, settings: Settings, audit: Audit) -> None:
     """The page, and what its forms send."""
     file = SettingsFile(settings.settings_file)
     at_start = file.settings()

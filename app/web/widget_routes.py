@@ -18,7 +18,7 @@ from app.access.addresses import address_of
 from app.access.identity import caller_of, new_token
 from app.access.limits import QuestionLimits
 from app.api.running import RunningAnswer
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.settings import Settings
@@ -83,7 +83,7 @@ class _Views:
         self._flow.stop(self._reader)
 
 
-def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
+def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
     """limits: the same as those of the chat page. css: the look of the chat, to which the widget adds its own."""
     flow, handoffs = ChatFlow(desk, limits, settings), HandoffView(desk, settings, limits)
 
