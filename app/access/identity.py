@@ -70,7 +70,7 @@ def new_token() -> str:
 
 
 def visitor(token: str, secret: str | None) -> Caller:
-    """The visitor of a header's token, made by `new_token` or signed by the company; a nobody for other tokens."""
+    """The visitor of a header's token, made by `new_token` or signed by the company; else nobody."""
     if "." not in token:
         return _stranger(token)
     claims = _claims(token, secret)
@@ -78,7 +78,7 @@ def visitor(token: str, secret: str | None) -> Caller:
 
 
 def of_cookie(token: str, secret: str | None) -> Caller:
-    """The visitor of a cookie, made by `new_token` or `new_session`; a nobody for other cookies."""
+    """The visitor of a cookie, made by `new_token` or `new_session`; else nobody."""
     if "." not in token:
         return _stranger(token)
     claims = None if secret is None else _claims(token, _session_key(secret))

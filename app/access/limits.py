@@ -105,7 +105,7 @@ WINDOW_S = 15 * 60
 
 
 class LoginRateLimiter:
-    """The limit on guessing passwords: after five failures in 15 minutes an address waits until the oldest is that old."""
+    """Limit on guessing passwords: after five failures in 15 minutes an address waits until the oldest is that old."""
 
     def __init__(self) -> None:
         self._limiter = MovingWindowRateLimiter(Windows())
@@ -130,7 +130,7 @@ MOST_BUCKETS: Final = 10_000
 
 
 class Rate:
-    """A token bucket for each caller (Turner, 1986): a mean rate per second and a burst. Safe to use from any thread."""
+    """A token bucket for each caller (Turner, 1986): mean rate per second and burst. Safe to use from any thread."""
 
     def __init__(self, a_second: float, at_once: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._a_second, self._at_once, self._clock = a_second, at_once, clock

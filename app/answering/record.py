@@ -46,9 +46,7 @@ def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokeni
             prior=WEIGHT * logit,
         )
         found.setdefault(choice.tokens, choice)
-    enough = (
-        WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0
-    )  # below all: a composed quotation is said as a whole
+    enough = WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0  # below all: a composed quotation is said as a whole
     choices = Choices(choices=tuple(found.values()), stop=stop, most=max(1, len(found)), enough=enough)
     while choices.longest > room and choices.most > 1:
         choices = replace(choices, most=choices.most - 1)

@@ -1,7 +1,7 @@
-"""GET /metrics for Prometheus: what vLLM measures under vLLM's names, so that its dashboards work, and ours beside it.
+"""GET /metrics for Prometheus: vLLM's names for what vLLM measures, so that its dashboards work, and our own.
 
-Counters and histograms count since the start, gauges are read at each scrape. Read from this machine, or with a key of
-scope admin. docs/grafana.json is a dashboard of them.
+Counters and histograms count from the start; gauges are read at each scrape. Readable from this machine, or with a key
+of scope admin. docs/grafana.json is a dashboard.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "
 
 
 class Meter:
-    """Counts what a desk serves. A registry of its own: several desks in one process do not mix."""
+    """Counters of answers. Each has its own registry, so several desks in one process do not mix."""
 
     def __init__(self, desk: Service) -> None:
         self.registry = CollectorRegistry()
@@ -67,7 +67,6 @@ class Meter:
         desk.listen(self.count)
 
     def count(self, served: Served) -> None:
-        """Count an answer."""
         model, usage, timings = self._desk.models().language, served.usage, served.timings
         self._answers.labels(model, served.outcome).inc()
         self._total.labels(model).observe(timings.total / 1e3)
@@ -93,18 +92,17 @@ class Meter:
             self._sources.labels(model, source).inc(getattr(usage, source))
 
     def text(self) -> bytes:
-        """Everything in the text format of Prometheus."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
 class LoadCollector:
-    """What the desk holds and does at the time of a scrape."""
+    """Gauges that are read at a scrape."""
 
     def __init__(self, desk: Service) -> None:
         self._desk = desk
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges, and evictions, which the engine counts."""
         load = self._desk.load()
         yield from gauges(load)
         for name, words, values in (
@@ -125,12 +123,11 @@ class LoadCollector:
         yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of a scrape: the desk may not be open yet."""
+        """Nothing before a scrape: the desk may not be open yet."""
         return ()
 
 
 def gauges(load: Load) -> Iterator[Metric]:
-    """The plain numbers of a load."""
     used, room = load.num_bytes.get("device", 0), load.capacity.get("device", 0)
     for name, words, number in (
         ("vllm:num_requests_running", "Requests in the engine's passes", load.running),
@@ -145,7 +142,7 @@ def gauges(load: Load) -> Iterator[Metric]:
 
 
 def disk(load: Load) -> Iterator[Metric]:
-    """What the disk of encoded passages has left, and what it did not take."""
+    """Free disk space for encoded passages, and writes that failed or were skipped."""
     if load.disk_free is not None and load.disk_floor is not None:
         yield GaugeMetricFamily("warmdesk_disk_free_bytes", "Free on the disk of encoded passages", load.disk_free)
         yield GaugeMetricFamily("warmdesk_disk_floor_bytes", "Of it what stays free of them", load.disk_floor)
@@ -157,7 +154,6 @@ def disk(load: Load) -> Iterator[Metric]:
 
 
 def metrics_router(desk: Service) -> APIRouter:
-    """The route."""
     router, meter = APIRouter(route_class=ApiRoute, tags=["operation"]), Meter(desk)
 
     @router.get("/metrics")
@@ -171,7 +167,7 @@ def metrics_router(desk: Service) -> APIRouter:
 
 
 def may_read(request: Request) -> bool:
-    """Whether a request comes from a program of this machine, not through a proxy, or has a key of scope admin."""
+    """Whether a request is from a program of this machine without a proxy, or has a key of scope admin."""
     is_local = request.client is not None and request.client.host in _LOCAL
     if is_local and not any(name in request.headers for name in _FORWARDED):
         return True

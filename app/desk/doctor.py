@@ -1,4 +1,4 @@
-"""`warmdesk doctor`: is everything there that a desk needs, and what to do where it is not. Changes nothing."""
+"""`warmdesk doctor`: check that everything an installation needs is there, and name the fix if not. Changes nothing."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ NEEDED_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; detail says what is there, or what is wrong and what to do."""
+    """One finding. detail: what is there, or what is wrong and the fix."""
 
     name: str
     ok: bool
@@ -30,14 +30,14 @@ class Check:
 
 
 def examine(settings: Settings) -> list[Check]:
-    """All checks, in the order in which a new installation would need them. A finding has the name of its check."""
+    """All checks, in the order in which a new installation needs them. A finding has the name of its check."""
     models = (language_model, adapter, embedding_model, statement_ranker, calibration, search_classifier)
     data = (database, data_folder, free_space, documents, encoded_passages)
     return [run(check, settings) for check in (python, torch, *models, *data, network)]
 
 
 def run(check: Callable[[Settings], str], settings: Settings) -> Check:
-    """A check that raises has found something wrong."""
+    """Return the finding of a check; an error is a finding as well."""
     name = check.__name__.replace("_", " ")
     try:
         return Check(name, True, check(settings))
@@ -46,7 +46,6 @@ def run(check: Callable[[Settings], str], settings: Settings) -> Check:
 
 
 def python(settings: Settings) -> str:
-    """Version of Python."""
     return sys.version.split()[0]
 
 
@@ -62,7 +61,9 @@ def torch(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """Where the model is and, if so, why its modules cannot be placed; it is not loaded. A server is asked."""
+    """The model's folder and, if so, why its modules cannot be placed. The model is not loaded; a remote server is
+    asked.
+    """
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
     from cache.model.loading import bundled_gguf, folder_placement_problem
@@ -82,7 +83,7 @@ def language_model(settings: Settings) -> str:
 
 
 def _server(settings: Settings, server: ModelServer) -> str:
-    """What the model's server says of itself."""
+    """What the model's server reports."""
     from app.desk.parts import remote_engine
 
     engine = remote_engine(settings, server)
@@ -97,7 +98,7 @@ def _server(settings: Settings, server: ModelServer) -> str:
 
 
 def adapter(settings: Settings) -> str:
-    """Which adapter is merged into the model."""
+    """The adapter that is merged into the model."""
     folder = settings.adapter_folder
     if folder is None and settings.model is None and settings.adapter is None:
         raise DeskError(f"{SHIPPED_ADAPTER} is missing: install warmdesk again", code="adapter")
@@ -107,14 +108,14 @@ def adapter(settings: Settings) -> str:
 
 
 def embedding_model(settings: Settings) -> str:
-    """Where the embedder is; it is not loaded."""
+    """The embedder's folder; it is not loaded."""
     from retrieval.search.sentence_embedder import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
 
 
 def calibration(settings: Settings) -> str:
-    """Which policy keeps the model's answers."""
+    """The policy that keeps the model's answers."""
     from app.desk.calibration import FILE, find_calibration
 
     if settings.model_server is not None:
@@ -128,7 +129,7 @@ def calibration(settings: Settings) -> str:
 
 
 def statement_ranker(settings: Settings) -> str:
-    """The folder of what ranks statements; it is not loaded."""
+    """The ranker's folder; it is not loaded."""
     from app.desk.calibration import SHIPPED_RANKER, find_ranker
     from retrieval.ranking.encoder import CARD
 
@@ -139,7 +140,7 @@ def statement_ranker(settings: Settings) -> str:
 
 
 def search_classifier(settings: Settings) -> str:
-    """The file that search judges by: when to refuse, and which statement answers."""
+    """The file with the thresholds of search: when to refuse, which statement answers."""
     from app.desk.calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker, read_classifier
 
     own = settings.data_dir / SEARCH_FILE
@@ -154,14 +155,14 @@ def search_classifier(settings: Settings) -> str:
 
 
 def database(settings: Settings) -> str:
-    """Kind and version of the database; a server is asked, a file is read to its end."""
+    """Kind and version of the database. A server is asked, a file is read completely."""
     from app.storage.database import checked_version
 
     return checked_version(settings.database_url)
 
 
 def data_folder(settings: Settings) -> str:
-    """The data folder can be written, now or when it is made; names what a restore has left in it."""
+    """Check that the data folder can be written, or made; name files that a restore has left in it."""
     from app.storage.files import old_copies
 
     folder = settings.data_dir
@@ -176,7 +177,7 @@ def data_folder(settings: Settings) -> str:
 
 
 def free_space(settings: Settings) -> str:
-    """Room for modules and the converted model, and what stays free of them."""
+    """Space for modules and the converted model, and what remains free."""
     space = free_space_of(settings)
     if space.is_short:
         raise DeskError(
@@ -190,7 +191,7 @@ def free_space(settings: Settings) -> str:
 
 
 def documents(settings: Settings) -> str:
-    """How much was ingested."""
+    """Number of ingested documents."""
     with _opened(settings) as (service, why_not):
         if service is None:
             return why_not
@@ -199,7 +200,7 @@ def documents(settings: Settings) -> str:
 
 
 def encoded_passages(settings: Settings) -> str:
-    """How much of it the model has read, and behind how many neighbours."""
+    """Number of encoded passages, and with how many neighbours."""
     from app.knowledge.ingest import chosen_for
 
     with _opened(settings) as (service, why_not):
@@ -218,7 +219,7 @@ def encoded_passages(settings: Settings) -> str:
 
 @contextmanager
 def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
-    """The desk, to be looked at, or None and why it cannot be: one that is new or older is nothing wrong. Raises
+    """The desk, opened for reading, or None and why it cannot be opened: a new or an older one is not an error. Raises
     DeskError for a damaged one.
     """
     from app.desk.service import Service
@@ -236,7 +237,7 @@ def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
 
 
 def network(settings: Settings) -> str:
-    """Nothing is fetched unless a hub name was given."""
+    """Check that nothing is downloaded unless a hub name was given."""
     server = settings.model_server
     names = (None if server else settings.model, settings.embedder)
     hub = [name for name in names if name and not Path(name).expanduser().exists()]
@@ -246,7 +247,7 @@ def network(settings: Settings) -> str:
 
 
 def free_space_of(settings: Settings) -> FreeSpace:
-    """Of the disk where the data folder is or will be."""
+    """Free space on the disk with the data folder, also before the folder exists."""
     folder = settings.data_dir
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     return look_at_disk(existing, settings.disk_floor_bytes)

@@ -63,7 +63,7 @@ class DeskDocuments(Parts):
 
     def finish_begun(self) -> None:
         """Finish what was begun in the data folder and was killed, or failed; see `app.storage.begun`. Only for the one
-        process that holds the folder. Of what fails again, the log says why; then it is for the next start.
+        process that holds the folder. A second failure is logged and left for the next start.
         """
         finishing: dict[Kind, Callable[[], None]] = {
             "forget": lambda: self._forgetting.finish(),
@@ -78,8 +78,8 @@ class DeskDocuments(Parts):
                     log.warning("what was begun before (%s) is not finished, and is tried again: %s", kind, error)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
-        """From now on let the model read in the background what it has not read; once. bars: show how far it is.
-        when_read: called when everything has been read for the first time.
+        """Let the model encode missing passages in the background from now on. Call it once. bars: show the progress.
+        when_read: called when all passages have been encoded for the first time.
         """
         assert self._ahead is None
         if self.is_elsewhere:
@@ -88,7 +88,7 @@ class DeskDocuments(Parts):
         self._ahead = ReadingAhead(self._warming, bars, when_read).start()
 
     def passages_read(self) -> PassagesRead | None:
-        """How far the model has read; None if it does not read ahead."""
+        """Progress of the encoding; None if nothing is pre-encoded."""
         return None if self._ahead is None else self._ahead.state
 
     def ingest(
@@ -101,7 +101,7 @@ class DeskDocuments(Parts):
             self._documents_changed()
 
     def forget(self, name: str) -> Forgotten:
-        """Remove a document from database, search, citations and every module tier; see `app.knowledge.forget`.
+        """Delete a document from database, search, citations and every module tier; see `app.knowledge.forget`.
 
         name: its path or an unambiguous end of it. Raises DeskError.
         """
@@ -111,7 +111,7 @@ class DeskDocuments(Parts):
         return forgotten
 
     def forget_collection(self, name: str) -> CollectionForgotten:
-        """Remove all documents of a collection as `forget` does one. Raises DeskError for the FAQ, and while a folder
+        """Delete all documents of a collection as `forget` does one. Raises DeskError for the FAQ, and while a folder
         is synchronised into the collection.
         """
         if name == FAQ:
@@ -127,12 +127,12 @@ class DeskDocuments(Parts):
         return forgotten
 
     def _let_go(self, paths: Sequence[str]) -> None:
-        """Delete what else there is of documents: copies of their files, and text of answers that are measured."""
+        """Delete what remains of documents: copies of their files, and text of answers that are measured."""
         if self.is_ready():
             self._answering.meter.clear()
         for path in paths:
             self._uploads.delete(Path(path))
-        if self.settings.faq_document in paths:  # else its text would come back with the next pair
+        if self.settings.faq_document in paths:  # otherwise its text would return with the next pair
             self._faq.delete()
             self.settings.faq_file.unlink(missing_ok=True)
             self.curated.reload()
@@ -143,7 +143,7 @@ class DeskDocuments(Parts):
             self.following.wait_for_others()
 
     def _follow(self) -> None:
-        """Take in what another desk of the database changed; see `app.desk.repeating`."""
+        """Apply the changes of another server of the database; see `app.desk.repeating`."""
         forgotten = self.history.forgotten()
         new = forgotten.items() - self._followed.items()
         is_removed = self.search.follow()
@@ -192,7 +192,7 @@ class DeskDocuments(Parts):
             self._documents_changed()
 
     def reading_cost(self, neighbours: int) -> ReadingCost:
-        """The cost of encoding all passages again, each after so many neighbours."""
+        """The cost of encoding all passages again, each after this number of neighbours."""
         if self.is_elsewhere:
             return ReadingCost(modules=0, seconds=0.0)
         encoded = [one.num_tokens for one in self.library.module_sizes() if one.module_key is not None]
@@ -208,7 +208,7 @@ class DeskDocuments(Parts):
         return tiers_on_disk(settings.modules_folder, settings.disk, settings.disk_floor_bytes)
 
     def _held(self, *, with_modules: bool) -> TierContents:
-        """What the engine holds; nothing where it is too busy to say."""
+        """What the engine holds; nothing if it is too busy to answer."""
         try:
             return self.engine.contents(with_modules)
         except CacheError as error:

@@ -1,4 +1,4 @@
-"""The desk as one object: what command line, pages and HTTP call.
+"""The desk as one object: command line, pages and HTTP call it.
 
 Its parts are opened when they are first needed, so that listing documents loads no model; `prepare` opens all of them
 before the first question. Close it to finish writing modules and to release the database.
@@ -51,9 +51,9 @@ from cache.errors import CacheError
 from cache.memory.store import TierContents
 
 ENDING_S = 1.0
-"""How long answers may take to end when the desk is closed."""
+"""Time that answers get to end when the desk is closed."""
 CHECKED = "checked"
-"""Fact: when it was last tried whether the database can be written."""
+"""Name of a stored fact: the last time the database was written as a test."""
 log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ class Service(DeskDocuments):
         self.close()
 
     def close(self) -> None:
-        """Finish what is being written and release everything."""
+        """Finish writing and release everything."""
         behind: list[ReadingAhead | SavingsMeter] = [] if self._ahead is None else [self._ahead]
         behind += [self._answering.meter] if self.is_ready() else []
         for thread in behind:
@@ -103,12 +103,12 @@ class Service(DeskDocuments):
         for thread in behind:
             thread.join()
         if self.following is not None:
-            with suppress(DeskError):  # without the database nobody waits for this desk for long
+            with suppress(DeskError):  # without the database no other server waits long
                 self.following.leave()
         self.database.close()
 
     def end_answers(self) -> None:
-        """Stop all answers, and record what was said so far."""
+        """Stop all answers, and record their text so far."""
         if self.is_open("_answering"):
             self._answering.open.end(ENDING_S)
 
@@ -123,7 +123,7 @@ class Service(DeskDocuments):
 
     @part
     def quality(self) -> Quality:
-        """What agents do for the quality of answers."""
+        """Bad answers and the FAQ, for agents."""
         explainer = Explainer(self._answering.questions, self.finder, self.curated)
         grouping = Grouping(self.search.embedder)
         return Quality(Transcripts(self.database), self._faq, self._faq_editor, grouping, explainer.explain)
@@ -135,30 +135,29 @@ class Service(DeskDocuments):
         self._answering.rehearse()
 
     def measure_savings(self) -> None:
-        """From now on compute some answers a second time without reuse, while nobody waits; once. Not where the model
-        runs elsewhere: its server reuses what it has, and that cannot be told to it.
+        """Recompute some answers without reuse when idle, from now on. Call it once. Does nothing for a remote model:
+        its server cannot be told to reuse nothing.
         """
         if not self.is_elsewhere:
             self._answering.meter.start()
 
     def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
-        """Save the data folder in one archive."""
         return back_up_folder(self.settings, file, progress, **options)
 
     def warm_module(self, key: str) -> None:
-        """Have a module ready in memory."""
+        """Load a module into memory, from disk or by encoding it. key: `ModuleRow.id`."""
         self.module_care.warm(key)
 
     def evict_module(self, key: str) -> None:
-        """Take a module out of memory."""
+        """Remove a module from memory; a copy on disk stays."""
         self.module_care.evict(key)
 
     def keep_module(self, key: str, *, is_kept: bool) -> None:
-        """Let a module be evicted last, or not any more."""
+        """Pin a module (it is evicted only as a last resort), or unpin it."""
         self.module_care.keep(key, is_kept=is_kept)
 
     def verify_module(self, key: str) -> Verified:
-        """Compare a module with what the model computes."""
+        """Recompute a module and compare it with the stored one."""
         return self.module_care.verify(key)
 
     # --- questions -----------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class Service(DeskDocuments):
         )
         if self.database.is_shared:
             self.housekeeping.asked(stream.conversation_id, owner)
-        self._prefetching.cancel(owner)  # the question has what it needs brought by itself
+        self._prefetching.cancel(owner)  # the question loads what it needs itself
         return stream
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
@@ -236,11 +235,11 @@ class Service(DeskDocuments):
         self.care.rename_conversation(conversation_id, self._kept(title), owner)
 
     def _kept(self, text: str) -> str:
-        """What a customer writes, as it is stored or given to a model."""
+        """A customer's text as it is stored or given to a model."""
         return redact(text) if self.settings.redact else text
 
     def erase(self, owner: str) -> Erased:
-        """Remove everything of an owner: conversations with all that belongs to them, and what was computed for them.
+        """Delete everything of an owner: conversations with all that belongs to them, and what was computed for them.
         Raises DeskError.
         """
         erased = self.care.erase(owner)
@@ -251,7 +250,7 @@ class Service(DeskDocuments):
         return erased
 
     def drop_prefixes(self, owner: str) -> bool:
-        """Remove what was computed for an owner's questions; gives whether all of it is gone, or some is in use."""
+        """Delete what was computed for an owner's questions; return whether all of it is gone, or some is in use."""
         return not self.is_open("engine") or self.engine.drop_prefixes(owner)
 
     # --- models alone --------------------------------------------------------------------------------------
@@ -276,7 +275,7 @@ class Service(DeskDocuments):
         return Embedded(vectors=vectors, tokens=embedder.count_tokens(texts))
 
     def models(self) -> ModelNames:
-        """The names of the models that are used, without the folders in which they lie."""
+        """The names of the models, without their folders."""
         embedder = self.search.embedder
         return ModelNames(
             language=public_name(self.engine.info.name),
@@ -298,7 +297,7 @@ class Service(DeskDocuments):
         settings, server, is_running = self.settings, self.settings.model_server, self.is_open("engine")
         prefixes: tuple[PrefixRow, ...] = ()
         if self._is_engine_running():
-            with suppress(CacheError):  # it is too busy to say
+            with suppress(CacheError):  # it is too busy to answer
                 prefixes = prefix_rows(self.engine)
         return replace(
             summarise(self.library, Statistics(self.database), self._tiers(), prefixes),
@@ -313,7 +312,7 @@ class Service(DeskDocuments):
 
     @property
     def _model_name(self) -> str:
-        """Before it is loaded."""
+        """The name before the model is loaded."""
         server = self.settings.model_server
         return server.name if server is not None else self.settings.model or "bundled"
 
@@ -326,7 +325,7 @@ class Service(DeskDocuments):
         return summarise_savings(SavingsSamples(self.database).between(since, until))
 
     def memory_plan(self) -> MemoryPlan:
-        """What other sizes of memory would have done for the latest answers; computes for some seconds."""
+        """Simulate other sizes of memory for the latest answers; computes for some seconds."""
         if self.is_elsewhere:
             return MemoryPlan()
         used = Statistics(self.database).used_modules(ANSWERS)
@@ -335,26 +334,26 @@ class Service(DeskDocuments):
         return plan_memory(prompts, device, self.engine.info.kv.bytes_per_token)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
-        """The file of a document that an answer cites, if the desk still has both."""
+        """The file of a document that an answer cites, if both still exist."""
         document = self.history.cited_document(message_id, rank, owner)
-        if document is None or document == self.settings.faq_document:  # it has other customers' questions in it, too
+        if document is None or document == self.settings.faq_document:  # it also contains other customers' questions
             return None
         return Path(document) if self.library.find(document) is not None and Path(document).is_file() else None
 
     def examples(self) -> Sequence[str]:
-        """Those of the settings, else those found in the documents as they are now. The first call looks for them and
-        does not wait.
+        """The examples of the settings, else headings of the current documents. The first call starts the search for
+        them and does not wait.
         """
         if self.settings.example_questions or not self.is_ready():
             return self.settings.example_questions
         return self._examples.for_snapshot(self.search.retriever)
 
     def load(self) -> Load:
-        """What the desk holds and does now; cheap enough to be asked every few seconds."""
+        """What the desk holds and does now; cheap enough for a call every few seconds."""
         counts = self.library.counts()
         if not self.is_open("engine"):
             return Load(model=public_name(self._model_name), **asdict(counts))
-        # Not from the disk where the engine does not run: it may be why.
+        # Not from the disk if the engine does not run: the disk may be the reason.
         asks = not self.is_elsewhere and self._is_engine_running()
         tiers = self._held(with_modules=False) if asks else TierContents()
         running, waiting = self.engine.load()
@@ -383,28 +382,28 @@ class Service(DeskDocuments):
             listener(served)
 
     def contacts(self) -> Mapping[str, str]:
-        """How customers reach people, as links."""
+        """Links to agents and contact pages, by their text in answers."""
         return contact_links(self.settings)
 
     def missing(self) -> tuple[str, ...]:
-        """What is not there that a question needs: "model", "engine", "database". Waits for none of them long."""
+        """The missing parts that a question needs: "model", "engine", "database". Waits for none of them long."""
         return self._readiness.missing()
 
     def _is_database_writable(self) -> bool:
         try:
-            self.library.set_fact(CHECKED, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")  # written once a minute at most
+            self.library.set_fact(CHECKED, f"{datetime.now(UTC):%Y-%m-%d %H:%M}")  # written at most once a minute
         except DeskError:
             return False
         return True
 
 
 def served_of(answer: Answer, queue_ms: float) -> Served:
-    """What is counted of an answer of the desk."""
+    """The numbers of an answer that are counted."""
     return Served(outcome=answer.outcome, usage=answer.usage, timings=answer.timings, queue_ms=queue_ms)
 
 
 def public_name(name: str) -> str:
-    """A model's name without the folders of this machine: a hub name stays, of a path its last part."""
+    """A model's name without folders of this machine: a hub name stays, a path becomes its last part."""
     path = Path(name)
     is_path = path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or len(path.parts) > 2
     return (path.stem if path.suffix == ".gguf" else path.name) if is_path else name

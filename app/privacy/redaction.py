@@ -125,7 +125,7 @@ def _cards(text: str) -> Iterator[Place]:
 
 
 def _phones(text: str) -> set[Place]:
-    """Places of phone numbers, none within another. In a text with very many digits, every long enough number counts."""
+    """Places of phone numbers, none within another. With very many digits, every long number counts."""
     if sum(char.isdecimal() for char in text) < _LEAST_DIGITS:
         return set()
     plain = _OTHER_NUMBERS.sub(_blank, text)
