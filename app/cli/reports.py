@@ -1,6 +1,7 @@
-"""What commands print for people.
+"""The output of commands for people.
 
-Not covered: the JSON documents of commands (`app.desk.json_output`), what the numbers mean (`app.domain.answers`).
+Out of scope: the JSON documents of commands (`app.desk.json_output`), the meaning of the numbers
+(`app.domain.answers`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +24,7 @@ from app.storage.people import ApiKey
 
 
 def print_ingest(report: dict[str, Any]) -> None:
-    """A line per file that is not in or not in whole, then the sums, of the document of `ingest`."""
+    """Print a line per file that was skipped or is incomplete, then the sums, from the document of `ingest`."""
     for failed in report["failed"]:
         print(f"skipped {failed['path']}: {failed['reason']}")
     for warning in report["warnings"]:
@@ -49,7 +50,7 @@ def print_ingest(report: dict[str, Any]) -> None:
 
 
 def print_backup(backup: dict[str, Any]) -> None:
-    """Where it is and what it lacks, of the document of `backup`."""
+    """Print where the backup is and what it lacks, from the document of `backup`."""
     modules = "with" if backup["with_modules"] else "without"
     print(f"{backup['backup']}: {backup['files']} files, {size(backup['bytes'])}, {modules} encoded passages; checked")
     for link in backup["left_out"]:
@@ -59,7 +60,7 @@ def print_backup(backup: dict[str, Any]) -> None:
 
 
 def print_restored(restored: dict[str, Any]) -> None:
-    """What is in the data folder now, of the document of `restore`."""
+    """Print what is in the data folder now, from the document of `restore`."""
     print(f"{restored['restored']}: {restored['files']} files of {restored['created']}")
     if restored["aside"] is not None:
         print(f"what was there before is in {restored['aside']}: delete that folder when all is well")
@@ -75,13 +76,13 @@ def print_restored(restored: dict[str, Any]) -> None:
 
 
 def print_old_copies(copies: Sequence[str]) -> None:
-    """Where a restored backup keeps what was there before: nothing is removed from that."""
+    """Print where the replaced files are: none of them is deleted."""
     if copies:
         print(f"note: what was there before a restore is as it was in {', '.join(copies)}: delete it when all is well")
 
 
 def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> None:
-    """What was removed, and that nothing is left; with a model that runs elsewhere, of what is here."""
+    """Print what was deleted, and that nothing is left; with a remote model, only for this installation."""
     removed = forgotten["removed"]
     print(f"Forgot {forgotten['document']}")
     print(
@@ -94,7 +95,7 @@ def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> No
 
 
 def print_answer(answer: Answer) -> None:
-    """What stands below an answer in a terminal."""
+    """Print what follows an answer in a terminal."""
     print("\n")
     for number, citation in enumerate(answer.citations, start=1):
         above = "see also " if citation.see_also else ""
@@ -107,7 +108,7 @@ def print_answer(answer: Answer) -> None:
 
 
 def print_batch(result: BatchResult, skipped: int = 0) -> None:
-    """The answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
+    """Print the answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
     for question, outcome in zip(result.questions, result.outcomes, strict=True):
         if isinstance(outcome, BatchFailure):
             print(f"{question.id}  {question.question}\n    not answered: {outcome.message}")
@@ -135,13 +136,11 @@ def print_batch(result: BatchResult, skipped: int = 0) -> None:
 
 
 def print_documents(documents: Iterable[StoredDocument]) -> None:
-    """A line per document."""
     for document in documents:
         print(f"{document.num_passages:4d}  {document.title}  {document.path}")
 
 
 def print_keys(keys: Iterable[ApiKey]) -> None:
-    """A line per key."""
     for key in keys:
         used = "never used" if key.last_used is None else f"last used {key.last_used:%Y-%m-%d %H:%M} UTC"
         state = used if key.revoked is None else f"revoked {key.revoked:%Y-%m-%d %H:%M} UTC"
@@ -149,7 +148,7 @@ def print_keys(keys: Iterable[ApiKey]) -> None:
 
 
 def print_synced(folders: Iterable[SyncedFolder]) -> None:
-    """For each folder when it is read and what the last reading did, and the files that were left out."""
+    """Print when each folder is read, the result of its last run, and the skipped files."""
     for one in folders:
         where = f" into {one.collection}" if one.collection else ""
         print(f"{one.folder}{where}  every {one.every_minutes} minutes, next {one.next_run:%Y-%m-%d %H:%M} UTC")
@@ -169,7 +168,7 @@ def print_synced(folders: Iterable[SyncedFolder]) -> None:
 
 
 def print_overview(overview: Overview) -> None:
-    """The dashboard in a terminal."""
+    """Print the dashboard."""
     reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
     total = reused + overview.computed_tokens
     share = f"{100 * reused / total:.1f} %" if total else "-"
@@ -198,7 +197,6 @@ def print_overview(overview: Overview) -> None:
 
 
 def print_checks(checks: Iterable[Check]) -> None:
-    """The doctor's findings."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         table.add_row("ok" if check.ok else "NOT OK", check.name, check.detail)
@@ -206,7 +204,7 @@ def print_checks(checks: Iterable[Check]) -> None:
 
 
 def print_training(result: dict[str, Any], folder: Path) -> None:
-    """How a training went, and how its adapter is used."""
+    """Print the result of a training, and how to use the adapter."""
     print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
     if result["left_out"]:
         print(f"{result['left_out']} of the documents were left out: too long, or without a question to train on")
@@ -220,7 +218,7 @@ def print_training(result: dict[str, Any], folder: Path) -> None:
 
 
 def print_savings(savings: Savings) -> None:
-    """What was measured of reuse; nothing before the first sample."""
+    """Print what reuse saved; nothing before the first sample."""
     if not savings.samples:
         return
     first, without = savings.first_token_ms / 1e3, savings.without_reuse_ms / 1e3

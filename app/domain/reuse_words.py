@@ -1,4 +1,4 @@
-"""What was reused for an answer, in plain words: the same for pages, dashboard and terminal. No HTML."""
+"""What was reused for an answer, in words for pages, dashboard and terminal. No HTML."""
 
 from app.domain.answers import Answer
 from app.domain.words import count, counted, gettext, milliseconds, translatable
@@ -42,18 +42,18 @@ CURES = {
         "Use the policy fast or balanced, leave reuse on, and keep the data folder on a fast disk."
     ),
 }
-"""What an admin can do about each reason."""
+"""The fix of an admin for each reason."""
 EXACT = translatable("Exact: the same computation as reading everything again for this question.")
 APPROXIMATE = translatable(
     "Approximate: the documents were read one by one beforehand, so passages have not all seen each other. "
     "The answer can differ slightly from reading everything again."
 )
 ELSEWHERE = translatable("The language model runs elsewhere: what it keeps in memory is its server's own.")
-"""Texts of this file are English; the functions, and whoever shows one, translate."""
+"""Texts of this file are English; the functions, and the code that shows them, translate."""
 
 
 def source_words(source: str) -> str:
-    """Where a module came from; an unknown place is shown as it is."""
+    """The source of a module; an unknown one is shown as it is."""
     return gettext(SOURCES[source]) if source in SOURCES else source
 
 
@@ -63,12 +63,12 @@ def reason_words(reason: str | None) -> str:
 
 
 def cure_words(reason: str) -> str:
-    """What to do about a miss reason; nothing for an unknown one."""
+    """The fix for a miss reason; "" for an unknown one."""
     return gettext(CURES[reason]) if reason in CURES else ""
 
 
 def reuse_line(answer: Answer) -> str:
-    """The one line everybody sees, as plain text."""
+    """The one line below each answer, as plain text."""
     usage = answer.usage
     used = {module.document for module in answer.modules if module.source not in ("computed", "elsewhere")}
     documents = len(used - {""})  # the system text belongs to no document
