@@ -45,6 +45,8 @@ class NewPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDocument:
+    """A stored document."""
+
     id: int
     path: str
     title: str
@@ -133,6 +135,8 @@ class CollectionSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
+    """The number of stored documents and passages."""
+
     documents: int
     passages: int
 

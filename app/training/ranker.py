@@ -1,4 +1,4 @@
-"""`warmdesk train-ranker`: trains what ranks statements, on questions with their answers word for word."""
+"""`warmdesk train-ranker`: train the ranker on questions with literal answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -26,8 +26,8 @@ def train(
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train and write a ranker; returns its card. go_on: start from the ranker in use. Raises DeskError for files that
-    cannot be read, or that have no question with an answer.
+    """Train and write a ranker; return its card. go_on: start from the ranker in use. Raises DeskError for files that
+    cannot be read, or without an answered question.
     """
     try:
         documents = read_examples(data, left_out, local, seed)
