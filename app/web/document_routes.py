@@ -1,16 +1,9 @@
-"""Long work answered as a stream of events, one JSON object a line: {stage, done, total} while it runs, then {result}
-or {error}.
+"""Documents: the admin's pages and their routes, synchronised folders, and the files of an answer's sources for its
+visitor. The guard lets only admins use the admin routes.
 
-The files behind an answer's sources, for the visitor whose answer it is.
-
-The admin's page of one document: its passages as search and model have them, and its file.
-
-The admin's page of documents and what it can change; the guard shows it to admins only.
-
-Uploaded files are kept in the data folder under their own name; a second one of the same name and collection replaces
-it. Not covered: synchronised folders (`sync_routes`), one document's passages (`passage_routes`).
-
-What the documents' page can do with synchronised folders; the guard lets admins through only.
+An uploaded file is stored in the data folder under its own name; a second one of the same name and collection replaces
+it. Long work is answered as a stream of events, one JSON object per line: {stage, done, total} while it runs, then
+{result} or {error}.
 """
 
 import json
@@ -53,8 +46,8 @@ FAILED = "something went wrong on our side; the log of the desk says more"
 def events(
     work: Callable[[Progress], dict[str, Any]], words: Callable[[str, str], str] = lambda code, message: message
 ) -> StreamingResponse:
-    """Run work in a thread of its own; it goes on if nobody listens any more. words: what is said of an error, given
-    its code and the desk's own line.
+    """Run work in a separate thread, which continues if the client disconnects. words: the text of an error, given its
+    code and Warmdesk's own line.
     """
     waiting: queue.Queue[dict[str, Any]] = queue.Queue()
 
@@ -86,7 +79,7 @@ _PIECE = 1 << 16
 
 
 def add_source_routes(app: FastAPI, desk: Service) -> None:
-    """The route that the chat's links "Open the file" call."""
+    """The route of the chat's links "Open the file"."""
 
     @app.get("/sources/{message_id}/{rank}")
     def source(request: Request, message_id: Id, rank: int) -> Response:
@@ -97,8 +90,8 @@ def add_source_routes(app: FastAPI, desk: Service) -> None:
 
 
 def saved_file(file: Path) -> Response:
-    """A document's file, to be saved and never opened within the desk: an HTML page of somebody's must not run as one
-    of ours. 404 if it is gone, or a link has taken its place.
+    """Send a document's file for download, never to be opened inside the site: a document's HTML must not run as one of
+    our pages. 404 if it is gone, or a link has replaced it.
     """
     opened = open_without_links(file)
     if opened is None:
@@ -117,7 +110,7 @@ PASSAGES_SHOWN = 25
 
 
 def add_passage_routes(app: FastAPI, desk: Service) -> None:
-    """The page, and the file that it links to. A document is known by its number."""
+    """The page, and the file that it links to. A document is identified by its number."""
 
     def stored(number: int) -> StoredDocument | None:
         return next((one for one in desk.documents() if one.id == number), None)
@@ -150,7 +143,7 @@ SHOWN = 100
 
 
 def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
-    """The page, and the routes its script calls. record: into the audit log."""
+    """The page, and the routes of its script. record: writes to the audit log."""
 
     def by(request: Request) -> Changes:
         return Changes(desk, record, caller_of(request).who)
@@ -195,7 +188,7 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
 
 
 def found(documents: Sequence[StoredDocument], collection: str | None, query: str) -> list[StoredDocument]:
-    """The documents of a collection, or of all (None), whose title or path has each word of a query."""
+    """The documents of a collection, or of all (None), whose title or path contains each word of a query."""
     words = query.casefold().split()
     return [
         one
@@ -205,7 +198,7 @@ def found(documents: Sequence[StoredDocument], collection: str | None, query: st
 
 
 def words_for(request: Request) -> Callable[[str, str], str]:
-    """Says an error in the language of whoever sent a request."""
+    """Return a function that words an error in the request's language."""
     spoken = translations(page_language(request.headers))
 
     def words(code: str, message: str) -> str:
@@ -219,7 +212,7 @@ FOLDERS = "/admin/documents/folders"
 
 
 def add_sync_routes(app: FastAPI, desk: Service) -> None:
-    """The routes that the page's script calls."""
+    """The routes of the page's script."""
 
     def said(request: Request, result: SyncResult) -> dict[str, Any]:
         problem = words_for(request)(result.code, result.problem)

@@ -1,4 +1,4 @@
-"""The web application: own routes first, then the admin page behind its login, then the chat at "/"."""
+"""The web application: own routes first, then the admin page with its login, then the chat at "/"."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ STATIC = {
 """Own files, by path: name in the package and media type."""
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
 UPLOADS = ("/admin/documents/upload", "/v1/documents")
-"""Where a body may be as large as a document."""
+"""Paths whose body may be as large as a document."""
 _FONTS = (
     *("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans"),
     *("PingFang SC", "Microsoft YaHei", "sans-serif"),
@@ -61,7 +61,7 @@ _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
 def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:
-    """database: keeps accounts and who is signed in; the caller closes it. Raises DeskError."""
+    """database: of accounts and sessions; the caller closes it. Raises DeskError."""
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
@@ -101,31 +101,30 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     app.add_middleware(BodyLimit, most=partial(largest_body, settings), refused=too_large)
     identity = Identity(sessions, settings.visitor_secret, keys.find_key)
     app.add_middleware(Guard, site=site, identity=identity, widget_origins=settings.widget_origins)
-    if settings.trusted_proxies:  # outermost: everything behind it sees the customer's address and scheme
+    if settings.trusted_proxies:  # outermost: everything inside sees the customer's address and scheme
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 
 def largest_body(settings: Settings, path: str) -> int:
-    """The most bytes of a request's body."""
+    """Maximum bytes of a request's body."""
     if path in UPLOADS:
         return MAX_UPLOAD
     return MAX_BODY if path.startswith(("/v1/", "/admin/")) else largest_event(settings.max_question_chars)
 
 
 def too_large(request: Request) -> Response:
-    """The answer to a request with more."""
     return refused(request, 413, translatable("The request is too large."), "request_too_large")
 
 
 async def not_understood(request: Request, error: Exception) -> Response:
-    """The answer to a request with something that a route does not take. What was sent is not sent back."""
+    """The response to a value that a route does not accept. The value is not sent back."""
     words = translatable("This request cannot be understood: something in it is missing, wrong or too long.")
     return refused(request, 422, words, "invalid_value")
 
 
 def _without_database(request: Request, error: Exception) -> Response:
-    """The answer to a request of a page that failed for want of the database; what else fails is a mistake of ours."""
+    """The response of a page without the database; any other error is a programming error."""
     if not isinstance(error, DeskError) or not error.is_of_database:
         raise error
     return unavailable(request, error)
@@ -160,7 +159,7 @@ def _read(name: str) -> str:
 
 
 def brand_css(settings: Settings) -> str:
-    """The desk's own colour. In the dark it is mixed with white, to be read on black."""
+    """The style of the setting `desk_colour`. In dark mode it is mixed with white, to be readable on black."""
     if settings.desk_colour is None:
         return ""
     bright = f"color-mix(in srgb, {settings.desk_colour} 60%, white)"
@@ -220,8 +219,8 @@ def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: 
 
 @contextmanager
 def _not_served_yet() -> Iterator[None]:
-    """Within it Gradio makes no application of a page while that is built. It makes two or three, of a hundred routes
-    each, and yet another one where the page is mounted: that took half of the time in which a desk opens its pages.
+    """Inside this block Gradio makes no application of a page while it is built. It makes two or three, of a hundred
+    routes each, and another one when the page is mounted: that took half of the pages' start-up time.
     """
     from gradio.routes import App
 

@@ -1,7 +1,7 @@
-"""The chat within pages of other sites: the script that such a page loads, the page in its frame, and what that calls.
+"""The chat in pages of other sites: the script that such a page loads, the page in its frame, and its routes.
 
-What happens is the chat page's own (`chat_flow`), without the list of conversations. A frame of another site has no
-cookies, so the page sends the visitor's token in a header. Not covered: which sites may show it (`widget_frame`).
+The behaviour is the chat page's (`chat_flow`), without the list of conversations. A frame of another site has no
+cookies, so the page sends the visitor's token in a header. Out of scope: which sites may show it (`guard.WidgetFrame`).
 """
 
 import json
@@ -36,8 +36,8 @@ _LABELS = {"open": translatable("Open the chat"), "close": translatable("Close t
 
 
 class WidgetQuestion(BaseModel):
-    """A question. session: one opened page. conversation_id "" is a new conversation. replaces_last: in place of the
-    last question and its answer.
+    """A question. session: one opened page. conversation_id "" is a new conversation. replaces_last: replace the last
+    question and its answer.
     """
 
     session: Id
@@ -47,7 +47,7 @@ class WidgetQuestion(BaseModel):
 
 
 class WidgetVerdict(BaseModel):
-    """What the reader thinks of an answer. value: up, down, or anything else to take it back."""
+    """A rating of an answer. value: up, down, or anything else to remove it."""
 
     conversation_id: Id
     message_id: Id
@@ -56,7 +56,9 @@ class WidgetVerdict(BaseModel):
 
 
 class WidgetRequest(BaseModel):
-    """A request for a person. act: ask or end (`HandoffView.act`); "" only looks. email: where nobody is there."""
+    """A request for an agent. act: ask or end (`HandoffView.act`); "" only looks. email: required if no agent is
+    present.
+    """
 
     session: Id
     conversation_id: Id = ""
@@ -84,7 +86,7 @@ class _Views:
 
 
 def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
-    """limits: the same as those of the chat page. css: the look of the chat, to which the widget adds its own."""
+    """limits: shared with the chat page. css: the style of the chat, to which the widget adds its own."""
     flow, handoffs = ChatFlow(desk, limits, settings), HandoffView(desk, settings, limits)
 
     def give_out(path: str, text: str, media_type: str) -> None:
@@ -144,7 +146,7 @@ def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, setti
 
 
 def button_script(settings: Settings) -> str:
-    """The script that a page of another site loads, with the desk's colour and the button's words in all languages."""
+    """The script that a page of another site loads, with the brand colour and the button's words in all languages."""
     labels = {}
     for language in LANGUAGES:
         with speaking(translations(language)):
@@ -157,12 +159,12 @@ async def _lines(running: RunningAnswer[None]) -> AsyncIterator[str]:
     try:
         async for line in running:
             yield line
-    finally:  # who leaves ends the answer
+    finally:  # closing the page ends the answer
         running.cancel()
 
 
 def _shown(view: ChatView) -> dict[str, Any]:
-    """What is to be redrawn. The list of conversations has no place in the widget."""
+    """The parts to redraw, without the list of conversations."""
     return {name: part for name, part in asdict(view).items() if part is not None and name != "conversations"}
 
 
@@ -170,7 +172,7 @@ def _reader(request: Request, session: str) -> Reader:
     owner = caller_of(request).owner
     return Reader(
         owner=owner,
-        session=f"{owner} {session}",  # nobody ends an answer of somebody else
+        session=f"{owner} {session}",  # no caller ends another one's answer
         address=address_of(request),
         language=page_language(request.headers),
     )
