@@ -214,7 +214,7 @@ def test_keys_are_made_shown_once_and_revoked(site: Site) -> None:
     assert key[:9] in listed
     assert admin.post("/admin/keys/revoke", data={"name": "shop"}).status_code == 303
     assert program.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 401
-    assert "Choose at least one thing" in admin.post("/admin/keys", data={"name": "x"}).text
+    assert "Choose at least one scope" in admin.post("/admin/keys", data={"name": "x"}).text
     assert [entry[1:] for entry in site.audited()] == [("key-create", "shop (chat, documents)"), ("key-revoke", "shop")]
     assert key not in repr(site.audited())
 

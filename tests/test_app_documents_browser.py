@@ -135,7 +135,7 @@ def test_forgetting_a_file_of_a_folder_says_that_it_comes_back(page: Any, site: 
     site.desk.synced.save("/help", "", 60, who="ann")
     page.refresh()
     click(page, "[data-act=forget]")
-    assert "comes back with the next reading" in confirm(page)
+    assert "the next run adds it again" in confirm(page)
     until(lambda: "/help/plain.md" not in text(page, "#documents"))
 
 

@@ -211,7 +211,7 @@ def test_a_document_shows_its_passages_in_order(admin: TestClient) -> None:
     assert re.findall(r"<h3 [^>]+>([^<]+)</h3>", page.text) == [
         f"About returns &gt; Section {i} ({i})" for i in (1, 2, 3)
     ]
-    for expected in ("300 tokens", "read by the model, in: Model memory", "in: Disk", "not read by the model yet"):
+    for expected in ("300 tokens", "read by the model, in: Model memory", "in: Disk", "not encoded yet"):
         assert expected in page.text
     assert page.text.count('href="/admin/modules?q=') == 2, "where there is something to look after"
 

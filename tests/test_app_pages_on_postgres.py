@@ -288,7 +288,7 @@ def test_while_the_server_is_away_everybody_gets_one_line_and_the_log_two_on_pos
                 line = reply.json()["error"]["message"] if name.startswith(("/v1", "compl")) else reply.text
                 assert line.strip().count("\n") == 0
                 assert "postgres" not in line
-            words = "The desk cannot answer at this moment. Please try again soon."
+            words = "We cannot answer at the moment. Please try again soon."
             for event, data in (("submit", ["Returns?", "", ""]), ("load", [conversation]), ("retry", [conversation])):
                 assert words in shown(customer, event, data)
             assert words in shown(customer, "verdict", [], message="none", value="up", reason="")

@@ -85,7 +85,7 @@ def test_what_is_no_token_is_nobody(what: str) -> None:
 def test_without_a_secret_nobody_is_handed_over() -> None:
     assert visitor(signed(), None) == NOBODY
     assert of_cookie(new_session("u-1", SECRET), None) == NOBODY
-    with pytest.raises(DeskError, match="This link has ended"):
+    with pytest.raises(DeskError, match="This link is invalid"):
         linked(link(), None)
 
 

@@ -51,7 +51,7 @@ LINK_S, FRESH_S = 300, 60
 _CLOCKS_S = 30
 """Allowed difference to the clock of the company's server."""
 _TOKEN_CHARS = 43
-_ENDED = translatable("This link has ended: go back to the page where it stands, and open it again.")
+_ENDED = translatable("This link is invalid or has expired. Go back to the previous page and open the link again.")
 _OLD_FORM = translatable(
     "This link was not made as the desk needs it: its token has iat, and exp 5 minutes later at most (docs/serving.md)."
 )

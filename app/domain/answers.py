@@ -19,9 +19,9 @@ HandoffReason = Literal["button", "keyword", "refused", "thumbs", "support", "ap
 """button, keyword, api: the customer asked for it. refused, thumbs, support: by rule (`app.support.handoff`)."""
 REASONS: dict[HandoffReason, str] = {
     "button": translatable("Asked for a person"),
-    "keyword": translatable("Wrote that they want a person"),
+    "keyword": translatable("Asked for a person in a message"),
     "refused": translatable("Two questions without an answer"),
-    "thumbs": translatable("Two answers judged bad"),
+    "thumbs": translatable("Two answers rated bad"),
     "support": translatable("Two answers that the documents hardly support"),
     "api": translatable("Sent by a program"),
 }

@@ -145,7 +145,7 @@ SYSTEM = tuple(map(Path, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")))
 """System folders, which have no documents for customers: an admin of the pages must not read them."""
 KEPT_FILES = 20
 """Number of skipped files that a result names with the reason."""
-FAILED = "something went wrong on our side; the log of the desk says more"
+FAILED = "something went wrong on our side; the server's log has more"
 
 IngestFolder: TypeAlias = Callable[[Path, str, Progress], IngestReport]
 """Ingests a folder into a collection, with sync."""

@@ -46,16 +46,16 @@ PAGES = (
 )
 """Path and name of every page, in the order of the navigation."""
 DONE = {
-    "warm": translatable("The passage is ready in memory."),
-    "evict": translatable("The passage was taken out of memory."),
-    "keep": translatable("The passage is kept: it is dropped only when nothing else can be."),
-    "release": translatable("The passage is dropped like any other when room is needed."),
-    "sound": translatable("Verified: computed anew, the stored numbers are the same but for rounding."),
+    "warm": translatable("The passage is loaded."),
+    "evict": translatable("The passage was unloaded."),
+    "keep": translatable("The passage is pinned: it is evicted only as a last resort."),
+    "release": translatable("The passage is no longer pinned."),
+    "sound": translatable("Verified: the recomputed numbers are the same, except for rounding."),
     "differs": translatable(
-        "The stored numbers are not those that the model computes: forget the document and add it again."
+        "The stored numbers differ from those that the model computes: forget the document and add it again."
     ),
     "unreadable": translatable(
-        "The stored copy could not be read and was removed: the passage is read again when needed."
+        "The stored copy could not be read and was deleted: the passage is encoded again when needed."
     ),
     "account-removed": translatable("The account was removed, and its sign-ins ended."),
     "role": translatable("The role was changed, and the account's sign-ins ended."),

@@ -46,7 +46,7 @@ RANGES: Mapping[Range, TimeRange] = {
 }
 READ_FROM = (
     *(("module", translatable("Passages")), ("session", translatable("Same conversation"))),
-    *(("prefix", translatable("Shared beginning")), ("computed", translatable("Read now"))),
+    *(("prefix", translatable("Shared prefix")), ("computed", translatable("Computed now"))),
 )
 TIERS = tuple((name, words) for name, words in SOURCES.items() if name != "elsewhere")
 FIRST_TOKEN = (
@@ -129,7 +129,7 @@ def charts(axis: Axis, spans: Sequence[UsageSpan], *, is_elsewhere: bool = False
     steps = {axis.place(span): span for span in spans if axis.since <= span.start < axis.until}
     tokens = {step: [span.tokens.get(name, 0) for name, _ in READ_FROM] for step, span in steps.items()}
     drawn = [
-        _bars(gettext("Prompt tokens, by where they came from"), axis, READ_FROM, tokens),
+        _bars(gettext("Prompt tokens by source"), axis, READ_FROM, tokens),
         _bars(gettext("Share of prompt tokens"), axis, READ_FROM, tokens, as_shares=True),
     ]
     title = gettext("Time to first token")
@@ -138,7 +138,7 @@ def charts(axis: Axis, spans: Sequence[UsageSpan], *, is_elsewhere: bool = False
         return [*drawn, _lines(title, axis, FIRST_TOKEN_ELSEWHERE, first)]
     uses = {step: [span.modules.get(name, 0) for name, _ in TIERS] for step, span in steps.items()}
     first = {step: _first_token(span.warm, span.cold) for step, span in steps.items()}
-    found = _bars(gettext("Where passages were found"), axis, TIERS, uses, as_shares=True)
+    found = _bars(gettext("Sources of passages"), axis, TIERS, uses, as_shares=True)
     return [*drawn, found, _lines(title, axis, FIRST_TOKEN, first)]
 
 

@@ -40,7 +40,7 @@ from retrieval.loaders.load import FORMATS, MAX_BYTES, SUPPORTED
 
 log = logging.getLogger(__name__)
 
-FAILED = "something went wrong on our side; the log of the desk says more"
+FAILED = "something went wrong on our side; the server's log has more"
 
 
 def events(

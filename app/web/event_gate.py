@@ -106,10 +106,10 @@ class EventGate:
         except ClientDisconnect:
             return
         except (ValueError, RecursionError):
-            await _answer(request, send, 422, translatable("This is no event of this page."))
+            await _answer(request, send, 422, translatable("This is not an event of this page."))
             return
         if not self._kept.has(event):
-            words = translatable("This page is of an earlier version of the desk: load it again.")
+            words = translatable("This page is from an earlier version of the server: reload it.")
             await _answer(request, send, 404, words)
             return
         owner, address = _owner(request), address_of(request)

@@ -237,7 +237,9 @@ class Guard:
     def _refused_unread(self, request: Request) -> Response | None:
         """Refuse a request without looking further: wrong host, wrong length, another site's page."""
         if not self._site.answers_to(request):
-            return _refused(request, 421, translatable("This desk is not called that (wrong Host header)."))
+            return _refused(
+                request, 421, translatable("This server does not accept that host name (wrong Host header).")
+            )
         # A page of another site may send requests to 127.0.0.1; the browser then names that site here.
         if request.method not in ("GET", "HEAD") and not self._site.takes_from(request):
             return _refused(request, 403, translatable("Requests from other sites are not accepted."))
@@ -291,8 +293,8 @@ class Guard:
         here = caller_of(request).owner
         if here.startswith(KNOWN) and here != linked.owner and not linked.is_fresh:
             words = translatable(
-                'Another customer is signed in to this chat. Sign out below "Your data" first, or go back to the page '
-                "where this link stands, and open it again."
+                'Another customer is signed in to this chat. Sign out under "Your data" first, or go back to the page '
+                "with this link and open it again."
             )
             return _refused(request, 409, words)
         response = RedirectResponse("/", 303)

@@ -135,12 +135,12 @@ def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progres
 
 
 _WORDS = {
-    "handoff-taken": translatable("Somebody else answers this customer already."),
+    "handoff-taken": translatable("Another agent already answers this customer."),
     "handoff-closed": translatable("This conversation is with the assistant again."),
     "not-taken": translatable("Take this conversation before you answer."),
     "bad-message": translatable("An answer has 1 to 10,000 characters."),
-    "no-such-handoff": translatable("This conversation is no longer there."),
-    "no-such-conversation": translatable("This conversation is no longer there."),
+    "no-such-handoff": translatable("This conversation no longer exists."),
+    "no-such-conversation": translatable("This conversation no longer exists."),
 }
 
 

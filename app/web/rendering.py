@@ -160,62 +160,64 @@ def translations(language: str) -> NullTranslations:
 
 
 UNEXPECTED = translatable("Something went wrong on our side. Please try again.")
-UNAVAILABLE = translatable("The desk cannot answer at this moment. Please try again soon.")
-_GONE = translatable("This conversation is no longer there. Please start a new one.")
+UNAVAILABLE = translatable("We cannot answer at the moment. Please try again soon.")
+_GONE = translatable("This conversation no longer exists. Please start a new one.")
 _ERROR_WORDS = {
     "question-too-long": translatable("Your question is too long. Please shorten it and send it again."),
     "context-full": translatable("Your question is too long to be answered. Please shorten it and send it again."),
     "conversation-unknown": _GONE,
     "no-such-conversation": _GONE,
     "rate-limit": translatable("Too many questions in a short time. Please wait a moment and send it again."),
-    "engine-full": translatable("Many people ask at this moment. Please wait a little and send your question again."),
+    "engine-full": translatable(
+        "Many customers are asking questions. Please wait a little and send your question again."
+    ),
     "too-many": translatable("You have very many conversations. Please delete some, then start a new one."),
     "with-person": translatable("A person answers this conversation now. Please send your message again."),
     "bad-email": translatable("This is not an e-mail address. Please check it."),
-    "outside-hours": translatable("Nobody is here any more. Please leave your e-mail address."),
+    "outside-hours": translatable("No one is available now. Please leave your e-mail address."),
     "no-answer": translatable("The answer was stopped before it began."),
 }
 
 _FOR_ADMINS = {
     "module-in-use": translatable("An answer uses this passage now. Try again in a moment."),
-    "module-unknown": translatable("This passage is not there any more, or its text has changed."),
+    "module-unknown": translatable("This passage no longer exists, or its text has changed."),
     "bad-name": translatable("A name has 1 to 80 letters, digits and . _ @ -"),
     "bad-role": translatable("Choose a role: agent or admin."),
-    "account-exists": translatable("There is an account of this name already. Choose another name."),
-    "account-unknown": translatable("There is no account of this name any more."),
+    "account-exists": translatable("An account with this name exists already. Choose another name."),
+    "account-unknown": translatable("This account no longer exists."),
     "last-admin": translatable("This is the last admin. Make another account an admin first."),
     "own-account": translatable("This is your own account. Another admin can change it."),
     "bad-key-name": translatable("The name of a key has 1 to 80 characters."),
-    "bad-scope": translatable("Choose at least one thing that the key may do."),
+    "bad-scope": translatable("Choose at least one scope of the key."),
     "bad-limit": translatable("A key may send 1 to 100,000 requests a minute."),
-    "key-exists": translatable("There is a key of this name already. Revoke it first, or choose another name."),
-    "key-unknown": translatable("There is no key of this name in use."),
-    "runs-elsewhere": translatable("The language model runs elsewhere: nothing of its memory can be changed here."),
+    "key-exists": translatable("A key with this name exists already. Revoke it first, or choose another name."),
+    "key-unknown": translatable("No key with this name is in use."),
+    "runs-elsewhere": translatable("The language model is remote: its memory cannot be changed here."),
     "setting-closed": translatable("This setting is changed in the settings file or on the command line."),
 }
 
 _OF_DOCUMENTS = {
-    "ingestion-running": translatable("Documents are being taken in already. Try again when that is done."),
+    "ingestion-running": translatable("Documents are already being added. Try again when that is done."),
     "upload-too-large": translatable("The file is larger than 20 MB. Split it, or save it smaller."),
-    "bad-name": translatable("This cannot be the name of a document or collection. Give it another one."),
-    "document-unknown": translatable("This document is not there any more."),
-    "forget-incomplete": translatable("Not all of it could be removed. Do it once more."),
-    "collection-unknown": translatable("There is no document in this collection any more."),
-    "collection-faq": translatable("Questions of the FAQ are removed one by one, on the page FAQ."),
+    "bad-name": translatable("This is not a valid name of a document or collection. Choose another one."),
+    "document-unknown": translatable("This document no longer exists."),
+    "forget-incomplete": translatable("It could not be deleted completely. Try again."),
+    "collection-unknown": translatable("This collection has no documents any more."),
+    "collection-faq": translatable("Questions of the FAQ are deleted one by one, on the page FAQ."),
     "collection-synced": translatable("A folder is synchronised into this collection. Remove that folder first."),
     "sync-gone": translatable("There is no such folder. Is its disk mounted?"),
-    "sync-unreadable": translatable("The desk may not read this folder. Give its user the right to."),
+    "sync-unreadable": translatable("The server may not read this folder. Give its user the permission."),
     "sync-nothing": translatable(
-        "No document in this folder can be read now, so those of the desk stay. Is its disk mounted?"
+        "No document in this folder can be read now, so its documents stay. Is its disk mounted?"
     ),
-    "sync-relative": translatable("Write the whole path of the folder, beginning with /."),
+    "sync-relative": translatable("Enter the absolute path of the folder, beginning with /."),
     "sync-system": translatable("This folder is hidden or belongs to the system. Choose another one."),
-    "sync-own-folder": translatable("This folder holds the desk's own files. Choose one that has documents only."),
-    "sync-overlap": translatable("This folder shares documents with one that is here already. Remove that one first."),
+    "sync-own-folder": translatable("This folder contains the server's own files. Choose one with documents only."),
+    "sync-overlap": translatable("This folder shares documents with a synchronised one. Remove that one first."),
     "sync-interval": translatable("Choose 5 minutes to 31 days."),
     "sync-collection": translatable("The name of a collection has at most 80 characters."),
-    "sync-unknown": translatable("This folder is not synchronised any more."),
-    "internal": translatable("Something went wrong on our side. The log of the desk says more."),
+    "sync-unknown": translatable("This folder is no longer synchronised."),
+    "internal": translatable("Something went wrong on our side. The server's log has more."),
 }
 
 
