@@ -156,7 +156,7 @@ def test_a_passage_is_acted_on_and_it_is_written_down(site: Site, action: str) -
 def test_a_passage_that_is_gone_is_said(site: Site) -> None:
     response = site.admin().post("/admin/modules/verify", data={"key": "b2:gone"})
     assert response.status_code == 409
-    assert "is not there any more" in response.text
+    assert "no longer exists" in response.text
     assert site.audited() == []
 
 

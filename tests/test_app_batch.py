@@ -216,7 +216,7 @@ def test_an_interrupted_batch_goes_on_from_its_output(
         assert command(questions) == 130
         assert capsys.readouterr().err == "error: interrupted\n"
         assert command(questions, "--output", output) == 130
-        assert "the same command goes on from there" in capsys.readouterr().err
+        assert "the same command continues" in capsys.readouterr().err
     kept = output.read_text()
     assert kept.count("\n") == 2
     output.write_text(kept + '{"id": "cut')
@@ -233,7 +233,7 @@ def test_an_interrupted_batch_goes_on_from_its_output(
     ("text", "message"),
     [
         ("notes\n", "line 1 is no answer"),
-        ('{"id": "1", "question": "other", "answer": "x"}\n', "answers another question"),
+        ('{"id": "1", "question": "other", "answer": "x"}\n', "answers an unknown question"),
         ("notes", "something else"),
     ],
 )

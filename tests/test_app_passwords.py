@@ -87,7 +87,7 @@ def test_a_password_of_version_0_1_stays_valid(accounts: Accounts, tmp_path: Pat
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"session_key": "00"}', '{"password_hash": 1}'])
 def test_a_damaged_file_of_version_0_1_is_one_clear_error(accounts: Accounts, tmp_path: Path, text: str) -> None:
     (tmp_path / "admin.json").write_text(text)
-    with pytest.raises(DeskError, match="remove it, and a new password is made"):
+    with pytest.raises(DeskError, match="delete it to get a new password"):
         ensure_admin(accounts, tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_who_finds_many_signing_in_is_refused_at_once(accounts: Accounts, monkey
     """Those that wait keep threads of all pages: tries from many addresses would stop every page."""
     password = new_account(accounts, "ann", "admin")
     monkeypatch.setattr("app.access.identity._PLACES", places := threading.BoundedSemaphore(1))
-    with places, pytest.raises(DeskError, match="many sign in at this moment") as caught:
+    with places, pytest.raises(DeskError, match="many users are signing in") as caught:
         verified(accounts, "ann", password)
     assert caught.value.code == "sign-in-busy"
     assert verified(accounts, "ann", "wrong") is None

@@ -230,7 +230,7 @@ def test_a_path_that_is_too_long_for_a_socket_leaves_the_desk_served(
     folder = tmp_path / ("long" * 30)
     with served(folder, FakeDesk()):
         assert find_running(folder) is None
-    assert "documents cannot be changed by commands while this desk runs" in caplog.text
+    assert "commands cannot change documents while this server runs" in caplog.text
 
 
 # --- a desk that does not answer ---------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_a_desk_without_the_route_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_stream_without_an_end_is_a_clear_error(tmp_path: Path) -> None:
     events = '{"stage": "reading", "done": 0, "total": 1}\n'
     error = error_of(desk_that(PlainTextResponse(events)), tmp_path)
-    assert (error.code, "broke off" in str(error)) == ("desk-lost", True)
+    assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
 
 
 def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
         raise RuntimeError("killed")
 
     error = error_of(desk_that(StreamingResponse(half())), tmp_path)
-    assert (error.code, "broke off" in str(error)) == ("desk-lost", True)
+    assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
 
 
 def test_a_desk_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:

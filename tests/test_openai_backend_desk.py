@@ -262,7 +262,7 @@ def test_openai_backend_has_no_place_where_the_model_itself_is_needed(
     schema, prompt = tmp_path / "s.xml", tmp_path / "p.xml"
     schema.write_text('<schema name="s"><module name="a">A</module></schema>')
     prompt.write_text('<prompt schema="s"><a/>Q</prompt>')
-    with pytest.raises(DeskError, match=r"runs elsewhere.*give --model"):
+    with pytest.raises(DeskError, match=r"runs elsewhere.*set --model"):
         run_prompt(desk.engine, schema, prompt, Sampling(), "on")
     with pytest.raises(ModelError, match=r"runs elsewhere"):
         load_tokenizer(MODEL, converted=tmp_path)

@@ -291,7 +291,7 @@ def test_openai_flows_programs_get_the_desk_and_the_model(desk: Service, site: T
 
 
 def test_openai_flows_api_does_not_say_busy_where_the_server_is_away() -> None:
-    assert KNOWN["engine"].message == "the desk cannot answer now: try again soon"
+    assert KNOWN["engine"].message == "the server cannot answer now: try again soon"
 
 
 # --- agents --------------------------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(
     result = desk.batch([BATCHED], lambda done, total: None)
     assert batch_json(result)["tokens"]["computed"] is None
     print_batch(result)
-    assert "the model's server does not say how many prompt tokens were computed" in capsys.readouterr().out
+    assert "the model's server does not report how many prompt tokens were computed" in capsys.readouterr().out
 
 
 def test_openai_flows_settings_make_nothing_read_again(site: TestClient) -> None:

@@ -53,7 +53,7 @@ _CLOCKS_S = 30
 _TOKEN_CHARS = 43
 _ENDED = translatable("This link is invalid or has expired. Go back to the previous page and open the link again.")
 _OLD_FORM = translatable(
-    "This link was not made as the desk needs it: its token has iat, and exp 5 minutes later at most (docs/serving.md)."
+    "This link is invalid: its token must have iat, and exp at most 5 minutes later (docs/serving.md)."
 )
 
 
@@ -186,7 +186,7 @@ def verified(accounts: Accounts, name: str, password: str) -> Account | None:
         return None
     account = accounts.named(name)
     if not _PLACES.acquire(blocking=False):
-        raise DeskError("many sign in at this moment: try again in some seconds", code="sign-in-busy")
+        raise DeskError("many users are signing in: try again in some seconds", code="sign-in-busy")
     try:
         with _ONE_AT_A_TIME:
             PasswordHasher().verify(_NOBODY if account is None else account.password_hash, password)
@@ -202,7 +202,7 @@ def _old_hash(file: Path) -> str:
         stored = json.loads(file.read_text(encoding="utf-8"))["password_hash"]
         extract_parameters(stored)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DeskError(f"cannot read {file}: remove it, and a new password is made", code="admin-file") from error
+        raise DeskError(f"cannot read {file}: delete it to get a new password", code="admin-file") from error
     return str(stored)
 
 
@@ -231,7 +231,7 @@ class Keys:
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
             raise DeskError(f"the name of a key has 1 to {LONGEST_NAME} characters", code="bad-key-name")
         if unknown := sorted(wanted.difference(SCOPES)):
-            raise DeskError(f"unknown scope {unknown[0]!r}: there are {', '.join(SCOPES)}", code="bad-scope")
+            raise DeskError(f"unknown scope {unknown[0]!r}: choose from {', '.join(SCOPES)}", code="bad-scope")
         if not wanted:
             raise DeskError(f"a key needs a scope: {', '.join(SCOPES)}", code="bad-scope")
         if not 1 <= per_minute <= MOST_PER_MINUTE:
@@ -365,5 +365,5 @@ class Identity:
         return linked(token, self._visitor_secret)
 
     def session(self, owner: str) -> str:
-        assert self._visitor_secret is not None, "no link signs anybody in without it"
+        assert self._visitor_secret is not None, "links cannot sign customers in without it"
         return new_session(owner, self._visitor_secret)

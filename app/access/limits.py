@@ -74,7 +74,7 @@ class QuestionLimits:
         with self._lock:
             for kind, name in who:
                 if self._running[kind, name] >= self._at_once[kind]:
-                    raise TooMany("another answer is still being written: wait for it to end, then ask again", 5)
+                    raise TooMany("another answer is still running: wait for its end, then ask again", 5)
                 if not self._limiter.test(self._a_minute[kind], name):
                     wait_s = self._wait_s(self._a_minute[kind], name)
                     raise TooMany(f"too many questions in a short time: try again in {wait_s} s", wait_s)

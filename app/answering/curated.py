@@ -55,7 +55,7 @@ class CuratedAnswers:
         """Read all pairs again. Raises DeskError."""
         pairs, vectors, embedder = self._store.pairs(), self._store.vectors(), self._search.embedder
         if outdated := [pair for pair in pairs if vectors[pair.id].embedder != embedder.name]:
-            log.warning("%d FAQs are embedded again: the embedder is %s now", len(outdated), embedder.name)
+            log.warning("%d FAQs are embedded again with the embedder %s", len(outdated), embedder.name)
             new = {pair.id: self.vectors_of(pair.questions) for pair in outdated}
             self._store.set_vectors(new)
             vectors |= new

@@ -64,7 +64,7 @@ class PlainStream:
     def answer(self) -> PlainAnswer:
         """The whole answer, after the end of the iteration. Raises DeskError if there is none."""
         if self._answer is None:
-            raise DeskError("there is no answer: it was stopped before its end", code="no-answer")
+            raise DeskError("there is no answer: it was stopped before it was complete", code="no-answer")
         return self._answer
 
     def cancel(self) -> None:
@@ -91,7 +91,7 @@ def complete(
     except PromptError as error:
         raise DeskError(str(error), code="prompt-too-long") from error
     if plan.next_position >= positions:
-        raise DeskError(f"the messages fill all of the model's {positions} positions", code="prompt-too-long")
+        raise DeskError(f"the messages fill the model's context of {positions} tokens", code="prompt-too-long")
     temperature = options.temperature or 0.0
     sampling = Sampling(
         max_tokens=options.max_tokens or MOST_TOKENS,
@@ -114,7 +114,7 @@ def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]
         "\n\n".join(one.text for one in same) for _, same in groupby(spoken, lambda one: one.role)
     ]  # in turns: user, assistant, user ...
     if not spoken or spoken[0].role != "user" or spoken[-1].role != "user":
-        raise DeskError("messages must begin and end with one of the user", code="bad-messages")
+        raise DeskError("the first and the last message must be the user's", code="bad-messages")
     parts = opening(template, system)
     for number, text in enumerate(turns):
         is_answer = number % 2

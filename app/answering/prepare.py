@@ -365,7 +365,7 @@ class QuestionPreparer:
             if plan.next_position <= positions - self._settings.answer_tokens:
                 return plan, dropped
         raise DeskError(
-            f"the question and its passages do not fit the model's {positions} positions: "
+            f"the question and its passages do not fit the model's context of {positions} tokens: "
             "shorten the question, or lower the settings passages or passage_tokens",
             code="context-full",
         )

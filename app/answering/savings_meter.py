@@ -81,7 +81,7 @@ class SavingsMeter:
         try:
             self._sampled.put_nowait(sampled)
         except queue.Full:
-            log.debug("too many answers wait to be computed again: one was left out")
+            log.debug("too many answers wait to be recomputed: one was skipped")
 
     def _run(self) -> None:
         while not self._closing.is_set():

@@ -74,7 +74,7 @@ def _start(desk: Service, body: ChatRequest, owner: str) -> "RunningAnswer[Answe
     *earlier, last = (_said(message) for message in body.messages)
     if body.model == DESK:
         if last.role != "user":
-            raise ApiError(400, "the last message must be of the user", "bad-messages", "messages")
+            raise ApiError(400, "the last message must be the user's", "bad-messages", "messages")
         return RunningAnswer(
             lambda: desk.ask(last.text, owner=owner, conversation_id=body.conversation_id, earlier=earlier)
         )

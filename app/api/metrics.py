@@ -56,12 +56,12 @@ class Meter:
         self._prefill = histogram("vllm:request_prefill_time_seconds", "Computing the prompt", STAGE_BUCKETS)
         self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts")
         self._generated = counter("vllm:generation_tokens", "Tokens of answers")
-        self._asked = counter("vllm:prefix_cache_queries", "Prompt tokens that were looked up")
-        self._found = counter("vllm:prefix_cache_hits", "Prompt tokens that were reused")
-        self._sources = counter("warmdesk_prompt_tokens", "Prompt tokens by where they came from", "source")
-        self._answers = counter("warmdesk_answers", "Answers by how the question ended", "outcome")
+        self._asked = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache")
+        self._found = counter("vllm:prefix_cache_hits", "Prompt tokens reused from the cache")
+        self._sources = counter("warmdesk_prompt_tokens", "Prompt tokens by source", "source")
+        self._answers = counter("warmdesk_answers", "Answers by outcome", "outcome")
         self._retrieve = histogram("warmdesk_retrieve_seconds", "Search and decision", STAGE_BUCKETS)
-        self._load = histogram("warmdesk_load_seconds", "Finding modules and reading them from disk", STAGE_BUCKETS)
+        self._load = histogram("warmdesk_load_seconds", "Finding modules and loading them from disk", STAGE_BUCKETS)
         ProcessCollector(registry=registry)
         registry.register(LoadCollector(desk))
         desk.listen(self.count)
@@ -107,19 +107,19 @@ class LoadCollector:
         yield from gauges(load)
         for name, words, values in (
             ("warmdesk_tier_bytes", "Bytes held, by tier", load.num_bytes),
-            ("warmdesk_tier_capacity_bytes", "Bytes that a tier may hold", load.capacity),
+            ("warmdesk_tier_capacity_bytes", "Capacity of a tier in bytes", load.capacity),
         ):
             family = GaugeMetricFamily(name, words, labels=["tier"])
             for tier, number in values.items():
                 family.add_metric([tier], number)
             yield family
-        evictions = CounterMetricFamily("warmdesk_evictions", "What was evicted, by kind or tier", labels=["kind"])
+        evictions = CounterMetricFamily("warmdesk_evictions", "Evictions, by kind or tier", labels=["kind"])
         for kind, number in load.evictions.items():
             evictions.add_metric([kind], number)
         yield evictions
         yield from disk(load)
-        yield CounterMetricFamily("warmdesk_engine_restarts", "Times the engine began anew", load.restarts)
-        words = "Times device memory ran out in a pass, which was tried again with fewer rows"
+        yield CounterMetricFamily("warmdesk_engine_restarts", "Restarts of the engine", load.restarts)
+        words = "Forward passes that ran out of device memory and were repeated with fewer tokens"
         yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
 
     def describe(self) -> Iterable[Metric]:
@@ -130,8 +130,8 @@ class LoadCollector:
 def gauges(load: Load) -> Iterator[Metric]:
     used, room = load.num_bytes.get("device", 0), load.capacity.get("device", 0)
     for name, words, number in (
-        ("vllm:num_requests_running", "Requests in the engine's passes", load.running),
-        ("vllm:num_requests_waiting", "Requests that wait for the engine", load.waiting),
+        ("vllm:num_requests_running", "Running requests", load.running),
+        ("vllm:num_requests_waiting", "Waiting requests", load.waiting),
         ("vllm:kv_cache_usage_perc", "Share of the KV memory in use, 0 to 1", used / room if room else 0.0),
     ):
         family = GaugeMetricFamily(name, words, labels=["model_name"])
@@ -144,8 +144,12 @@ def gauges(load: Load) -> Iterator[Metric]:
 def disk(load: Load) -> Iterator[Metric]:
     """Free disk space for encoded passages, and writes that failed or were skipped."""
     if load.disk_free is not None and load.disk_floor is not None:
-        yield GaugeMetricFamily("warmdesk_disk_free_bytes", "Free on the disk of encoded passages", load.disk_free)
-        yield GaugeMetricFamily("warmdesk_disk_floor_bytes", "Of it what stays free of them", load.disk_floor)
+        yield GaugeMetricFamily(
+            "warmdesk_disk_free_bytes", "Free bytes on the disk with encoded passages", load.disk_free
+        )
+        yield GaugeMetricFamily(
+            "warmdesk_disk_floor_bytes", "Bytes of it that encoded passages leave free", load.disk_floor
+        )
     words = "Encoded passages that were not written, because the disk failed or was slow"
     unwritten = CounterMetricFamily("warmdesk_unwritten_passages", words, labels=["reason"])
     unwritten.add_metric(["failed"], load.failed_writes)

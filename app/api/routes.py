@@ -178,7 +178,7 @@ def handoffs_router(desk: Service, keys: Keys) -> APIRouter:
         current = its(conversation_id, owner)
         handed = desk.to_person(body.message, conversation_id, owner) if current.is_with_person else None
         if handed is None:
-            raise ApiError(409, "no person answers this conversation", "not-with-person")
+            raise ApiError(409, "no agent answers this conversation", "not-with-person")
         return JSONResponse(_reply(handed))
 
     @router.delete("/handoffs/{conversation_id}")

@@ -79,18 +79,18 @@ KNOWN = {
     "no-such-conversation": _Known(404, "there is no such conversation"),
     "no-such-message": _Known(404, "there is no such answer"),
     "too-many": _Known(409, "there are too many conversations: delete some first"),
-    "with-person": _Known(409, "a person answers this conversation: send to /v1/handoffs/ID/messages"),
-    "handoff-off": _Known(409, "no person steps in at this desk"),
-    "outside-hours": _Known(409, "nobody answers now: send an e-mail address"),
+    "with-person": _Known(409, "an agent answers this conversation: send to /v1/handoffs/ID/messages"),
+    "handoff-off": _Known(409, "hand-off to a person is disabled"),
+    "outside-hours": _Known(409, "no agent is available now: send an e-mail address"),
     "bad-email": _Known(400),
     "document-unknown": _Known(404, "there is no such document"),
-    "ingestion-running": _Known(503, "documents are being taken in already: try again when that is done"),
-    "engine-full": _Known(429, "the desk is busy: try again soon", "rate_limit_exceeded"),
-    "engine": _Known(503, "the desk cannot answer now: try again soon"),
+    "ingestion-running": _Known(503, "documents are already being added: try again when that is done"),
+    "engine-full": _Known(429, "the server is busy: try again soon", "rate_limit_exceeded"),
+    "engine": _Known(503, "the server cannot answer now: try again soon"),
     "no-answer": _Known(503, "the answer was stopped before it began"),
 }
 """Errors that callers may see, by the code of the DeskError."""
-_NO_DATABASE = _Known(503, "the desk is busy: try again soon")
+_NO_DATABASE = _Known(503, "the server is busy: try again soon")
 
 
 @dataclass(eq=False)
@@ -205,17 +205,17 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: Line = Field(description='"warmdesk" for the desk, or the name of its language model.')
+    model: Line = Field(description='"warmdesk" for answers from the documents, or the name of the language model.')
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool = False
     stream_options: StreamOptions | None = None
-    user: Annotated[str | None, Field(max_length=512, description="Keeps your users' conversations apart.")] = None
+    user: Annotated[str | None, Field(max_length=512, description="Separates your users' conversations.")] = None
     conversation_id: Annotated[
         Id | None,
-        Field(description="Goes on with a stored conversation; its past is used, not the messages'."),
+        Field(description="Continues a stored conversation; its history is used, not the messages."),
     ] = None
     max_tokens: Annotated[int | None, Field(ge=1, description="Of the language model alone.")] = None
-    max_completion_tokens: Annotated[int | None, Field(ge=1, description="The same under its newer name.")] = None
+    max_completion_tokens: Annotated[int | None, Field(ge=1, description="Newer name of max_tokens.")] = None
     temperature: Annotated[float | None, Field(ge=0, le=2, description="Of the language model alone.")] = None
     top_p: Annotated[float | None, Field(gt=0, le=1, description="Of the language model alone.")] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63, description="Of the language model alone.")] = None
@@ -256,7 +256,7 @@ class ChatRequest(BaseModel):
 class EmbeddingRequest(BaseModel):
     """The body of /v1/embeddings."""
 
-    model: Line = Field(description="The name of the desk's embedder; see /v1/models.")
+    model: Line = Field(description="The name of the embedder; see /v1/models.")
     input: Annotated[LongText | list[LongText], Field(description="One text, or up to 256.")]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(description="The embedder's own, if given.")] = None
@@ -269,7 +269,7 @@ class EmbeddingRequest(BaseModel):
     @classmethod
     def _texts(cls, value: object) -> object:
         if isinstance(value, list) and value and isinstance(value[0], int | list):
-            raise ValueError("token ids of another model mean nothing here: send text")
+            raise ValueError("token ids are not supported: send text")
         return value
 
     @field_validator("input")
@@ -299,9 +299,9 @@ class FeedbackRequest(BaseModel):
 class HandoffRequest(BaseModel):
     """The body of POST /v1/handoffs."""
 
-    conversation_id: Annotated[Id | None, Field(description="Unset: a new one.")] = None
-    message: Annotated[str, Field(max_length=10_000, description="What the customer says with it.")] = ""
-    email: Annotated[str, Field(max_length=254, description="Where the customer wants to be answered.")] = ""
+    conversation_id: Annotated[Id | None, Field(description="Default: a new one.")] = None
+    message: Annotated[str, Field(max_length=10_000, description="The customer's message.")] = ""
+    email: Annotated[str, Field(max_length=254, description="The customer's e-mail address for the answer.")] = ""
     user: Annotated[str | None, Field(max_length=512)] = None
 
 
@@ -314,7 +314,7 @@ class HandoffMessage(BaseModel):
 
 DESK = "warmdesk"
 """The model name of Warmdesk, and the field with its own values."""
-SYSTEM_LEFT_OUT = "The desk has instructions of its own: the system messages were left out."
+SYSTEM_LEFT_OUT = "Warmdesk has its own instructions: the system messages were ignored."
 
 
 def file_name(path: str) -> str:

@@ -34,7 +34,7 @@ def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
     """Read --arms. Raises DeskError."""
     names = known if arms is None else tuple(name.strip() for name in arms.split(","))
     if strange := [name for name in names if name not in known]:
-        raise DeskError(f"--arms has {strange[0]!r}: give some of {', '.join(known)}", code="usage")
+        raise DeskError(f"--arms has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
     return names
 
 
@@ -48,7 +48,7 @@ def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, .
     try:
         return LlamaCpp.find(common.settings.model, common.settings.models_folder, llama_server)
     except DeskError as error:
-        progress_line(f"note: llama.cpp is left out: {error}")
+        progress_line(f"note: llama.cpp is skipped: {error}")
         return None
 
 

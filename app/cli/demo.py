@@ -71,7 +71,7 @@ def begin(service: Service, question: str, reuse: str) -> Answer:
 
 def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> None:
     """Times to the first token, search included, and computed tokens."""
-    table = Table("question", "answered from", title="Time to the first token, retrieval included")
+    table = Table("question", "answered from", title="Time to the first token, search included")
     for column in ("prompt tokens", "computed", "reuse off", "reuse on", "faster"):
         table.add_column(column, justify="right")
     ratios = []

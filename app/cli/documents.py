@@ -128,7 +128,7 @@ def remove(common: Common, folder: Folder) -> None:
     with _open(common) as service:
         path = _known(service, folder)
         service.synced.remove(path, who=COMMAND_LINE)
-    common.show({"removed": path}, lambda: print(f"{path} is read no more; its documents stay"))
+    common.show({"removed": path}, lambda: print(f"{path} is no longer synchronised; its documents stay"))
 
 
 @sync.command()

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from app.domain.logs import say
 
-INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
+INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
 
 
 def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:

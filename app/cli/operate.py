@@ -38,7 +38,9 @@ def backup(
 
     folder = common.settings.data_dir
     if not folder.is_dir():
-        raise DeskError(f"there is no desk in {str(folder)!r}: is this the right --data-dir?", code="no-data-folder")
+        raise DeskError(
+            f"there is no Warmdesk data in {str(folder)!r}: is this the right --data-dir?", code="no-data-folder"
+        )
     file, running = file.expanduser().absolute(), find_served(common)
     with progress_bar() as progress:
         if running is not None:

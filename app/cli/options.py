@@ -120,7 +120,7 @@ def open_reader(settings: Settings) -> Iterator[Any]:
 
     if not settings.data_dir.is_dir():
         raise DeskError(
-            f"there is no desk in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
+            f"there is no Warmdesk data in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
         )
     with Service(settings, upgrade=False) as service:
         yield service
@@ -159,7 +159,7 @@ def find_served(common: Common) -> "RunningDesk | None":
     running = find_running(common.settings.data_dir)
     given = [f"--{name}" for name, value in common.flags.items() if value is not None and name != "data_dir"]
     if running is not None and given:
-        progress_line(f"note: done by the desk that is being served; {', '.join(given)} ignored, it keeps its own")
+        progress_line(f"note: done by the running server; {', '.join(given)} ignored, it keeps its own settings")
     return running
 
 
@@ -175,5 +175,5 @@ def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
     except ValueError:
         numbers = ()
     if not numbers or min(numbers) < 1:
-        raise DeskError(f"{flag} is {text!r}: give whole numbers like 512,2048", code="usage")
+        raise DeskError(f"{flag} is {text!r}: write whole numbers, for example 512,2048", code="usage")
     return numbers

@@ -82,7 +82,7 @@ def create(
     with open_administration(common.settings) as desk:
         scopes = [one.strip() for one in scope.split(",") if one.strip()]
         key = desk.create_key(name, scopes, per_minute)
-    common.show({"key": key}, lambda: print(f"{key}\nIt is shown this once: keep it now."))
+    common.show({"key": key}, lambda: print(f"{key}\nIt is shown only once: save it now."))
 
 
 @keys.command("list")
@@ -122,7 +122,7 @@ def key_json(key: "ApiKey") -> dict[str, Any]:
 visitors = typer.Typer(no_args_is_help=True, help="Export or delete the stored data of one customer.")
 commands.add_typer(visitors, name="visitors")
 
-KEPT = "counts on the dashboard stay: they name nobody"
+KEPT = "counts on the dashboard stay: they have no names"
 Owner = Annotated[str, typer.Argument(help="Owner of the conversations, as the dashboard shows it.")]
 User = Annotated[str, typer.Option(help="Instead of OWNER: the user's id at your own site, as in visitor tokens.")]
 
@@ -165,5 +165,5 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
 
 def _owner(owner: str, user: str) -> str:
     if bool(owner) == bool(user):
-        raise DeskError("whose? give either OWNER or --user ID", code="usage")
+        raise DeskError("no customer given: pass OWNER or --user ID", code="usage")
     return owner or owner_of_user(user)

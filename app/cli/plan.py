@@ -115,7 +115,7 @@ def bytes_of(text: str, flag: str) -> int:
     try:
         return int(str(parse_size(text)))
     except ValueError as error:
-        raise DeskError(f"{flag} is {text!r}: write a size like 8 GiB", code="usage") from error
+        raise DeskError(f"{flag} is {text!r}: write a size, for example 8 GiB", code="usage") from error
 
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
@@ -129,7 +129,7 @@ def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "
         from cache.model.loading import load_model
         from cache.planning.calibration import measure_costs
 
-        progress_line("measuring what passes cost here, about a minute")
+        progress_line("measuring the costs of forward passes, about a minute")
         language_model = load_model(None, device="cpu", converted=common.settings.models_folder)
         write_costs(measure_costs(language_model, BUNDLED, threads), kept)
     return read_costs(kept).scaled_to(model)

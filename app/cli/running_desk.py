@@ -49,12 +49,12 @@ class RunningDesk:
                 client.stream("POST", f"http://desk{path}", json=order) as response,
             ):
                 if response.status_code != 200:
-                    message = f"the running desk answered {response.status_code}: restart it"
+                    message = f"the running server answered {response.status_code}: restart it"
                     raise DeskError(message, code="desk-refused")
                 return read_events(response.iter_lines(), progress)
         except httpx.HTTPError as error:
             raise DeskError(
-                f"the running desk broke off ({error or type(error).__name__}): what it finished is kept, try again",
+                f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
                 code="desk-lost",
             ) from error
 
@@ -71,7 +71,7 @@ def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[s
     """Return the result at the end of a stream of events, one JSON object a line. Raises DeskError for an error among
     them.
     """
-    lost = DeskError("the running desk broke off: what it finished is kept, try again", code="desk-lost")
+    lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
     for line in lines:
         try:
             event = json.loads(line)

@@ -80,7 +80,7 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
     """
     asked = {question.id: question.question for question in questions}
     if len(asked) < len(questions):
-        raise DeskError("two questions have the same id: with --output every id must be another", code="same-id")
+        raise DeskError("two questions have the same id: with --output, every id must be unique", code="same-id")
     if not output.exists():
         return list(questions)
     *lines, rest = read_text(output).split("\n")
@@ -91,13 +91,13 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
             row = json.loads(line)
             id_, question, _ = row["id"], row["question"], row["answer"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DeskError(f"{where} is no answer of a batch: name another file", code="output") from error
+            raise DeskError(f"{where} is not an answer of a batch: name another file", code="output") from error
         if asked.get(id_, question) != question:
-            raise DeskError(f"{where} answers another question {id_!r}: name another file", code="output")
+            raise DeskError(f"{where} answers an unknown question {id_!r}: name another file", code="output")
         done.add(id_)
     if rest:
         if not rest.startswith('{"id": '):
-            raise DeskError(f"{output} holds something else than answers: name another file", code="output")
+            raise DeskError(f"{output} contains other lines than answers: name another file", code="output")
         output.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return [question for question in questions if question.id not in done]
 

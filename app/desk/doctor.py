@@ -93,7 +93,7 @@ def _server(settings: Settings, server: ModelServer) -> str:
             raise DeskError(engine.problem, code="model")
     finally:
         engine.close()
-    context = f"{said} tokens of context" if said else "it does not say how much context there is: set context_tokens"
+    context = f"{said} tokens of context" if said else "it does not report its context length: set context_tokens"
     return f"{server.name} at {server.url}, {key}, {context}: exact prefix reuse by its server only"
 
 
@@ -119,7 +119,7 @@ def calibration(settings: Settings) -> str:
     from app.desk.calibration import FILE, find_calibration
 
     if settings.model_server is not None:
-        return "not possible: the model runs elsewhere and reads everything exactly"
+        return "not possible: the model is remote and exact"
     found = find_calibration(settings)
     if found is not None:
         return found.line()
@@ -182,11 +182,11 @@ def free_space(settings: Settings) -> str:
     if space.is_short:
         raise DeskError(
             f"{space.free >> 20} MB are free: encoded passages make room until {space.floor >> 20} MB are "
-            "(disk_floor), and answers take longer; free some space",
+            "(disk_floor), and answers take longer: free some space",
             code="disk-full",
         )
     if space.free < NEEDED_BYTES:
-        raise DeskError(f"{space.free >> 20} MB are free; a desk wants {NEEDED_BYTES >> 20} MB", code="disk-full")
+        raise DeskError(f"{space.free >> 20} MB are free; Warmdesk needs {NEEDED_BYTES >> 20} MB", code="disk-full")
     return f"{space.free >> 30} GB free, of which encoded passages leave {space.floor >> 20} MB"
 
 
@@ -208,7 +208,7 @@ def encoded_passages(settings: Settings) -> str:
             return why_not
         overview = service.overview()
         if service.is_elsewhere:
-            return "none: the model runs elsewhere"
+            return "none: the model is remote"
         neighbours, documents = chosen_for(service.library), service.library.counts().documents
     used, on_disk = overview.tier_bytes.get("disk", 0), sum(one.tier == "disk" for one in overview.modules)
     found = f"{on_disk} of {len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
@@ -230,7 +230,10 @@ def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
         if error.code not in ("no-database", "database-older"):
             raise
         is_new = error.code == "no-database"
-        yield None, "none yet: warmdesk ingest FOLDER" if is_new else "not known before the next start: an older desk"
+        yield (
+            None,
+            "none yet: warmdesk ingest FOLDER" if is_new else "unknown before the next start: from an older version",
+        )
     else:
         with service:
             yield service, ""

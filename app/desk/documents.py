@@ -75,7 +75,7 @@ class DeskDocuments(Parts):
                 try:
                     finish()
                 except (DeskError, CacheError, RetrievalError, OSError) as error:
-                    log.warning("what was begun before (%s) is not finished, and is tried again: %s", kind, error)
+                    log.warning("unfinished work (%s) failed again and will be retried: %s", kind, error)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
         """Let the model encode missing passages in the background from now on. Call it once. bars: show the progress.
@@ -115,13 +115,13 @@ class DeskDocuments(Parts):
         is synchronised into the collection.
         """
         if name == FAQ:
-            raise DeskError("the FAQ is removed question by question, on its page", code="collection-faq")
+            raise DeskError("FAQ questions are deleted one by one, on the page FAQ", code="collection-faq")
         if folders := self.synced.folders_of(name):
             message = f"the folder {folders[0]!r} is synchronised into this collection: remove that folder first"
             raise DeskError(message, code="collection-synced")
         paths = [one.path for one in self.library.documents() if one.collection == name]
         if not paths:
-            raise DeskError(f"there is no document in a collection {name!r}", code="collection-unknown")
+            raise DeskError(f"there are no documents in the collection {name!r}", code="collection-unknown")
         forgotten = self._forgetting.forget_collection(name, paths)
         self._forgotten()
         return forgotten
@@ -212,7 +212,7 @@ class DeskDocuments(Parts):
         try:
             return self.engine.contents(with_modules)
         except CacheError as error:
-            log.warning("what the engine holds is not known: %s", error)
+            log.warning("the engine's contents are unknown: %s", error)
             return TierContents()
 
     def _is_engine_running(self) -> bool:

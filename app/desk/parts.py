@@ -322,7 +322,7 @@ class Parts:
     def module_care(self) -> ModuleCare:
         """Actions of an admin on one encoded passage. Raises DeskError for a remote model."""
         if self.is_elsewhere:
-            raise DeskError(f"{ELSEWHERE}: nothing of it can be changed here", code="runs-elsewhere")
+            raise DeskError(f"{ELSEWHERE}: its memory cannot be changed here", code="runs-elsewhere")
         return ModuleCare(self._warming, self._in_flight)
 
     @part

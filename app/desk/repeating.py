@@ -157,7 +157,7 @@ class Following:
         generation, deadline = self._library.generation(), time.monotonic() + WAIT_S
         while behind := self._desks.behind(generation):
             if time.monotonic() >= deadline:
-                log.warning("%d other desks are still busy with what was forgotten: they let go of it later", behind)
+                log.warning("%d other servers are still busy: they apply the deletion later", behind)
                 return
             time.sleep(_LOOK_S)
 
@@ -176,7 +176,7 @@ def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextMa
         if is_ready():
             one.look()
 
-    return repeating("following", FOLLOW_EVERY_S, look, "changes of other desks are not seen")
+    return repeating("following", FOLLOW_EVERY_S, look, "changes of other servers are not seen")
 
 
 T = TypeVar("T")

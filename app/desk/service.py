@@ -190,7 +190,7 @@ class Service(DeskDocuments):
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
         if unknown := set(collections) - set(self.library.collections() if collections else ()):
             raise DeskError(
-                f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` names those there are",
+                f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` lists all",
                 code="collection-unknown",
             )
         stream = self._answering.ask(

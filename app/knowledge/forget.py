@@ -119,7 +119,7 @@ class Forgetting:
             self._let_go(paths)
             found = self._footprint(paths, ids, gone)
             if parts := ", ".join(f"{count} {name}" for name, count in asdict(found).items() if count):
-                message = f"{what} is not forgotten completely ({parts} left): run it again"
+                message = f"{what} is not deleted completely ({parts} left): try again"
                 raise DeskError(message, code="forget-incomplete")
             self._begun.done("forget", [*paths, *left])
         return {"removed": removed, "left": found}
@@ -175,7 +175,5 @@ def find_document(library: Library, name: str, others: Collection[str] = ()) -> 
             code="document-ambiguous",
         )
     if not found:
-        raise DeskError(
-            f"there is no document {name!r}: `warmdesk documents` lists what there is", code="document-unknown"
-        )
+        raise DeskError(f"there is no document {name!r}: `warmdesk documents` lists all", code="document-unknown")
     return found[0]

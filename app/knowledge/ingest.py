@@ -110,7 +110,7 @@ LONGEST_READING_S = 120.0
 """Maximum seconds for reading one file."""
 LONGEST_PATH = 2500
 """Maximum bytes of a document's path: PostgreSQL's index allows few more."""
-IS_IT_MOUNTED = "is its disk mounted? Documents that are not wanted any more can be forgotten"
+IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `warmdesk forget`"
 
 
 class IngestOptions(TypedDict, total=False):
@@ -286,11 +286,11 @@ class Ingestion:
         DeskError if another run is active.
         """
         if not self._running.acquire(blocking=False):
-            raise DeskError("documents are being taken in already: wait until that is done", code="ingestion-running")
+            raise DeskError("documents are already being ingested: wait until that is done", code="ingestion-running")
         try:
             with self.library.alone() as is_alone:
                 if not is_alone:
-                    message = "another desk is taking in documents: wait until that is done"
+                    message = "another server is ingesting documents: wait until that is done"
                     raise DeskError(message, code="ingestion-running")
                 if self.library.is_shared:
                     self.search.follow()  # the changes of the other runs

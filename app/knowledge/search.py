@@ -130,8 +130,8 @@ class Search:
         with self._lock:
             if (stored_by := self._library.fact(EMBEDDER)) != self.embedder.name:
                 raise DeskError(
-                    f"another desk of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
-                    "give all of them the same, and restart them",
+                    f"another server of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
+                    "set the same on all of them, and restart them",
                     code="embedder-differs",
                 )
             return self._catch_up()
@@ -236,8 +236,8 @@ def keywords_folder(index_path: Path) -> Path:
 def warn_of(name: str, missing: Sequence[int], gone: Sequence[int], reason: str) -> None:
     """Log that an index differs from the database, and why."""
     log.warning(
-        "the %s index is brought up to date from the database, %d passages to add and %d to remove: %s",
-        *(name, len(missing), len(gone), reason or "it holds other passages"),
+        "the %s index is updated from the database, %d passages to add and %d to remove: %s",
+        *(name, len(missing), len(gone), reason or "it contains other passages"),
     )
 
 

@@ -117,7 +117,7 @@ def safe_name(name: str) -> str:
     """
     plain = " ".join(readable(name.replace("\\", "/").rpartition("/")[2]).split())
     if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
-        raise DeskError(f"{plain[:40]!r} cannot be the name of a document: give the file another one", code="bad-name")
+        raise DeskError(f"{plain[:40]!r} is not a valid document name: rename the file", code="bad-name")
     return plain
 
 
@@ -247,13 +247,13 @@ class Synchronising:
     def _checked(self, folder: str) -> Path:
         """The folder's stored path: without links."""
         if not os.path.isabs(folder):
-            raise DeskError(f"{folder!r} is not the whole path of a folder: begin with /", code="sync-relative")
+            raise DeskError(f"{folder!r} is not an absolute path of a folder: begin with /", code="sync-relative")
         place = readable_folder(Path(folder)).resolve()
         if any(place.is_relative_to(one) for one in SYSTEM) or any(part.startswith(".") for part in place.parts):
-            raise DeskError(f"{str(place)!r} is hidden or of the system: choose another folder", code="sync-system")
+            raise DeskError(f"{str(place)!r} is hidden or a system folder: choose another one", code="sync-system")
         own = self._data_dir.resolve()
         if share_files(place, own):
-            message = f"{str(place)!r} holds the desk's own files: choose a folder that has documents only"
+            message = f"{str(place)!r} contains the server's own files: choose a folder with documents only"
             raise DeskError(message, code="sync-own-folder")
         for one in self.all():
             if place != Path(one.folder) and share_files(place, Path(one.folder)):
@@ -301,5 +301,5 @@ def result_of(report: IngestReport) -> SyncResult:
 
 def _unknown(folder: str) -> DeskError:
     return DeskError(
-        f"{printable(folder)} is not synchronised: `warmdesk sync list` shows what is", code="sync-unknown"
+        f"{printable(folder)} is not synchronised: `warmdesk sync list` lists the folders", code="sync-unknown"
     )

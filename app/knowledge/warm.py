@@ -91,7 +91,7 @@ class WarmReport:
         self.kept += num_passages - result.computed - len(result.failed)
         for segment, error in result.failed.items():
             self.failed.append(PassageReason(passage=segment.name, reason=str(error)))
-            log.warning("passage %s is not read ahead: %s", segment.name, error)
+            log.warning("passage %s is not pre-encoded: %s", segment.name, error)
 
     @property
     def done(self) -> int:
@@ -222,7 +222,7 @@ class ModuleCare:
             segment = self._engine.segment(self._prompts.module(PassageText.of(passage)))
             if self._engine.key(segment) == key:
                 return segment
-        raise DeskError("this passage is not there any more, or its text has changed", code="module-unknown")
+        raise DeskError("this passage no longer exists, or its text has changed", code="module-unknown")
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def run_prompt(engine: EngineInterface, schema: Path, prompt: Path, sampling: Sa
         raise DeskError(f"--reuse is {reuse!r}: it must be on, prefix or off", code="usage")
     parsed_schema, parsed_prompt = read_schema(schema), read_prompt(prompt)
     if engine.info.is_elsewhere:
-        raise DeskError(f"{ELSEWHERE}: PML needs a model that runs here, give --model", code="runs-elsewhere")
+        raise DeskError(f"{ELSEWHERE}: PML needs a local model, set --model", code="runs-elsewhere")
     schemas = Registry.for_model(engine.tokenizer, engine.info)
     named(schema, lambda: schemas.replace(parsed_schema))
     bound = named(prompt, lambda: schemas.bind(parsed_prompt))

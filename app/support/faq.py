@@ -154,7 +154,7 @@ class FaqEditor:
         if pairs:
             report = self._publisher.take_in(self._file, progress)
             if report.failed:
-                raise DeskError(f"the FAQ cannot be taken in: {report.failed[0].reason}", code="unreadable")
+                raise DeskError(f"the FAQ cannot be ingested: {report.failed[0].reason}", code="unreadable")
         else:
             self._publisher.forget()
         self._publisher.reload()
@@ -164,7 +164,7 @@ class FaqEditor:
         asked = {folded_line(text) for text in draft.questions}
         for pair in self._store.pairs():
             if pair.id != id_ and (known := asked & {folded_line(text) for text in pair.questions}):
-                raise DeskError(f"another FAQ asks {sorted(known)[0]!r} already: change that one", code="faq-known")
+                raise DeskError(f"another FAQ already asks {sorted(known)[0]!r}: change that one", code="faq-known")
 
 
 def checked(draft: FaqDraft) -> FaqDraft:

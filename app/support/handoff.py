@@ -75,7 +75,7 @@ class AgentQueue:
         self._handoffs.watch(self._now())
         found = self._handoffs.named(handoff_id)
         if agent and found.handoff.state == "closed" and found.handoff.agent != agent:
-            raise DeskError("this conversation went back to the machine", code="handoff-closed")
+            raise DeskError("this conversation is with the assistant again", code="handoff-closed")
         return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
 
     def take(self, handoff_id: int, agent: str) -> None:
@@ -134,12 +134,12 @@ class HandingOff:
         required outside of office hours, when the assistant continues to answer. Raises DeskError.
         """
         if self._settings.handoff == "off":
-            raise DeskError("nobody steps in at this desk: the setting handoff is off", code="handoff-off")
+            raise DeskError("hand-off to a person is disabled (setting handoff = off)", code="handoff-off")
         text = self._checked(text, email)
         state: HandoffState = "waiting" if self._is_open else "left"
         owned = self._owned(conversation_id, owner)
         if state == "left" and not email:
-            raise DeskError("nobody answers now: leave an e-mail address", code="outside-hours")
+            raise DeskError("no agent is available now: leave an e-mail address", code="outside-hours")
         if owned is None:
             most = self._settings.conversations_kept if is_customer(owner) else None
             title = redact(email) if self._settings.redact else email
@@ -187,7 +187,7 @@ class HandingOff:
         """Raises DeskError while an agent answers this conversation."""
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
         if current is not None and current.is_with_person:
-            raise DeskError("a person answers this conversation: the machine keeps silent", code="with-person")
+            raise DeskError("an agent answers this conversation: the assistant does not", code="with-person")
 
     @property
     def _is_open(self) -> bool:
@@ -210,7 +210,7 @@ class HandingOff:
         if email and not (
             name and at and domain and len(email) <= MAX_EMAIL and email.isprintable() and " " not in email
         ):
-            raise DeskError(f"{email[:80]!r} is no e-mail address", code="bad-email")
+            raise DeskError(f"{email[:80]!r} is not an e-mail address", code="bad-email")
         return redact(text) if self._settings.redact else text
 
 

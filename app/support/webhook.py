@@ -31,9 +31,7 @@ log = logging.getLogger(__name__)
 def check_signed(settings: Settings) -> None:
     """Raises DeskError if there is a webhook without a secret for signing."""
     if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
-        raise DeskError(
-            "handoff_webhook needs handoff_webhook_secret, which signs it: set both", code="webhook-unsigned"
-        )
+        raise DeskError("handoff_webhook needs handoff_webhook_secret for signing: set both", code="webhook-unsigned")
 
 
 def signature(secret: str, sent: int, body: bytes) -> str:
@@ -117,7 +115,7 @@ class WebhookSender:
             return True
         pause_s = dict(enumerate(PAUSES_S)).get(delivery.tries)
         again = None if pause_s is None else now + timedelta(seconds=pause_s)
-        log.warning("the webhook was not told of %s: %s", delivery.event, problem)
+        log.warning("%s was not sent to the webhook: %s", delivery.event, problem)
         self._deliveries.failed(delivery.id, again, problem[:500])
         return False
 

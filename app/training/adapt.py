@@ -138,9 +138,9 @@ def gather(
             )
         return found, len(read) - len(found)
     if not settings.data_dir.is_dir():
-        raise DeskError("there is no desk to learn from: ingest documents first, or give --data", code="no-data")
+        raise DeskError("there is no Warmdesk data: ingest documents first, or set --data", code="no-data")
     with Service(settings, upgrade=False) as service:
         found = list(tokenizer.own_passages(service.library))
     if not found:
-        raise DeskError("there is nothing to train on: ingest documents first, or give --data", code="no-material")
+        raise DeskError("there is nothing to train on: ingest documents first, or set --data", code="no-material")
     return found, 0

@@ -35,7 +35,7 @@ def train(
         raise DeskError(f"the questions cannot be read: {error}", code="bad-questions") from error
     questions = sum(len(passage.questions) for passages in documents for passage in passages)
     if not any(one.right for passages in documents for passage in passages for one in passage.questions):
-        raise DeskError("no question has an answer that stands in its context", code="too-few-questions")
+        raise DeskError("no question has an answer that its context contains", code="too-few-questions")
     report(f"{len(documents):,} documents, {questions:,} questions")
     card = RankerCard(
         data=tuple(sorted(file.name for file in data)),

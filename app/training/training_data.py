@@ -52,7 +52,7 @@ def row_error(row: Any) -> str:
     if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
         return "qas is a list of objects with a question"
     if not all(isinstance(qa.get("answers"), list) for qa in row["qas"]):
-        return "answers of a question are a list of texts, empty where the document has none"
+        return "answers of a question are a list of texts, empty if the document has none"
     return ""
 
 

@@ -101,7 +101,7 @@ def command_socket(changes: Changes, folder: Path) -> Iterator[None]:
         try:
             listener.bind(str(file))
         except OSError as error:
-            log.warning("documents cannot be changed by commands while this desk runs: %s: %s", file, error)
+            log.warning("commands cannot change documents while this server runs: %s: %s", file, error)
             yield
             return
         file.chmod(0o600)  # before any client can connect
@@ -121,8 +121,8 @@ def command_socket(changes: Changes, folder: Path) -> Iterator[None]:
 
 
 OPEN = (
-    "this desk is open to the network without TLS: what customers write, and the admin password, can be read on the "
-    "way. Put a proxy with TLS before it and set public_url to its address."
+    "this server is open to the network without TLS: others can read customers' messages and the admin password. Put a "
+    "proxy with TLS in front of it and set public_url to its address."
 )
 
 GRACE_S = 1
@@ -196,7 +196,7 @@ def serve(
 
     if not is_loopback(settings.host) and settings.public_url is None:
         say(OPEN, logging.WARNING)
-    say(f"{shown}/ opens soon ...")
+    say(f"{shown}/ is ready soon ...")
     threading.Thread(target=open_desk, name="opening", daemon=True).start()
     with (
         listener,
