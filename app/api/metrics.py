@@ -42,7 +42,7 @@ class Meter:
         self.registry = CollectorRegistry()
         self._desk = desk
         by_model, registry = ("model_name",), self.registry
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, without a use
 
         def histogram(name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(name, words, by_model, buckets=buckets, registry=registry)

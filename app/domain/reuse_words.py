@@ -22,8 +22,8 @@ REASONS = {
     translatable("too short"): translatable("Too short to be worth storing."),
     translatable("load failed"): translatable("The stored copy could not be loaded."),
     translatable("bypassed"): translatable(
-        "It was not to be used for this question: reuse was off, the policy computes passages anew, or the disk is so "
-        "slow that reading it anew was quicker."
+        "Not used for this question: reuse was off, the policy recomputes passages, or recomputing was faster than the "
+        "disk."
     ),
 }
 CURES = {
@@ -41,8 +41,8 @@ CURES = {
 """The fix of an admin for each reason."""
 EXACT = translatable("Exact: the same computation as encoding everything again for this question.")
 APPROXIMATE = translatable(
-    "Approximate: the documents were read one by one beforehand, so passages have not all seen each other. "
-    "The answer can differ slightly from reading everything again."
+    "Approximate: the passages were encoded separately beforehand. The answer can differ slightly from encoding "
+    "everything together."
 )
 ELSEWHERE = translatable("The language model is remote: its server manages its own memory.")
 """Texts of this file are English; the functions, and the code that shows them, translate."""

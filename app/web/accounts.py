@@ -198,7 +198,7 @@ ACTIONS: Mapping[str, str] = {
 WHO: Mapping[str, str] = {
     COMMAND_LINE: translatable("command line"),
     SCHEDULE: translatable("the schedule"),
-    "": translatable("somebody"),
+    "": translatable("an unknown user"),
 }
 """Authors that are not names. "": a failed sign-in under an unknown name."""
 SHOWN = 100
