@@ -228,7 +228,7 @@ def test_the_log_says_who_signed_in_and_who_could_not(site: Site) -> None:
         site.client(name[:9]).post("/admin/login", data={"name": name, "password": "x"})
     assert [entry[0] for entry in site.audited()] == ["admin", "", "", ""]
     page = site.admin().get("/admin/audit").text
-    assert page.index("signed in") < page.index("<b>somebody</b>") < page.rindex("could not sign in")
+    assert page.index("signed in") < page.index("<b>an unknown user</b>") < page.rindex("could not sign in")
     assert "command line" not in page
 
 
