@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from app.domain.documents import StoredPassage
 from app.domain.quality import FAQ, FaqPair, NearestPair
 from app.domain.settings import Settings
+from app.domain.words import one_line
 from app.knowledge.finder import EmbeddedQuestion, Telling, embedded, likeness, telling
 from app.knowledge.search import Search
 from app.storage.faq import FaqStore, FaqVectors
@@ -119,8 +120,3 @@ def passages_by_pair(
         if current is not None:
             found[current.id] += (passage,)
     return dict(found)
-
-
-def one_line(text: str) -> str:
-    """A text as questions are stored: without line breaks and repeated spaces."""
-    return " ".join(text.split())

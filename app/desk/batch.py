@@ -16,6 +16,7 @@ from app.answering.record import AskedQuestion, finished, without_model
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_PAST, check_length
+from app.domain.words import one_line
 from app.storage.history import PastMessage
 from cache.analysis.memory_plan import count_tokens, group
 from cache.engine.request import Generation, Request
@@ -243,7 +244,7 @@ def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion
 
 def failure(error: DeskError | CacheError) -> BatchFailure:
     failed = error if isinstance(error, DeskError) else engine_failed(error)
-    return BatchFailure(code=failed.code, message=" ".join(str(error).split()))
+    return BatchFailure(code=failed.code, message=one_line(str(error)))
 
 
 def computed_cold(answering: Answering, requests: Sequence[Request]) -> int | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from app.domain.errors import DeskError
 from app.domain.setting_values import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
+from app.domain.words import one_line
 from cache.memory.free_space import FreeSpace
 from cache.memory.free_space import free_space as look_at_disk
 
@@ -42,7 +43,7 @@ def run(check: Callable[[Settings], str], settings: Settings) -> Check:
     try:
         return Check(name, True, check(settings))
     except Exception as error:
-        return Check(name, False, " ".join(str(error).split()) or type(error).__name__)
+        return Check(name, False, one_line(str(error)) or type(error).__name__)
 
 
 def python(settings: Settings) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from app.desk.service import Service
 from app.domain.answers import ConversationSummary, Handoff, Turn
-from app.domain.words import gettext
+from app.domain.words import gettext, one_line
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 """Beginnings of a cell that a spreadsheet may compute (OWASP, "CSV injection")."""
@@ -114,7 +114,7 @@ def _harmless(cell: str) -> str:
 
 def _markdown(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
     verdicts = {"up": gettext("Helpful"), "down": gettext("Not helpful")}
-    parts = [f"# {_one_line(summary.title)}"]
+    parts = [f"# {one_line(summary.title)}"]
     for turn in turns:
         agent = (turn.author or gettext("Our team")) if turn.role == "agent" else ""
         who = agent or (gettext("Question") if turn.role == "user" else gettext("Answer"))
@@ -122,14 +122,10 @@ def _markdown(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
         parts.append(_quoted(turn.text) if turn.role == "user" else turn.text)
         if sources := _sources(turn):
             parts.append(gettext("Sources") + ":")
-            parts.append("\n".join(f"- {_one_line(title)}" for title in sources))
+            parts.append("\n".join(f"- {one_line(title)}" for title in sources))
         if turn.feedback is not None:
-            parts.append(": ".join(filter(None, (verdicts[turn.feedback], _one_line(turn.reason)))))
+            parts.append(": ".join(filter(None, (verdicts[turn.feedback], one_line(turn.reason)))))
     return "\n\n".join(parts) + "\n"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _quoted(text: str) -> str:

@@ -16,6 +16,7 @@ from app.domain.documents import ModuleLabel, PassageState, StoredPassage
 from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
 from app.domain.statistics import Interval, MemoryBudget, MemoryPlan, Savings, SavingsSample
+from app.domain.words import one_line
 from app.knowledge.prompts import SYSTEM
 from app.knowledge.warm import kept_modules
 from app.storage.library import Library
@@ -123,7 +124,7 @@ def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
     """The prefixes of a running engine that saved most, with the first words of the last segment of each."""
 
     def text_of(tokens: Sequence[int]) -> str:
-        return " ".join(engine.tokenizer.decode(tokens[:PREFIX_TOKENS]).split())
+        return one_line(engine.tokenizer.decode(tokens[:PREFIX_TOKENS]))
 
     return tuple(
         PrefixRow(text=text_of(use.tokens), tokens=use.num_tokens, hits=use.hits, saved=use.saved)

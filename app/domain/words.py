@@ -89,6 +89,11 @@ def utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def one_line(text: str) -> str:
+    """The text without line breaks and repeated spaces."""
+    return " ".join(text.split())
+
+
 def short_path(document: str) -> str:
     """The last two parts of a document's path: enough to identify help pages."""
     return "/".join(document.replace("\\", "/").rsplit("/", 2)[-2:])

@@ -23,6 +23,7 @@ from app.domain.callers import SCHEDULE, Record
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
+from app.domain.words import one_line
 from app.knowledge.ingest import Ingestion, IngestReport
 from app.storage.begun import BegunWork
 from app.storage.faq import SyncedFolderTable
@@ -206,7 +207,7 @@ class Synchronising:
                 raise
             result = SyncResult(code=error.code, problem=str(error))
         except (CacheError, RetrievalError, OSError) as error:
-            result = SyncResult(code="system", problem=" ".join(str(error).split()))
+            result = SyncResult(code="system", problem=one_line(str(error)))
         except Exception:
             log.exception("the folder %s could not be synchronised", folder)
             result = SyncResult(code="internal", problem=FAILED)

@@ -30,6 +30,7 @@ from app.domain.quality import (
     SearchExplanation,
     counts_of,
 )
+from app.domain.words import one_line
 from app.knowledge.finder import EmbeddedQuestion, embedded, likeness
 from app.knowledge.ingest import IngestReport
 from app.storage.begun import BegunWork
@@ -199,11 +200,6 @@ def document_of(pairs: Sequence[FaqPair]) -> bytes:
     """The FAQ's document: a JSON object per line."""
     lines = (json.dumps({"question": pair.question, "answer": pair.answer}, ensure_ascii=False) for pair in pairs)
     return ("\n".join(lines) + "\n").encode("utf-8", "replace")
-
-
-def one_line(text: str) -> str:
-    """A text without line breaks and repeated spaces."""
-    return " ".join(text.split())
 
 
 def folded_line(text: str) -> str:

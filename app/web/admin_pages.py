@@ -24,7 +24,7 @@ from app.domain.callers import Caller
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line
 from app.domain.statistics import Verified
-from app.domain.words import translatable
+from app.domain.words import one_line, translatable
 from app.storage.people import Audit
 from app.web.access_rules import find_rule
 from app.web.rendering import admin_words, page_language, render
@@ -250,7 +250,7 @@ def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
             yield Operation(
                 method=method.upper(),
                 path=path,
-                words=" ".join(one.get("description", "").split()),
+                words=one_line(one.get("description", "")),
                 parameters=tuple(
                     Field(row["name"], kind_of(row["schema"]), row.get("required", False), row.get("description", ""))
                     for row in one.get("parameters", ())
