@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -28,7 +27,7 @@ from app.domain.settings import Settings
 from app.domain.words import gettext, speaking
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.chat_routes import HandoffLine, HandoffView
-from app.web.rendering import error_words, page_language, render, translations
+from app.web.rendering import error_words, page_language, render, static, translations
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class HandoffPart:
 
     def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
         self._flow, self._view = flow, view
-        script = (Path(__file__).parent / "static" / "handoff.js").read_text(encoding="utf-8")
+        script = static("handoff.js")
         self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
         self._timer = gr.Timer(PERIOD_S, active=False)
         # A field of the page: with `gr.State`, each page would hold a connection, and the server its values.
@@ -159,8 +158,7 @@ def _word(sent: object) -> str:
 def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given when it is mounted."""
     flow = ChatFlow(desk, limits, settings)
-    static = Path(__file__).parent / "static"
-    acts, typing, page = ((static / f"{name}.js").read_text(encoding="utf-8") for name in ("chat", "typing", "page"))
+    acts, typing, page = map(static, ("chat.js", "typing.js", "page.js"))
 
     def part(value: str, name: str, script: str = acts) -> gr.HTML:
         return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)

@@ -126,6 +126,7 @@ ENGLISH = "en"
 LANGUAGES = {ENGLISH: "en", "zh": "zh-CN"}
 """The languages of the pages, and HTML's names for them."""
 CATALOGUES = Path(__file__).parent / "locale"
+STATIC_FOLDER = Path(__file__).parent / "static"
 
 
 def page_language(headers: Mapping[str, str]) -> str:
@@ -317,6 +318,11 @@ def render(template: str, /, *, language: str, **values: object) -> str:
     """
     with speaking(translations(language)):
         return _environment().get_template(template).render(html_language=LANGUAGES[language], **values).strip()
+
+
+def static(name: str) -> str:
+    """The text of a script or style."""
+    return (STATIC_FOLDER / name).read_text(encoding="utf-8")
 
 
 @cache

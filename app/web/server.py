@@ -32,10 +32,10 @@ from app.web.event_gate import EventGate, largest_event
 from app.web.guard import Guard, Site, refused, unavailable
 from app.web.middleware import ALIVE, READY, BodyLimit, ReadyAnswer
 from app.web.quality_routes import add_quality_routes, add_queue_routes
+from app.web.rendering import STATIC_FOLDER, static
 from app.web.settings_routes import add_settings_routes
 from app.web.widget_routes import add_widget_routes
 
-_STATIC = Path(__file__).parent / "static"
 STATIC = {
     "/desk.css": ("style.css", "text/css"),
     "/admin.css": ("admin.css", "text/css"),
@@ -94,7 +94,7 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     add_queue_routes(app, AgentQueue(database, settings), audit)
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
-    chat_css = _read("style.css") + _read("handoff.css") + brand_css(settings)
+    chat_css = static("style.css") + static("handoff.css") + brand_css(settings)
     add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
     _mount_pages(app, desk, limits, settings)
@@ -133,7 +133,7 @@ def _without_database(request: Request, error: Exception) -> Response:
 def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
     @app.get("/logo")
     def logo() -> FileResponse:
-        return FileResponse(settings.desk_logo or _STATIC / "favicon.svg")
+        return FileResponse(settings.desk_logo or STATIC_FOLDER / "favicon.svg")
 
     @app.get(ALIVE)
     async def healthz() -> JSONResponse:  # needs no thread, of which none may be free
@@ -148,14 +148,10 @@ def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
     def give_out(path: str, name: str, media_type: str) -> None:
         @app.get(path)
         def file() -> FileResponse:
-            return FileResponse(_STATIC / name, media_type=media_type)
+            return FileResponse(STATIC_FOLDER / name, media_type=media_type)
 
     for path, (name, media_type) in STATIC.items():
         give_out(path, name, media_type)
-
-
-def _read(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
 
 
 def brand_css(settings: Settings) -> str:
@@ -186,7 +182,7 @@ def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: 
         return caller_of(request).name or None
 
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
-    css, admin_css, handoff_css = map(_read, ("style.css", "admin.css", "handoff.css"))
+    css, admin_css, handoff_css = map(static, ("style.css", "admin.css", "handoff.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
         gr.mount_gradio_app(

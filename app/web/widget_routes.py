@@ -7,7 +7,6 @@ cookies, so the page sends the visitor's token in a header. Out of scope: which 
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request
@@ -25,9 +24,8 @@ from app.domain.settings import Settings
 from app.domain.words import gettext, speaking, translatable
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.chat_routes import HandoffView
-from app.web.rendering import LANGUAGES, page_language, render, translations
+from app.web.rendering import LANGUAGES, page_language, render, static, translations
 
-_STATIC = Path(__file__).parent / "static"
 _NO_STORE = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _FRESH = {"cache-control": "public, max-age=600"}
 _COLOUR = "#a84a24"
@@ -95,8 +93,8 @@ def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, setti
             return Response(text, media_type=media_type, headers=_FRESH)
 
     give_out("/widget.js", button_script(settings), "text/javascript")
-    give_out("/widget/page.js", _read("typing.js") + _read("widget_page.js"), "text/javascript")
-    give_out("/widget/page.css", css + _read("widget_page.css"), "text/css")
+    give_out("/widget/page.js", static("typing.js") + static("widget_page.js"), "text/javascript")
+    give_out("/widget/page.css", css + static("widget_page.css"), "text/css")
 
     @app.get("/widget")
     def page(request: Request, language: Id = "") -> HTMLResponse:
@@ -152,7 +150,7 @@ def button_script(settings: Settings) -> str:
         with speaking(translations(language)):
             labels[language] = {name: gettext(words) for name, words in _LABELS.items()}
     desk = {"name": settings.desk_name, "colour": settings.desk_colour or _COLOUR, "labels": labels}
-    return f"({_read('widget_button.js')})({json.dumps(desk)});\n"
+    return f"({static('widget_button.js')})({json.dumps(desk)});\n"
 
 
 async def _lines(running: RunningAnswer[None]) -> AsyncIterator[str]:
@@ -176,7 +174,3 @@ def _reader(request: Request, session: str) -> Reader:
         address=address_of(request),
         language=page_language(request.headers),
     )
-
-
-def _read(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
