@@ -232,9 +232,9 @@ def test_an_interrupted_batch_goes_on_from_its_output(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("notes\n", "line 1 is no answer"),
+        ("notes\n", "line 1 is not an answer"),
         ('{"id": "1", "question": "other", "answer": "x"}\n', "answers an unknown question"),
-        ("notes", "something else"),
+        ("notes", "other lines than answers"),
     ],
 )
 def test_an_output_of_something_else_is_left_alone(text: str, message: str, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_the_companys_site_hands_a_customer_over(site: Site) -> None:
 def test_only_a_link_that_was_made_for_it_hands_a_customer_over(site: Site) -> None:
     for token in (new_token(), link(age_s=400), signed(seconds=-60), link()[:-1], new_session("u-1", SECRET)):
         reply = follow(stranger(site), token)
-        assert (reply.status_code, "open it again" in reply.text) == (401, True), "nobody may choose a cookie"
+        assert (reply.status_code, "open the link again" in reply.text) == (401, True), "nobody may choose a cookie"
         assert "set-cookie" not in reply.headers
     for token in (signed(), link(lasts_s=301), link(lasts_s=-10, age_s=-20), signed(iat=time.time(), seconds=86_400)):
         reply = follow(stranger(site), token)

@@ -27,7 +27,7 @@ def test_a_desk_is_made_and_its_opening_timed(
     with caplog.at_level(logging.WARNING):
         result = measure_opening(settings, lambda _: build())
     assert (result["documents"], result["passages"], result["modules"]) == (3, PASSAGES, PASSAGES)
-    assert not [record for record in caplog.records if "brought up to date" in record.message]
+    assert not [record for record in caplog.records if "is updated from the database" in record.message]
     assert set(result["parts"]) == {"database", "search", "statements", "engine", "finder", "rehearsal"}
     assert set(result["of_these"]) == {"vectors", "keywords", "module_headers"}
     assert result["seconds"] == pytest.approx(sum(result["parts"].values()), abs=0.01)

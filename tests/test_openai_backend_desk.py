@@ -201,7 +201,7 @@ def test_openai_backend_opens_while_the_server_is_away(tmp_path: Path, server: F
 
 def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk: Service) -> None:
     finish(desk, "How long do returns take?")
-    line = "The language model runs elsewhere: what it keeps in memory is its server&#39;s own."
+    line = "The language model is remote: its server manages its own memory."
     overview = desk.overview()
     assert (overview.model, overview.device, overview.is_elsewhere) == ("m", "http://model.test/v1", True)
     assert desk.memory_plan().answers == desk.reading_cost(1).modules == 0
