@@ -1,4 +1,4 @@
-"""A `Desk` without model, database or clock: fixed answers chosen by words in the question. For tests and
+"""A desk (`Service`) without model, database or clock: fixed answers chosen by words in the question. For tests and
 screenshots.
 
 Words that matter, besides those of `fake_answers`: "crash" fails before the answer, "break" in the middle.
@@ -122,7 +122,9 @@ def fake_document(
 
 
 class FakeDesk:
-    """Satisfies `Desk`. wait_s: before the first word; piece_s: after each word. held_at: the word behind which answers
+    """Has the methods of `Service` that pages call.
+
+    wait_s: before the first word; piece_s: after each word. held_at: the word behind which answers
     stop, for as long as this stays as it is.
     """
 
@@ -371,7 +373,7 @@ class FakeDesk:
     def forget_collection(self, name: str) -> CollectionForgotten:
         paths = [path for path, one in self.listed.items() if one.collection == name]
         if not paths:
-            raise DeskError(f"there is no document in a collection {name!r}", code="collection-unknown")
+            raise DeskError(f"there are no documents in the collection {name!r}", code="collection-unknown")
         forgotten = [self.forget(path) for path in paths]
         return CollectionForgotten(
             collection=name, documents=len(paths), removed=forgotten[0].removed, left=forgotten[0].left
@@ -468,7 +470,7 @@ class FakeDesk:
 
     def verify_module(self, key: str) -> Verified:
         if key not in {row.id for row in self.overview().modules}:
-            raise DeskError("this passage is not there any more", code="module-unknown")
+            raise DeskError("this passage no longer exists", code="module-unknown")
         self.cared.append(("verify", key))
         return Verified(largest_difference=0.0 if key.endswith("0") else 0.5)
 

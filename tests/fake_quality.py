@@ -1,4 +1,4 @@
-"""A `QualityDesk` without documents: two groups of bad answers, an FAQ in memory, one explanation."""
+"""The `quality` of a desk without documents: two groups of bad answers, an FAQ in memory, one explanation."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ UNREAD = (
 
 
 class FakeSync:
-    """Satisfies `SyncDesk`."""
+    """Has the methods of `Synchronising` that pages call."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -32,7 +32,7 @@ class FakeSync:
 
     def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
         if not folder.startswith("/"):
-            raise DeskError(f"{folder!r} is not the whole path of a folder", code="sync-relative")
+            raise DeskError(f"{folder!r} is not an absolute path of a folder", code="sync-relative")
         saved = SyncedFolder(folder=folder, collection=collection, every_minutes=every_minutes, next_run=self.now)
         self.folders[folder] = saved
         self.said.append((who, "save", folder))
@@ -46,7 +46,7 @@ class FakeSync:
 
     def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
         if "busy" in folder:
-            raise DeskError("documents are being taken in already", code="ingestion-running")
+            raise DeskError("documents are already being ingested", code="ingestion-running")
         progress("reading", 1, 3)
         result = SyncResult(added=3, unchanged=9)
         if "gone" in folder:

@@ -95,7 +95,7 @@ def test_earlier_messages_are_the_conversation_so_far(client: openai.OpenAI) -> 
 def test_system_messages_are_left_out_and_a_notice_says_so(client: openai.OpenAI) -> None:
     said: Any = [{"role": "system", "content": "Talk like a pirate."}, *ASKED]
     reply = client.chat.completions.create(model="warmdesk", messages=said)
-    assert "system messages were left out" in reply.warmdesk["notice"]
+    assert "system messages were ignored" in reply.warmdesk["notice"]
     assert reply.usage is not None
     without = client.chat.completions.create(model="warmdesk", messages=ASKED)
     assert without.usage is not None
@@ -461,7 +461,7 @@ def test_an_upload_while_documents_are_taken_in_is_told_to_come_again(
     site: ApiSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(*_: object, **__: object) -> None:
-        raise DeskError("documents are being taken in already", code="ingestion-running")
+        raise DeskError("documents are already being ingested", code="ingestion-running")
 
     monkeypatch.setattr(site.desk, "upload", busy)
     refused = site.http().post("/v1/documents", files={"file": ("lamps.md", b"# Lamps")})

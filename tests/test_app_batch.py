@@ -216,7 +216,7 @@ def test_an_interrupted_batch_goes_on_from_its_output(
         assert command(questions) == 130
         assert capsys.readouterr().err == "error: interrupted\n"
         assert command(questions, "--output", output) == 130
-        assert "the same command goes on from there" in capsys.readouterr().err
+        assert "the same command continues" in capsys.readouterr().err
     kept = output.read_text()
     assert kept.count("\n") == 2
     output.write_text(kept + '{"id": "cut')
@@ -232,9 +232,9 @@ def test_an_interrupted_batch_goes_on_from_its_output(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("notes\n", "line 1 is no answer"),
-        ('{"id": "1", "question": "other", "answer": "x"}\n', "answers another question"),
-        ("notes", "something else"),
+        ("notes\n", "line 1 is not an answer"),
+        ('{"id": "1", "question": "other", "answer": "x"}\n', "answers an unknown question"),
+        ("notes", "other lines than answers"),
     ],
 )
 def test_an_output_of_something_else_is_left_alone(text: str, message: str, tmp_path: Path) -> None:

@@ -137,7 +137,10 @@ def test_what_cannot_be_finished_is_said_and_tried_again(tmp_path: Path, caplog:
         desk.begun.note("upload", {"gone.md": "", "../outside.md": ""})
         with desk._ingestion.alone():
             desk.finish_begun()
-        assert "(upload) is not finished, and is tried again: documents are being taken in already" in caplog.text
+        assert (
+            "unfinished work (upload) failed again and will be retried: documents are already being ingested"
+            in caplog.text
+        )
         (tmp_path / "outside.md").write_text("# Outside\n\nNobody uploaded it.\n")
         desk.finish_begun()
         assert desk.documents() == []

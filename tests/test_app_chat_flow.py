@@ -14,7 +14,6 @@ from fake_desk import NOW, FakeDesk, FakeStream
 from page_check import check
 
 from app.access.limits import QuestionLimits
-from app.desk.interface import Desk
 from app.domain.callers import OPERATOR, QUOTED, STOPPED
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -37,8 +36,7 @@ def desk() -> FakeDesk:
 
 @pytest.fixture
 def flow(desk: FakeDesk) -> ChatFlow:
-    seam: Desk = desk
-    return ChatFlow(seam, LIMITS, SETTINGS, now=lambda: NOW)
+    return ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW)
 
 
 # ------------------------------------------------------------------ handlers
@@ -47,7 +45,7 @@ def flow(desk: FakeDesk) -> ChatFlow:
 def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDesk) -> None:
     first, *rest, last = ask(flow, "  Can I return it?  ")
     assert (first.box, first.answering, first.transcript) == ("", True, "")
-    assert "Looking in the documents" in (first.live or "")
+    assert "Searching the documents" in (first.live or "")
     assert all(view.transcript is None for view in rest)
     assert last.conversation_id == desk.conversations()[0].id
     assert (last.live, last.answering) == ("", False)
@@ -261,7 +259,7 @@ def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() 
     shown = flow.open(conversation, bob)
     assert shown.conversation_id == ""
     assert "Can I return it?" not in f"{shown.transcript}{shown.conversations}"
-    assert "This conversation is no longer there" in (ask(flow, "And then?", conversation, bob)[-1].live or "")
+    assert "This conversation no longer exists" in (ask(flow, "And then?", conversation, bob)[-1].live or "")
     flow.delete(conversation, "", bob)
     assert "Can I return it?" in (flow.open(conversation, ann).transcript or "")
 

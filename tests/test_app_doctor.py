@@ -68,7 +68,10 @@ def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch
     free = [3 << 30]
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(1 << 40, 0, free[0]))
     assert free_space(Settings(data_dir=tmp_path)) == "3 GB free, of which encoded passages leave 512 MB"
-    for free[0], words in ((700 << 20, "700 MB are free; a desk wants 2048 MB"), (300 << 20, "make room until 512 MB")):
+    for free[0], words in (
+        (700 << 20, "700 MB are free; Warmdesk needs 2048 MB"),
+        (300 << 20, "make room until 512 MB"),
+    ):
         with pytest.raises(DeskError, match=words):
             free_space(Settings(data_dir=tmp_path))
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
@@ -146,7 +149,7 @@ def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path: Path, mo
     [file] = tmp_path.iterdir()
     content = file.read_bytes()
     for check in (documents, encoded_passages):
-        assert check(settings) == "not known before the next start: an older desk"
+        assert check(settings) == "unknown before the next start: from an older version"
     assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], content)
     open_database(settings.database_url).close()
     assert documents(settings) == "0 documents, 0 passages"

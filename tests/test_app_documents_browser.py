@@ -78,7 +78,7 @@ def test_uploads_say_what_came_of_each_file_and_stay_said(page: Any, site: Site,
     page.find_element(By.ID, "files").send_keys(files)
     page.find_element(By.ID, "collection").send_keys("shop")
     page.find_element(By.CSS_SELECTOR, "#upload button").click()
-    until(lambda: "Files that are in: 1 of 3." in text(page, "#uploaded"))
+    until(lambda: "1 of 3 files were added." in text(page, "#uploaded"))
     lines = text(page, "#progress").splitlines()
     assert lines == [
         "unreadable.md: no text in it",
@@ -97,7 +97,7 @@ def test_a_folder_is_added_changed_read_and_ended(page: Any, site: Site) -> None
     page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
     until(lambda: "0 added, 1 changed, 2 removed, 7 unchanged" in text(page, "#synchronised"))
     until(lambda: "every hour" in text(page, "#folders"))
-    assert "not taken in, or not in whole: 2" in text(page, "#synchronised")
+    assert "Skipped or incomplete files: 2" in text(page, "#synchronised")
     until(lambda: page.execute_script("return !document.getElementById('folder-form').open"))
     click(page, "[data-act=change]")
     until(lambda: page.execute_script("return document.getElementById('folder-form').open"))
@@ -135,12 +135,12 @@ def test_forgetting_a_file_of_a_folder_says_that_it_comes_back(page: Any, site: 
     site.desk.synced.save("/help", "", 60, who="ann")
     page.refresh()
     click(page, "[data-act=forget]")
-    assert "comes back with the next reading" in confirm(page)
+    assert "the next run adds it again" in confirm(page)
     until(lambda: "/help/plain.md" not in text(page, "#documents"))
 
 
 def test_a_document_is_opened_and_left_again(page: Any) -> None:
     click(page, "#documents a")
-    until(lambda: "read by the model, in: Model memory" in text(page, ".wd-passage"))
+    until(lambda: "encoded, in: Model memory" in text(page, ".wd-passage"))
     click(page, "main a")
     until(lambda: text(page, "#documents"))

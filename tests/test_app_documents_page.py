@@ -158,7 +158,7 @@ def test_a_reading_that_failed_says_so_in_the_readers_language(admin: TestClient
 def test_files_that_were_left_out_are_named_with_the_reason(admin: TestClient) -> None:
     send(admin, "folders", {"folder": "/srv/mixed", "every_minutes": 60})
     page = admin.get("/admin/documents").text
-    for expected in ("2 files were not taken in", "/srv/mixed/scan.pdf", "make a text layer with OCR"):
+    for expected in ("2 files were skipped", "/srv/mixed/scan.pdf", "make a text layer with OCR"):
         assert expected in page
 
 
@@ -211,7 +211,7 @@ def test_a_document_shows_its_passages_in_order(admin: TestClient) -> None:
     assert re.findall(r"<h3 [^>]+>([^<]+)</h3>", page.text) == [
         f"About returns &gt; Section {i} ({i})" for i in (1, 2, 3)
     ]
-    for expected in ("300 tokens", "read by the model, in: Model memory", "in: Disk", "not read by the model yet"):
+    for expected in ("300 tokens", "encoded, in: Model memory", "in: Disk", "not encoded yet"):
         assert expected in page.text
     assert page.text.count('href="/admin/modules?q=') == 2, "where there is something to look after"
 
@@ -219,7 +219,7 @@ def test_a_document_shows_its_passages_in_order(admin: TestClient) -> None:
 def test_an_unknown_document_is_said(admin: TestClient) -> None:
     page = admin.get("/admin/documents/77")
     assert page.status_code == 404
-    assert "not there any more" in page.text
+    assert "no longer exists" in page.text
     assert admin.get("/admin/documents/77/file").status_code == 404
     assert admin.get("/admin/documents/1/file").status_code == 404, "its file is not there"
 

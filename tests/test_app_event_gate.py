@@ -104,7 +104,7 @@ def test_no_file_is_opened_that_an_event_names(site: Site, tmp_path: Path, given
     for path in (secret, pipe):
         body = an_event(client) | given
         sent = client.post(JOIN, content=json.dumps(body).replace("PATH", str(path)))
-        assert (sent.status_code, sent.json()) == (422, {"detail": "This is no event of this page."})
+        assert (sent.status_code, sent.json()) == (422, {"detail": "This is not an event of this page."})
     assert not [*site.settings.pages_folder.rglob("*.txt")]
 
 

@@ -156,7 +156,7 @@ def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk: Service, monkeypatch: 
     saved = desk.quality.save_faq(GALWAY, "ann")
     with desk._ingestion.alone():
         for id_ in (saved.id, None):
-            with pytest.raises(DeskError, match="being taken in"):
+            with pytest.raises(DeskError, match="being ingested"):
                 desk.quality.save_faq(FaqDraft(question="Where is Cork?", answer="South."), "bob", id_)
     [pair] = desk.quality.faq()
     assert (pair.question, pair.author) == (GALWAY.question, "ann")

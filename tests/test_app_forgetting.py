@@ -35,7 +35,7 @@ def test_a_file_that_cannot_be_deleted_is_not_said_to_be_gone(
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([pages])
         monkeypatch.setattr(Path, "unlink", refuse)
-        with pytest.raises(DeskError, match=r"is not forgotten completely \(1 modules left\): run it again"):
+        with pytest.raises(DeskError, match=r"is not deleted completely \(1 modules left\): try again"):
             desk.forget("secret.md")
         finish(desk, "What is the word of the day?")
         monkeypatch.undo()
@@ -228,7 +228,7 @@ def test_an_incomplete_removal_can_be_repeated_as_the_error_says(
         desk.ingest([])  # the model reads what it has not read
         with monkeypatch.context() as context:
             keep_modules(desk, context)
-            with pytest.raises(DeskError, match="run it again"):
+            with pytest.raises(DeskError, match="try again"):
                 desk.forget("upload.md")
         assert desk.forget("upload.md").left == NOTHING
         check(desk)
@@ -241,7 +241,7 @@ def test_a_removal_that_another_run_stops_can_be_repeated(tmp_path: Path, pages:
         finish(desk, "What is the word of the day?")
 
         def meanwhile(stage: str, done: int, total: int) -> None:
-            with pytest.raises(DeskError, match="taken in already"):
+            with pytest.raises(DeskError, match="already being ingested"):
                 desk.forget("secret.md")
 
         desk.ingest([pages], meanwhile)
@@ -256,7 +256,7 @@ def test_a_removal_that_another_run_stops_changes_nothing(tmp_path: Path, pages:
         path = str(pages / "secret.md")
 
         def meanwhile(stage: str, done: int, total: int) -> None:
-            with pytest.raises(DeskError, match="taken in already"):
+            with pytest.raises(DeskError, match="already being ingested"):
                 desk.forget("secret.md")
 
         desk.ingest([pages], meanwhile)

@@ -23,7 +23,7 @@ def test_one_more_than_may_be_answered_is_told_so(tmp_path: Path) -> None:
         with pytest.raises(DeskError, match="the desk is busy") as error:
             list(second)
         assert error.value.code == "engine-full"
-        assert "Many people ask" in error_words(error.value)
+        assert "Many customers are asking" in error_words(error.value)
         assert "".join(first)
 
 

@@ -145,7 +145,7 @@ def test_an_event_that_the_page_does_not_have_is_not_found(site: Site) -> None:
     for client, prefix in ((site.client(), ""), (site.admin(), "/admin")):
         event = {"fn_index": 999, "session_hash": "one", "data": []}
         reply = client.post(f"{prefix}/gradio_api/queue/join", json=event)
-        assert (reply.status_code, reply.json()["detail"][-14:]) == (404, "load it again.")
+        assert (reply.status_code, reply.json()["detail"][-10:]) == (404, "reload it.")
 
 
 def test_security_headers_on_every_answer(site: Site) -> None:

@@ -44,7 +44,7 @@ def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(
 ) -> None:
     customer, agent = browsers
     agent.sign_in(site)
-    assert agent.sees("#wd-rows", "Nobody waits.")  # where an agent lands
+    assert agent.sees("#wd-rows", "No one is waiting.")  # where an agent lands
     customer.driver.get(site.url + "/")
     customer.one("#wd-box textarea").send_keys("Can gift cards be returned?\n")
     customer.one("#wd-transcript .wd-citation, #wd-transcript .wd-answer")

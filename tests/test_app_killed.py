@@ -93,7 +93,7 @@ def test_a_desk_that_is_killed_keeps_the_conversation_and_says_what_was_lost(tmp
             topics=(),
             has_older=False,
         )
-        assert "This answer was not finished: the desk was stopped. Ask again." in " ".join(shown.split())
+        assert "This answer was not finished: the server was stopped. Ask again." in " ".join(shown.split())
         assert service.history.past(*lost) == [], "the next prompt leaves it out"
         again = finish(service, "Can I return a gift card?", conversation_id=lost[0], owner=lost[1])
         assert again.answer

@@ -29,7 +29,6 @@ import app
 import retrieval
 from app.access.identity import COOKIE, SCOPES, Keys, new_token
 from app.access.limits import QuestionLimits
-from app.desk.interface import Desk
 from app.desk.service import Service
 from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
@@ -199,7 +198,7 @@ def test_no_event_of_the_page_does_anything_costly_with_a_long_text(
     limits = QuestionLimits(desk.settings)
     made = ChatFlow(desk, limits, desk.settings) if of == "flow" else HandoffView(desk, desk.settings, limits)
     reader = Reader(owner="v-1", session="s")
-    for method, given in calls(type(made), LONG[long]):
+    for method, given in calls(made, LONG[long]):
         with suppress(DeskError):
             views = getattr(made, method)(**given, reader=reader)
             deque(views if inspect.isgenerator(views) else (), maxlen=0)
@@ -209,7 +208,7 @@ def test_no_event_of_the_page_does_anything_costly_with_a_long_text(
 def test_no_method_of_the_desk_does_anything_costly_with_a_long_text(watched: Watch, desk: Service, long: str) -> None:
     sys.setprofile(watched.look)
     text = LONG[long]
-    for method, given in calls(Desk, text):
+    for method, given in calls(desk, text):
         with suppress(DeskError, CacheError, TypeError, ValueError):
             getattr(desk, method)(**given)
     with pytest.raises(DeskError, match="shorten it"):
@@ -222,9 +221,12 @@ def test_no_method_of_the_desk_does_anything_costly_with_a_long_text(watched: Wa
             desk.embed([text])
 
 
-def calls(kind: type, long: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The methods of a class that take texts: each with one of them too long, and the others short."""
-    for name, method in inspect.getmembers(kind, inspect.isfunction):
+def calls(made: object, long: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The methods of an object that take texts: each with one of them too long, and the others short."""
+    for name in {*dir(type(made)), *vars(made)}:
+        method = inspect.getattr_static(made, name)
+        if not (inspect.isfunction(method) or inspect.ismethod(method)):
+            continue
         parameters = inspect.signature(method).parameters
         texts = [one for one, of in parameters.items() if of.annotation in (str, "str", str | None, "str | None")]
         for place in () if name.startswith("_") else texts:

@@ -104,9 +104,9 @@ def test_a_damaged_file_is_said(service: Service) -> None:
 
 def test_an_unknown_passage_is_refused(service: Service) -> None:
     for act in (service.warm_module, service.evict_module, service.verify_module):
-        with pytest.raises(DeskError, match="not there any more"):
+        with pytest.raises(DeskError, match="no longer exists"):
             act("b2:nothing")
-    with pytest.raises(DeskError, match="not there any more"):
+    with pytest.raises(DeskError, match="no longer exists"):
         service.keep_module("b2:nothing", is_kept=True)
 
 

@@ -45,7 +45,7 @@ def test_a_desk_that_starts_says_so(opening: tuple[Opening, TestClient]) -> None
     for path in ("/", "/admin", "/queue/join"):
         page = client.get(path)
         assert (page.status_code, page.headers["retry-after"]) == (503, "2")
-        assert "The desk is starting" in page.text
+        assert "The server is starting" in page.text
         assert "Documents are being prepared: 64 of 166" in page.text
         assert 'http-equiv="refresh"' in page.text
 

@@ -154,7 +154,7 @@ def test_reuse_line_says_what_was_reused_and_from_where() -> None:
         replace(answer, usage=usage, modules=())
     )
     usage = AnswerUsage(prompt_tokens=90, completion_tokens=1, computed=90, session=0, prefix=0, module=0)
-    assert reuse_line(replace(answer, usage=usage, modules=())).startswith("All 90 prompt tokens read now")
+    assert reuse_line(replace(answer, usage=usage, modules=())).startswith("All 90 prompt tokens computed now")
 
 
 def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
@@ -166,7 +166,7 @@ def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
         "Model memory",
         "Main memory",
         "Disk",
-        "Read now",
+        "Computed now",
         REASON_WORDS["document changed"],
         "10 ms",
         "1.90 s",
@@ -328,10 +328,10 @@ def test_suggestions_are_topics_that_the_question_does_not_name() -> None:
     [
         (None, ""),
         (PassagesRead(read=214, total=214, is_reading=False), ""),
-        (PassagesRead(read=1120, total=2140, is_reading=True), "The model has read 1,120 of 2,140 passages."),
+        (PassagesRead(read=1120, total=2140, is_reading=True), "1,120 of 2,140 passages are encoded."),
         (
             PassagesRead(read=0, total=9, is_reading=False),
-            "9 passages. The others are read when a question needs them.",
+            "9 passages are encoded. The others are encoded when a question needs them.",
         ),
     ],
 )
@@ -339,11 +339,11 @@ def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading: Passa
     overview = replace(make_overview(NOW), reading=reading)
     head = " ".join(check(admin("head", overview)).split())
     assert line in head
-    assert ("has read" in head) == bool(line)
+    assert ("are encoded" in head) == bool(line)
 
 
 @pytest.mark.parametrize(
-    ("unanswered", "line"), [("lost", "the desk was stopped. Ask again."), ("failed", "was not answered")]
+    ("unanswered", "line"), [("lost", "the server was stopped. Ask again."), ("failed", "was not answered")]
 )
 def test_a_question_without_an_answer_says_so(unanswered: Unanswered, line: str) -> None:
     turn = Turn(message_id="m", role="user", text="Where?", created=NOW, unanswered=unanswered)

@@ -288,7 +288,7 @@ def test_while_the_server_is_away_everybody_gets_one_line_and_the_log_two_on_pos
                 line = reply.json()["error"]["message"] if name.startswith(("/v1", "compl")) else reply.text
                 assert line.strip().count("\n") == 0
                 assert "postgres" not in line
-            words = "The desk cannot answer at this moment. Please try again soon."
+            words = "We cannot answer at the moment. Please try again soon."
             for event, data in (("submit", ["Returns?", "", ""]), ("load", [conversation]), ("retry", [conversation])):
                 assert words in shown(customer, event, data)
             assert words in shown(customer, "verdict", [], message="none", value="up", reason="")
@@ -302,7 +302,7 @@ def test_while_the_server_is_away_everybody_gets_one_line_and_the_log_two_on_pos
         assert site.client().get("/readyz").status_code == 200
         assert 503 not in {reply.status_code for reply in replies(site, admin, customer).values()}
         assert "Returns" in shown(customer, "load", [conversation])
-    lines = [line for line in caplog.messages if "the webhook was not told" not in line]
+    lines = [line for line in caplog.messages if "was not sent to the webhook" not in line]
     assert len(lines) == 2, caplog.text
     assert lines[1] == f"{desk.database.name} answers again"
     assert not [one for one in caplog.records if one.exc_info]

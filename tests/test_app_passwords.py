@@ -225,7 +225,7 @@ def test_who_finds_many_signing_in_is_refused_at_once(accounts: Accounts, monkey
     """Those that wait keep threads of all pages: tries from many addresses would stop every page."""
     password = new_account(accounts, "ann", "admin")
     monkeypatch.setattr("app.access.identity._PLACES", places := threading.BoundedSemaphore(1))
-    with places, pytest.raises(DeskError, match="many sign in at this moment") as caught:
+    with places, pytest.raises(DeskError, match="many users are signing in") as caught:
         verified(accounts, "ann", password)
     assert caught.value.code == "sign-in-busy"
     assert verified(accounts, "ann", "wrong") is None

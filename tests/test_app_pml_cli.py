@@ -99,7 +99,7 @@ def test_a_mistake_names_file_and_line(run: Run, tmp_path: Path) -> None:
         (("check", "s.pml", "--tokenizer", "/nowhere/model.gguf"), "'/nowhere/model.gguf' does not exist"),
         (("check",), "Missing argument"),
         (("advise", "nowhere.txt", "--tokenizer", "words"), "nowhere.txt: No such file"),
-        (("export",), "there is no desk in"),
+        (("export",), "there is no Warmdesk data in"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(arguments: tuple[str, ...], message: str, run: Run) -> None:

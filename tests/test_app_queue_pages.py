@@ -101,7 +101,7 @@ def test_outside_of_hours_an_address_can_be_left() -> None:
     chat = Chat(office_hours=HOURS, contact_hours="Mon-Fri 9:00-17:00")
     conversation = chat.ask("Can I return it?")
     page = chat.view.line(conversation, READER).html
-    assert "Nobody is here right now." in page
+    assert "No one is available right now." in page
     assert 'href="mailto:care@larkmoor.example"' in page
     assert "Mon-Fri 9:00-17:00" in page
     left = chat.view.act("ask", conversation, " ann@example.com ", READER)
@@ -183,7 +183,7 @@ def test_what_cannot_be_done_is_said_in_the_agents_language(office: Office) -> N
     assert (early.status_code, early.json()["error"]) == (409, "请先接手此会话，再回答。")
     office.ann.post(f"{case}/take", json={})
     late = office.ben.post(f"{case}/take", json={})
-    assert (late.status_code, late.json()["error"]) == (409, "Somebody else answers this customer already.")
+    assert (late.status_code, late.json()["error"]) == (409, "Another agent already answers this customer.")
     assert office.ann.post(f"{case}/answer", json={"text": " "}).status_code == 409
     assert office.ann.get("/admin/queue/9999/now").status_code == 404
     assert office.ann.get("/admin/queue/9999").status_code == 404

@@ -26,7 +26,7 @@ from app.cli.main import main
 from app.cli.reports import print_old_copies
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.changes import Changes
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
@@ -51,7 +51,7 @@ def listening(app: FastAPI, file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def served(folder: Path, desk: Desk) -> Iterator[list[tuple[str, str, str]]]:
+def served(folder: Path, desk: Service) -> Iterator[list[tuple[str, str, str]]]:
     """A desk that is served from a data folder, as `warmdesk serve` does it; gives its audit log."""
     log: list[tuple[str, str, str]] = []
     changes = Changes(desk, lambda *entry: log.append(entry), COMMAND_LINE)
@@ -245,7 +245,7 @@ def test_a_path_that_is_too_long_for_a_socket_leaves_the_desk_served(
     folder = tmp_path / ("long" * 30)
     with served(folder, FakeDesk()):
         assert find_running(folder) is None
-    assert "documents cannot be changed by commands while this desk runs" in caplog.text
+    assert "commands cannot change documents while this server runs" in caplog.text
 
 
 # --- a desk that does not answer ---------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_a_desk_without_the_route_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_stream_without_an_end_is_a_clear_error(tmp_path: Path) -> None:
     events = '{"stage": "reading", "done": 0, "total": 1}\n'
     error = error_of(desk_that(PlainTextResponse(events)), tmp_path)
-    assert (error.code, "broke off" in str(error)) == ("desk-lost", True)
+    assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
 
 
 def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
         raise RuntimeError("killed")
 
     error = error_of(desk_that(StreamingResponse(half())), tmp_path)
-    assert (error.code, "broke off" in str(error)) == ("desk-lost", True)
+    assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
 
 
 def test_a_desk_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:

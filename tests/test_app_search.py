@@ -86,7 +86,7 @@ def test_what_the_files_lack_is_taken_from_the_database_with_a_warning(
     harm(tmp_path)
     with caplog.at_level(logging.WARNING):
         again = search_of(library, tmp_path)
-    assert "keyword index is brought up to date" in caplog.text
+    assert "keyword index is updated" in caplog.text
     assert (found(again, "label"), found(again, "voucher"), found(again, "parcel")) == ([1], [3], [])
     assert again.retriever.index.passage_ids == again.retriever.keywords.passage_ids == {1, 3}
     caplog.clear()

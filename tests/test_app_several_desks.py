@@ -195,7 +195,7 @@ def test_only_one_changes_documents_at_a_time_on_postgres(desks: Desks, pages: P
     one, other = desks
     with one._ingestion.alone():
         for change in (lambda: other.ingest([pages]), lambda: other.upload("a.md", b"# A\n\nText.\n")):
-            with pytest.raises(DeskError, match="another desk is taking in documents") as error:
+            with pytest.raises(DeskError, match="another server is ingesting documents") as error:
                 change()
             assert refused(error) == "ingestion-running"
     other.ingest([pages])

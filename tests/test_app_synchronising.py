@@ -240,7 +240,7 @@ def test_what_is_due_is_read_one_after_another(desk: Service, pages: Path, tmp_p
     seen: list[str] = []
 
     def look(stage: str, done: int, total: int) -> None:
-        with pytest.raises(DeskError, match="taken in already"):
+        with pytest.raises(DeskError, match="already being ingested"):
             run(desk, pages)
         seen.append(stage)
 

@@ -108,7 +108,7 @@ def test_a_frame_asks_with_its_token_and_sees_only_its_own(site: Site) -> None:
     shown = {"session": "one", "conversation_id": end["conversation_id"]}
     assert "30 days" in ann.post("/widget/open", json=shown).json()["transcript"]
     assert "30 days" not in bob.post("/widget/open", json=shown).json()["transcript"]
-    assert "no longer there" in ask(bob, "And now?", end["conversation_id"])[-1]["live"]
+    assert "no longer exists" in ask(bob, "And now?", end["conversation_id"])[-1]["live"]
 
 
 def test_a_frame_saves_and_deletes_what_is_kept_with_its_token(site: Site) -> None:

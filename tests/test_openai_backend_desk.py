@@ -145,14 +145,14 @@ def test_openai_backend_answers_with_what_the_server_reused(desk: Service, serve
     answer = finish(desk, "How long do returns take?")
     assert answer.answer == "Thirty days."
     assert (answer.policy, answer.exact, answer.usage.prefix, answer.usage.computed) == ("exact", True, 40, 10)
-    assert "40 of 50 prompt tokens reused by the model's server, an exact beginning" in reuse_line(answer)
+    assert "40 of 50 prompt tokens reused by the model's server, an exact prefix" in reuse_line(answer)
     assert {module.source for module in answer.modules} == {"elsewhere"}
     assert [one.document.rpartition("/")[2] for one in answer.citations][:1] == ["returns.md"]
     server.replies = [UNKNOWN]
     again = finish(desk, "And with a receipt?", conversation_id=answer.conversation_id)
-    assert "50 prompt tokens; the model's server does not say how many it reused" in reuse_line(again)
+    assert "50 prompt tokens; the model's server does not report how many it reused" in reuse_line(again)
     assert usage_reply(again.usage)["prompt_tokens_details"]["cached_tokens"] is None
-    assert "Read, or reused: the server does not say" in render("chat/reuse.html", language="en", answer=again)
+    assert "Computed or reused: the server does not say" in render("chat/reuse.html", language="en", answer=again)
     chats = [request for request in server.requests if request.url.path.endswith("/chat/completions")]
     assert {chat.headers["authorization"] for chat in chats} == {"Bearer sk-secret"}
     assert len({chat.headers["x-session-id"] for chat in chats}) == 1, "of one conversation"
@@ -201,13 +201,13 @@ def test_openai_backend_opens_while_the_server_is_away(tmp_path: Path, server: F
 
 def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk: Service) -> None:
     finish(desk, "How long do returns take?")
-    line = "The language model runs elsewhere: what it keeps in memory is its server&#39;s own."
+    line = "The language model is remote: its server manages its own memory."
     overview = desk.overview()
     assert (overview.model, overview.device, overview.is_elsewhere) == ("m", "http://model.test/v1", True)
     assert desk.memory_plan().answers == desk.reading_cost(1).modules == 0
     assert desk.load().capacity == {}
     assert line in render("admin/memory.html", language="en", overview=overview)
-    assert "read while someone" not in render("admin/misses.html", language="en", overview=overview).lower()
+    assert "encoded during a question" not in render("admin/misses.html", language="en", overview=overview).lower()
     assert {state.tier for state in desk.passages(desk.documents()[0].path, 0, 9)} == {"elsewhere"}
     desk.prefetch("How long do returns take", owner="a")
     for act in (desk.warm_module, desk.evict_module, desk.verify_module):
@@ -262,7 +262,7 @@ def test_openai_backend_has_no_place_where_the_model_itself_is_needed(
     schema, prompt = tmp_path / "s.xml", tmp_path / "p.xml"
     schema.write_text('<schema name="s"><module name="a">A</module></schema>')
     prompt.write_text('<prompt schema="s"><a/>Q</prompt>')
-    with pytest.raises(DeskError, match=r"runs elsewhere.*give --model"):
+    with pytest.raises(DeskError, match=r"runs elsewhere.*set --model"):
         run_prompt(desk.engine, schema, prompt, Sampling(), "on")
     with pytest.raises(ModelError, match=r"runs elsewhere"):
         load_tokenizer(MODEL, converted=tmp_path)

@@ -291,7 +291,7 @@ def test_openai_flows_programs_get_the_desk_and_the_model(desk: Service, site: T
 
 
 def test_openai_flows_api_does_not_say_busy_where_the_server_is_away() -> None:
-    assert KNOWN["engine"].message == "the desk cannot answer now: try again soon"
+    assert KNOWN["engine"].message == "the server cannot answer now: try again soon"
 
 
 # --- agents --------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk: Se
     assert "warmdesk calibrate" not in answers
     axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
     shown = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step), is_elsewhere=True)
-    assert "Where passages were found" not in [chart.title for chart in shown]
+    assert "Sources of passages" not in [chart.title for chart in shown]
     assert all(layer.path for layer in shown[-1].layers), "the time to the first token is drawn"
     assert {layer.name for layer in shown[0].layers if layer.path} == {"prefix", "computed"}
 
@@ -355,15 +355,15 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(
     meter = Meter(desk)
     answer = finish(desk, QUESTION)
     assert 'vllm:time_to_first_token_seconds_count{model_name="m"} 1.0' in meter.text().decode()
-    line = "The model's server does not say how many tokens it read"
+    line = "The model's server does not report how many tokens it computed"
     assert reuse_line(answer).startswith(line)
     print_answer(answer)
     assert line in capsys.readouterr().out
-    assert "Read now" not in render("chat/reuse.html", language="en", answer=answer)
+    assert "Computed now" not in render("chat/reuse.html", language="en", answer=answer)
     result = desk.batch([BATCHED], lambda done, total: None)
     assert batch_json(result)["tokens"]["computed"] is None
     print_batch(result)
-    assert "the model's server does not say how many prompt tokens were computed" in capsys.readouterr().out
+    assert "the model's server does not report how many prompt tokens were computed" in capsys.readouterr().out
 
 
 def test_openai_flows_settings_make_nothing_read_again(site: TestClient) -> None:

@@ -1,16 +1,16 @@
-"""Who an address is, for limits: one function for every limit per address."""
+"""The name of a client address. Every limit per address uses it."""
 
 from ipaddress import IPv6Address, ip_address
 
 from starlette.requests import HTTPConnection
 
 PREFIX = 64
-"""Bits of an IPv6 address that name a network. A household has at least one such network, with 2^64 addresses in it."""
+"""Bits of an IPv6 address that name a network. A household has at least one such network, with 2^64 addresses."""
 
 
 def who_at(host: str) -> str:
-    """The name under which an address is counted: an IPv4 address itself, also where it is written as IPv6, and of
-    an IPv6 address its network. A text that is no address is counted as it is.
+    """Return the name under which an address is counted: IPv4 as it is, also if it is written as IPv6; of IPv6 its
+    network. A text that is not an address is counted as it is.
     """
     try:
         address = ip_address(host.partition("%")[0])  # %: the interface of a link-local address
@@ -25,5 +25,5 @@ def who_at(host: str) -> str:
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """The address of whoever sends a request, as it is counted; "" where the server does not know it."""
+    """Return the client's address as it is counted; "" if the server does not know it."""
     return who_at(connection.client.host) if connection.client else ""

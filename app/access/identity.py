@@ -1,27 +1,16 @@
-"""Customers, told apart without an account: a random token in a cookie, or a user id that the company's site vouches
-for.
+"""Who sends a request, and how a caller proves it: account, API key or visitor.
 
-The company signs JSON Web Tokens (HS256) over the setting `visitor_secret`, with the claims `sub`, the user's id at the
-company, and `exp`, when it ends. The widget sends one with each request. One in a link is short-lived and says since
-when it is (`iat`), because links can be sent to others; the browser then gets a session that the desk signed. The desk
-keeps only hashes of user ids; they say nothing of who it is.
+Accounts have a password that Warmdesk makes and shows once; only an argon2 hash is stored. An API key is 256 random
+bits, so a plain SHA-256 of it is safe to store. Keys are looked up at every request, so a key that a command makes or
+revokes while the server runs takes effect at once.
 
-Passwords of accounts: made by the desk, shown once, kept only as argon2 hashes.
+A customer needs no account: a random token in a cookie, or a user id for which the company's site vouches. The company
+signs JSON Web Tokens (HS256) with the setting `visitor_secret`. Their claims are `sub`, the company's id of the user,
+and `exp`, the end. The widget sends a token with each request. A token in a link must be new (`iat`), because links can
+be sent to others; the browser then gets a session that Warmdesk signed. Only hashes of user ids are stored.
 
-Not covered: who is signed in (`app.storage.people`), the limit on guessing (`login_rate`).
-
-API keys: made once and shown once, checked at every request, limited in how much they may ask.
-
-A key is 256 random bits, so a plain SHA-256 of it is safe to store. Keys are looked up anew each time: one that a
-command made or revoked beside the running desk counts from its next request on. Not covered: routes and their scopes
-(`app.web.access_rules`).
-
-Changes of accounts and API keys in somebody's name: each is done and written to the audit log.
-
-Routes and commands make them through this, so that none goes unrecorded. Not covered: the first account, which the
-first start makes (`passwords.ensure_admin`).
-
-Who sends a request: an account that is signed in, an API key, a visitor, or nobody.
+`Administration` changes accounts and keys and writes each change to the audit log. Out of scope: who is signed in
+(`app.storage.people`), the limit on guessing (`limits`), the scopes of routes (`app.web.access_rules`).
 """
 
 import hashlib
@@ -51,36 +40,35 @@ from app.storage.people import ADMIN, Account, Accounts, ApiKey, ApiKeyTable, Se
 
 COOKIE = "warmdesk_visitor"
 PARAMETER = "visitor"
-"""Query parameter of the chat page in which a company's site hands over a signed token."""
+"""Query parameter of the chat page. With it, a company's site hands over a signed token."""
 LIFETIME_S = 365 * 86_400
 SESSION_S = 86_400
-"""How long somebody stays signed in whom a link signed in."""
+"""Lifetime of a session that a link started."""
 LINK_S, FRESH_S = 300, 60
-"""How long a link may be used at most, and how long it may take the place of another customer."""
+"""Maximum lifetime of a link, and how long a link may replace another customer's session."""
 _CLOCKS_S = 30
-"""So much may the clock of the company's server differ."""
+"""Allowed difference to the clock of the company's server."""
 _TOKEN_CHARS = 43
-_ENDED = translatable("This link has ended: go back to the page where it stands, and open it again.")
+_ENDED = translatable("This link is invalid or has expired. Go back to the previous page and open the link again.")
 _OLD_FORM = translatable(
-    "This link was not made as the desk needs it: its token has iat, and exp 5 minutes later at most (docs/serving.md)."
+    "This link is invalid: its token must have iat, and exp at most 5 minutes later (docs/serving.md)."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """Whom a link signs in. is_fresh: it was made just now."""
+    """The customer whom a link signs in. is_fresh: the link was made just now."""
 
     owner: str
     is_fresh: bool
 
 
 def new_token() -> str:
-    """A token for somebody who has none."""
     return secrets.token_urlsafe(32)
 
 
 def visitor(token: str, secret: str | None) -> Caller:
-    """Whose token this is in a header: made by `new_token` or signed by the company; nobody's for anything else."""
+    """The visitor of a header's token, made by `new_token` or signed by the company; else nobody."""
     if "." not in token:
         return _stranger(token)
     claims = _claims(token, secret)
@@ -88,7 +76,7 @@ def visitor(token: str, secret: str | None) -> Caller:
 
 
 def of_cookie(token: str, secret: str | None) -> Caller:
-    """Whose cookie this is: made by `new_token` or `new_session`; nobody's for anything else."""
+    """The visitor of a cookie, made by `new_token` or `new_session`; else nobody."""
     if "." not in token:
         return _stranger(token)
     claims = None if secret is None else _claims(token, _session_key(secret))
@@ -96,13 +84,13 @@ def of_cookie(token: str, secret: str | None) -> Caller:
 
 
 def new_session(owner: str, secret: str) -> str:
-    """The cookie of somebody whom a link signed in. Another secret ends it."""
+    """Return the cookie of a customer whom a link signed in. It ends when the secret changes."""
     return jwt.encode({"sub": owner, "exp": int(time.time()) + SESSION_S}, _session_key(secret), "HS256")
 
 
 def linked(token: str, secret: str | None) -> Linked:
-    """Whom a link signs in. Raises DeskError, whose line is for the customer or, about a link that was never right, for
-    whoever makes them.
+    """Return the customer whom a link signs in. Raises DeskError. Its text is for the customer or, if the link was
+    never valid, for the company's developers.
     """
     claims = _claims(token, secret, leeway=_CLOCKS_S)
     if claims is None:
@@ -113,7 +101,7 @@ def linked(token: str, secret: str | None) -> Linked:
 
 
 def owner_of_user(user: str) -> str:
-    """The owner of the conversations of a user of the company's own site."""
+    """Return the owner name of the conversations of a user of the company's site."""
     return f"u-{_digest(user)}"
 
 
@@ -124,7 +112,7 @@ def _stranger(token: str) -> Caller:
 
 
 def _claims(token: str, secret: str | None, leeway: int = 0) -> dict[str, Any] | None:
-    """What a token says that is signed with the secret, valid now and about somebody, else None."""
+    """Return the claims of a token that is signed with the secret, valid now and names a user, else None."""
     if secret is None:
         return None
     try:
@@ -135,7 +123,7 @@ def _claims(token: str, secret: str | None, leeway: int = 0) -> dict[str, Any] |
 
 
 def _session_key(secret: str) -> str:
-    """Not the company's own: its tokens are no sessions, nor the other way round."""
+    """A key other than the company's own, so that its tokens are no sessions, and sessions no tokens."""
     return hmac.digest(secret.encode(), b"warmdesk session", "sha256").hex()
 
 
@@ -145,12 +133,12 @@ def _digest(text: str) -> str:
 
 MAX_PASSWORD = 1024
 _ONE_AT_A_TIME = threading.Lock()
-"""Checking a password takes 64 MiB: forty tries sent at once would take 2.5 GiB."""
+"""A check of a password takes 64 MiB: forty tries at once would take 2.5 GiB."""
 WAITING = 8
 _PLACES = threading.BoundedSemaphore(WAITING)
-"""So many checks run or wait, and one more is refused: those that wait keep threads that all pages share."""
+"""Maximum checks that run or wait; one more is refused. Waiting checks keep threads that all pages share."""
 _NOBODY = PasswordHasher().hash(secrets.token_urlsafe(18))
-"""Checked where there is no such account, so that the time does not tell which names exist."""
+"""A hash to check if the account does not exist, so that the time does not tell which names exist."""
 
 
 def ensure_admin(accounts: Accounts) -> str | None:
@@ -166,28 +154,28 @@ def ensure_admin(accounts: Accounts) -> str | None:
 
 
 def new_account(accounts: Accounts, name: str, role: Role) -> str:
-    """An account with a new password, which is given. Raises DeskError if the name is taken."""
+    """Make an account and return its new password. Raises DeskError if the name is taken."""
     password = secrets.token_urlsafe(18)
     accounts.add(name, role, PasswordHasher().hash(password))
     return password
 
 
 def reset_password(accounts: Accounts, name: str = ADMIN) -> str:
-    """Sets and gives a new password; ends the account's sign-ins. Raises DeskError if there is no such account."""
+    """Set and return a new password; end the account's sign-ins. Raises DeskError if there is no such account."""
     password = secrets.token_urlsafe(18)
     accounts.set_password(name, PasswordHasher().hash(password))
     return password
 
 
 def verified(accounts: Accounts, name: str, password: str) -> Account | None:
-    """The account whose name and password these are. Takes some 50 ms on purpose, whether there is such an account or
-    not; overlong input is refused before it costs anything. Raises DeskError, "sign-in-busy" where many others sign in.
+    """Return the account with this name and password. Takes some 50 ms on purpose, also if the account does not exist;
+    long input is refused before it costs anything. Raises DeskError, "sign-in-busy" if many others sign in.
     """
     if len(password) > MAX_PASSWORD:
         return None
     account = accounts.named(name)
     if not _PLACES.acquire(blocking=False):
-        raise DeskError("many sign in at this moment: try again in some seconds", code="sign-in-busy")
+        raise DeskError("many users are signing in: try again in some seconds", code="sign-in-busy")
     try:
         with _ONE_AT_A_TIME:
             PasswordHasher().verify(_NOBODY if account is None else account.password_hash, password)
@@ -200,7 +188,7 @@ def verified(accounts: Accounts, name: str, password: str) -> Account | None:
 
 PREFIX = "wd_"
 SCOPES = ("chat", "documents", "admin")
-"""chat: questions, embeddings, the conversations of the key. documents: list, add and remove them. admin: metrics."""
+"""chat: questions, embeddings, the key's conversations. documents: list, add and delete documents. admin: metrics."""
 PER_MINUTE, MOST_PER_MINUTE = 60, 100_000
 LONGEST_NAME = 80
 _SHOWN_CHARS = len(PREFIX) + 6
@@ -209,7 +197,7 @@ _USE_WRITTEN = timedelta(minutes=1)
 
 
 class Keys:
-    """The keys of a desk. Safe to use from any thread; every method may raise DeskError."""
+    """The API keys. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._table, self._now = ApiKeyTable(database), now
@@ -218,12 +206,12 @@ class Keys:
         self._lock = threading.Lock()
 
     def create(self, name: str, scopes: Iterable[str] = ("chat",), per_minute: int = PER_MINUTE) -> str:
-        """Make a key; gives it, and nothing else ever will. Raises DeskError for a name or scope that cannot be."""
+        """Make a key and return it; it cannot be read again. Raises DeskError for an invalid name or scope."""
         name, wanted = " ".join(name.split()), frozenset(scopes)
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
             raise DeskError(f"the name of a key has 1 to {LONGEST_NAME} characters", code="bad-key-name")
         if unknown := sorted(wanted.difference(SCOPES)):
-            raise DeskError(f"unknown scope {unknown[0]!r}: there are {', '.join(SCOPES)}", code="bad-scope")
+            raise DeskError(f"unknown scope {unknown[0]!r}: choose from {', '.join(SCOPES)}", code="bad-scope")
         if not wanted:
             raise DeskError(f"a key needs a scope: {', '.join(SCOPES)}", code="bad-scope")
         if not 1 <= per_minute <= MOST_PER_MINUTE:
@@ -249,7 +237,7 @@ class Keys:
         return self._table.revoke(name, self._now())
 
     def find_key(self, token: str) -> Caller | None:
-        """Who sends this key; None if it is none of ours. Its use is written down once a minute."""
+        """Return the caller with this key; None if it is not valid. Its use is stored once a minute."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return None
         key = self._table.find(hash_of(token))
@@ -262,8 +250,8 @@ class Keys:
         return caller
 
     def seconds_to_wait(self, caller: Caller) -> int:
-        """Count a request that costs something. Gives 0, or the whole seconds until the key may send the next one; 0
-        for a caller without a key.
+        """Count a request that costs something. Return 0, or the whole seconds until the key may send the next request;
+        0 for a caller without a key.
         """
         limit = self._limits.get(caller.owner)
         if limit is None:
@@ -275,13 +263,15 @@ class Keys:
 
 
 def hash_of(token: str) -> str:
-    """What is stored of a key."""
+    """The hash that is stored instead of a key."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Administration:
-    """Every method may raise DeskError. who: see `app.storage.people`."""
+    """Changes of accounts and API keys, each written to the audit log; routes and commands change nothing without it.
+    Out of scope: the first account (`ensure_admin`). Every method may raise DeskError. who: see `app.storage.people`.
+    """
 
     accounts: Accounts
     keys: Keys
@@ -289,13 +279,13 @@ class Administration:
     who: str
 
     def add_account(self, name: str, role: Role) -> str:
-        """A new account; gives its password."""
+        """Make an account and return its password."""
         password = new_account(self.accounts, name, role)
         self.record(self.who, "account-add", f"{name} ({role})")
         return password
 
     def reset_password(self, name: str) -> str:
-        """A new password, which is given; the account's sign-ins end."""
+        """Set and return a new password; the account's sign-ins end."""
         password = reset_password(self.accounts, name)
         self.record(self.who, "account-password", name)
         return password
@@ -306,19 +296,17 @@ class Administration:
         self.record(self.who, "account-role", f"{name} ({role})")
 
     def remove_account(self, name: str) -> None:
-        """Remove an account and its sign-ins."""
         self.accounts.remove(name)
         self.record(self.who, "account-remove", name)
 
     def create_key(self, name: str, scopes: Iterable[str], per_minute: int = PER_MINUTE) -> str:
-        """Make a key, which is given."""
+        """Make a key and return it."""
         wanted = list(scopes)
         key = self.keys.create(name, wanted, per_minute)
         self.record(self.who, "key-create", f"{name} ({', '.join(wanted)})")
         return key
 
     def revoke_key(self, name: str) -> ApiKey:
-        """End a key at once."""
         key = self.keys.revoke(name)
         self.record(self.who, "key-revoke", name)
         return key
@@ -328,16 +316,16 @@ FindKey = Callable[[str], Caller | None]
 
 
 def caller_of(request: Request) -> Caller:
-    """Who sends a request that the guard let through."""
+    """Return the caller of a request that the guard let through."""
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
 
 
 class Identity:
-    """Finds callers. Safe to use from any thread; what asks the database may raise DeskError."""
+    """Finds callers. Safe to use from any thread; methods that ask the database may raise DeskError."""
 
     def __init__(self, sessions: Sessions, visitor_secret: str | None, find_key: FindKey = lambda token: None) -> None:
-        """find_key: the caller of an API key, if it is one that is valid now."""
+        """find_key: returns the caller of a valid API key."""
         self._sessions, self._visitor_secret, self._find_key = sessions, visitor_secret, find_key
 
     def signed_in(self, token: str) -> Caller:
@@ -350,14 +338,12 @@ class Identity:
         return self._find_key(token) or visitor(token, self._visitor_secret)
 
     def visitor(self, token: str) -> Caller:
-        """The visitor of a cookie. Asks nobody."""
+        """The visitor of a cookie. Does not ask the database."""
         return of_cookie(token, self._visitor_secret)
 
     def linked(self, token: str) -> Linked:
-        """Whom a link to the chat signs in. Raises DeskError."""
         return linked(token, self._visitor_secret)
 
     def session(self, owner: str) -> str:
-        """The cookie of somebody whom a link signed in."""
-        assert self._visitor_secret is not None, "no link signs anybody in without it"
+        assert self._visitor_secret is not None, "links cannot sign customers in without it"
         return new_session(owner, self._visitor_secret)

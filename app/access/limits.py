@@ -1,13 +1,6 @@
-"""Moving windows of requests in memory, of so many askers at most. For callers that hold a lock of their own.
+"""Limits on questions, on guesses of passwords and on requests of API keys, in memory: a restart clears them.
 
-How much one visitor, and one address, may ask of the desk.
-
-Kept in memory: a restart forgets it. Behind a proxy that is not in the setting `trusted_proxies` all visitors share one
-address, and its limits. Not covered: guessing of passwords (`login_rate`).
-
-The limit on guessing the admin password.
-
-How often somebody may do something: a token bucket for each asker (Turner, 1986), in memory alone.
+Behind a proxy that is not in the setting `trusted_proxies`, all clients share one address and its limits.
 """
 
 import threading
@@ -29,12 +22,12 @@ MOST_ASKERS = 10_000
 
 
 class Windows(MemoryStorage):
-    """The library's storage keeps all who ever asked; this one makes room. Whose window has ended goes first, then
-    who came first.
+    """The library's moving windows for a limited number of callers; the library itself keeps every caller. A caller
+    with an ended window is dropped first, then the oldest. Callers must hold a lock.
     """
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """As that of the library."""
+        """As in the library."""
         if key not in self.events and len(self.events) >= MOST_ASKERS:
             ended = (known for known, requests in self.events.items() if not requests)
             self.clear(next(ended, next(iter(self.events))))
@@ -42,13 +35,13 @@ class Windows(MemoryStorage):
 
 
 VISITORS_AT_AN_ADDRESS = 5
-"""As many times a visitor's limit are an address's: a household or an office may share one."""
+"""An address has this many times a visitor's limit, because a household or an office may share one."""
 PAUSES_A_QUESTION = 3
-"""So many unfinished questions are searched for within the time of one."""
+"""Unfinished questions that may be searched in the time of one question."""
 
 
 class TooMany(DeskError):
-    """A limit was reached. retry_after: seconds after which it may be tried again."""
+    """A limit was reached. retry_after: seconds until the next try."""
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message, code="rate-limit")
@@ -56,7 +49,7 @@ class TooMany(DeskError):
 
 
 class QuestionLimits:
-    """Counts questions. Safe to use from any thread."""
+    """Limits on questions per visitor and per address. Safe to use from any thread."""
 
     def __init__(self, settings: Settings) -> None:
         self._limiter = MovingWindowRateLimiter(Windows())
@@ -76,12 +69,12 @@ class QuestionLimits:
 
     @contextmanager
     def asking(self, owner: str, address: str) -> Iterator[None]:
-        """Count a question, and its answer as in progress for the block. Raises TooMany."""
+        """Count a question, and its answer as running inside the block. Raises TooMany."""
         who = [("visitor", owner), ("address", address)]
         with self._lock:
             for kind, name in who:
                 if self._running[kind, name] >= self._at_once[kind]:
-                    raise TooMany("another answer is still being written: wait for it to end, then ask again", 5)
+                    raise TooMany("another answer is still running: wait for its end, then ask again", 5)
                 if not self._limiter.test(self._a_minute[kind], name):
                     wait_s = self._wait_s(self._a_minute[kind], name)
                     raise TooMany(f"too many questions in a short time: try again in {wait_s} s", wait_s)
@@ -98,7 +91,7 @@ class QuestionLimits:
                         del self._running[one]
 
     def may_type(self, owner: str, address: str) -> bool:
-        """Whether what a visitor types may be searched for; counts it. Questions are counted apart from it."""
+        """Return whether a visitor's typing may be searched, and count it. Questions are counted separately."""
         who = (("visitor", owner), ("address", address))
         with self._lock:
             return all(self._limiter.hit(self._typed[kind], name) for kind, name in who)
@@ -112,10 +105,7 @@ WINDOW_S = 15 * 60
 
 
 class LoginRateLimiter:
-    """After five failures within a quarter of an hour an address has to wait until the oldest is that old.
-
-    Behind a proxy all clients share one address and therefore one limit. Kept in memory: a restart forgets it.
-    """
+    """Limit on guessing passwords: after five failures in 15 minutes an address waits until the oldest is that old."""
 
     def __init__(self) -> None:
         self._limiter = MovingWindowRateLimiter(Windows())
@@ -123,24 +113,24 @@ class LoginRateLimiter:
         self._lock = threading.Lock()
 
     def attempt(self, address: str) -> int:
-        """Count a try as failed, ahead of the check; gives 0, or the seconds to wait if it is not allowed."""
+        """Count a failed try in advance. Return 0, or the seconds to wait if it is not allowed."""
         with self._lock:
             if self._limiter.hit(self._limit, address):
                 return 0
             return max(1, ceil(self._limiter.get_window_stats(self._limit, address).reset_time - time.time()))
 
     def succeeded(self, address: str) -> None:
-        """Forget the failures of an address."""
+        """Clear the failures of an address."""
         with self._lock:
             self._limiter.clear(self._limit, address)
 
 
 MOST_BUCKETS: Final = 10_000
-"""Askers whose buckets are kept: who asked longest ago is forgotten, which fills his bucket."""
+"""Callers whose buckets are stored. The one that asked longest ago is dropped, which fills its bucket."""
 
 
 class Rate:
-    """So many a second on average, and so many at once after a pause. Safe to use from any thread."""
+    """A token bucket for each caller (Turner, 1986): mean rate per second and burst. Safe to use from any thread."""
 
     def __init__(self, a_second: float, at_once: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._a_second, self._at_once, self._clock = a_second, at_once, clock
@@ -148,7 +138,7 @@ class Rate:
         self._lock = threading.Lock()
 
     def wait_s(self, who: str) -> float:
-        """Count one more: 0, or the seconds until it is allowed, and then it is not counted."""
+        """Count one request: return 0, or the seconds until it is allowed, and then it is not counted."""
         with self._lock:
             now = self._clock()
             tokens, counted = self._buckets.get(who, (float(self._at_once), now))
@@ -161,7 +151,7 @@ class Rate:
             return wait_s
 
     def charge(self, who: str, tokens: int) -> None:
-        """Count so many more that were not asked for; there may be a debt of as many as there are at once."""
+        """Count tokens that were not asked for before. The debt is at most one burst."""
         with self._lock:
             left, counted = self._buckets.get(who, (float(self._at_once), self._clock()))
             self._buckets[who] = (max(left - tokens, -self._at_once), counted)

@@ -1,17 +1,7 @@
-"""The words of a model as they come, and what there is to say where there are none.
+"""From a question to a recorded answer: history -> `prepare` -> engine -> checks -> `record`.
 
-Without this an answer of which nothing came would be checked, and would seem to say that the documents answer nothing.
-
-Storing an answer that a customer has read already: a database that is busy, full or away is tried again.
-
-Not covered: what is stored of an answer (`record`); questions, which a customer can send again.
-
-An answer on its way to the reader. It is recorded when it ends, also if the reader has left before that.
-
-One question to one answer: history -> `prepare` -> engine -> `stream` -> `record`.
-
-The question is stored before anything is computed and the answer when it ends, also if the reader has left, so nothing
-that was said is lost.
+The question is stored before anything is computed, and the answer when it ends, also if the reader has left. If the
+database is busy, full or away, storing an answer is tried again. Out of scope: what is stored of an answer (`record`).
 """
 
 import logging
@@ -50,8 +40,8 @@ from cache.serving.interface import EngineInterface
 
 
 def said(generation: Generation) -> Iterator[str]:
-    """Its pieces. Raises DeskError if it ends without a word because it was stopped, or because a model elsewhere said
-    nothing, and CacheError.
+    """Return the pieces of a generation. Raises CacheError, and DeskError if it ends without text because it was
+    stopped or because a remote model returned none: an empty text would look like "the documents have no answer".
     """
     has_words = False
     for piece in generation:
@@ -68,14 +58,14 @@ def said(generation: Generation) -> Iterator[str]:
 
 PATIENCE_S = 60.0
 FIRST_PAUSE_S = 0.25
-"""Before the second try; each pause is twice as long as the one before."""
+"""Pause before the second try. Each pause is twice as long as the one before."""
 
 
 def record_patiently(
     history: History, answer: Answer, details: AnswerDetails, is_ending: threading.Event, patience_s: float = PATIENCE_S
 ) -> None:
-    """Store an answer, in the calling thread. patience_s: after so long it is not tried again. is_ending: set when the
-    desk is closed: one more try is made at once, the last. Raises what `History.record_answer` raises.
+    """Store an answer, in the calling thread. patience_s: how long it is tried again. is_ending: set when the server
+    stops; then one last try is made at once. Raises what `History.record_answer` raises.
     """
     deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
     while True:
@@ -86,7 +76,7 @@ def record_patiently(
         except DeskError as error:
             if is_last or not error.is_of_database:
                 raise
-            log.warning("an answer is not stored yet, and is tried again: %s", error)
+            log.warning("an answer is not stored yet and will be tried again: %s", error)
         is_ending.wait(min(pause, max(0.0, deadline - time.monotonic())))
         pause *= 2
 
@@ -95,7 +85,7 @@ log = logging.getLogger(__name__)
 
 
 class AnswerInProgress:
-    """The desk's own `app.desk.interface.AnswerStream`."""
+    """The answer to one question (`app.desk.interface.AnswerStream`), recorded when it ends."""
 
     def __init__(
         self,
@@ -104,14 +94,14 @@ class AnswerInProgress:
         running: tuple[Generation, CheckedText] | None,
         open_answers: "OpenAnswers",
     ) -> None:
-        """running: the engine's answer and its text as it may be shown; None if the model is not asked."""
+        """running: the engine's answer and its checked text; None if the model is not asked."""
         self._history, self._asked, self._running = history, asked, running
         self._answer: Answer | None = None
         self._finishing = threading.Lock()
         self.is_finished = threading.Event()
         self._open = open_answers
         self._open.add(self)
-        finalize(self, history.ended, asked.question_id)  # nobody has to read it
+        finalize(self, history.ended, asked.question_id)  # the reader may never iterate
 
     def __iter__(self) -> Iterator[str]:
         says = self._asked.prepared.decision.says
@@ -131,7 +121,7 @@ class AnswerInProgress:
                 lead = ""
         except CacheError as error:
             raise engine_failed(error) from error
-        except BaseException:  # the reader has left: what there is so far is kept
+        except BaseException:  # the reader has left: store the text so far
             generation.cancel()
             raise
         finally:
@@ -139,11 +129,9 @@ class AnswerInProgress:
 
     @property
     def conversation_id(self) -> str:
-        """Where the answer is recorded."""
         return self._asked.conversation_id
 
     def cancel(self) -> None:
-        """Stop generating soon."""
         if self._running is not None:
             self._running[0].cancel()
 
@@ -155,7 +143,7 @@ class AnswerInProgress:
         return self._answer
 
     def finish(self) -> None:
-        """Wait for the engine, and record what it said as far as it was shown. Once; also if nobody reads any more."""
+        """Wait for the engine, and record its text as far as it was shown. Runs once, also without a reader."""
         with self._finishing:
             if self._running is None or self.is_finished.is_set():
                 return
@@ -178,13 +166,13 @@ class AnswerInProgress:
 
 
 def engine_failed(error: CacheError) -> DeskError:
-    """What readers get for an answer that the engine did not give."""
+    """The error that readers get for a failed generation."""
     codes = ((EngineFull, "engine-full"), (PromptError, "context-full"))
     return DeskError(str(error), code=next((code for kind, code in codes if isinstance(error, kind)), "engine"))
 
 
 class OpenAnswer(Protocol):
-    """What can be ended: an `AnswerInProgress`, or an answer of the language model alone."""
+    """A running answer: an `AnswerInProgress`, or one of the language model alone."""
 
     is_finished: threading.Event
 
@@ -194,27 +182,25 @@ class OpenAnswer(Protocol):
 
 
 class OpenAnswers:
-    """The answers on their way. Safe to use from any thread."""
+    """The running answers. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.is_ending = threading.Event()
-        self._answers: WeakSet[OpenAnswer] = WeakSet()  # nobody has to read an answer that was asked for
+        self._answers: WeakSet[OpenAnswer] = WeakSet()  # an answer that was asked for may have no reader
 
     def add(self, answer: OpenAnswer) -> None:
-        """An answer begins."""
         with self._lock:
             self._answers.add(answer)
 
     def remove(self, answer: OpenAnswer) -> None:
-        """It is recorded, or there is none."""
         with self._lock:
             self._answers.discard(answer)
 
     def end(self, patience_s: float, most_s: float = 8.0) -> None:
-        """Stop them all, and record what they said so far. patience_s: how long their readers, together, have to read
-        what was generated; what they did not read is not recorded. most_s: how long recording may take; an engine or a
-        database that hangs must not keep the desk from ending.
+        """Stop all answers, and record their text so far. patience_s: time for all readers together to read what was
+        generated; the rest is not recorded. most_s: time for recording, because an engine or a database that hangs must
+        not keep the server from stopping.
         """
         self.is_ending.set()
         with self._lock:
@@ -224,7 +210,7 @@ class OpenAnswers:
         deadline = time.monotonic() + patience_s
         answers = [one for one in answers if not one.is_finished.wait(max(0.0, deadline - time.monotonic()))]
         finishing = [threading.Thread(target=_finish, args=(one,), daemon=True) for one in answers]
-        for thread in finishing:  # one each, so that none waits for another one
+        for thread in finishing:  # one thread each, so that none waits for another
             thread.start()
         deadline = time.monotonic() + most_s
         for thread in finishing:
@@ -236,7 +222,7 @@ class OpenAnswers:
 def _finish(answer: OpenAnswer) -> None:
     try:
         answer.finish()
-    except Exception as error:  # the others are recorded all the same
+    except Exception as error:  # the other answers are still recorded
         log.error("an answer could not be recorded: %s", error)
 
 
@@ -261,7 +247,7 @@ class Answering:
         meter: SavingsMeter,
         curated: CuratedAnswers | None = None,
     ) -> None:
-        """policy: of answers for which no other one is asked. answer_mode, refusal_bias: see `app.desk.calibration`."""
+        """policy: the default policy. answer_mode, refusal_bias: see `app.desk.calibration`."""
         self.settings, self.engine, self.policy, self.meter = settings, engine, policy, meter
         self.questions = QuestionPreparer(settings, library, finder, engine, prompts, curated)
         self._history, self._in_flight = history, in_flight
@@ -283,9 +269,9 @@ class Answering:
         earlier: Sequence[Said] = (),
         replaces: str = "",
     ) -> AnswerInProgress:
-        """Record a valid question, search, plan and submit. conversation_id, collections: of those there are; only
-        documents of these collections, if any are given. owner: whose conversation it is. earlier: the past of a
-        conversation that is not stored. replaces: the question in whose place this one is asked. Raises DeskError.
+        """Record a valid question, search, plan and submit. conversation_id, collections: existing ones; if collections
+        are given, only their documents. owner: whose conversation it is. earlier: the past of a conversation that is
+        not stored. replaces: the question that this one replaces. Raises DeskError.
         """
         started, arrived = time.perf_counter(), datetime.now(UTC)
         with self._in_flight.track():
@@ -314,7 +300,7 @@ class Answering:
         return AnswerInProgress(self._history, asked, running, self.open)
 
     def try_out(self, question: str) -> Answer:
-        """What a first question is answered now. Nothing is stored or counted. Raises DeskError."""
+        """Return the answer to a first question. Nothing is stored or counted. Raises DeskError."""
         started = time.perf_counter()
         question = self.questions.valid(question)
         with self._in_flight.track():
@@ -325,17 +311,16 @@ class Answering:
             generation = self.engine.submit(self.request(prepared, "on", None, self.policy))
         shown = self.checked(generation, prepared)
         try:
-            deque(shown, maxlen=0)  # to the end
+            deque(shown, maxlen=0)  # read it to the end
         except CacheError as error:
             raise engine_failed(error) from error
         return finished(generation.completion, shown, asked)[0]
 
     def rehearse(self) -> None:
-        """Search and compute once without recording anything, so that the first customer does not wait for what is
-        loaded at its first use. For the server of a model elsewhere nobody waits: it may be slow, or away, and then the
-        log says so.
+        """Search and compute once without recording, so that the first customer does not wait for lazy loading. A
+        remote model server may be slow or away: then nothing waits for it, and the log says so.
         """
-        with suppress(DeskError):  # a prompt that does not fit: every question will say so
+        with suppress(DeskError):  # the prompt does not fit: every question will say so
             self.questions.prepare(REHEARSED, [])
         plan = self.engine.arrange([Text(text=REHEARSED)])
         generation = self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off"))
@@ -345,8 +330,8 @@ class Answering:
     def request(
         self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR
     ) -> Request:
-        """How the engine is asked a question that has a plan: sampling, offered quotations, bias of the refusal. What
-        is computed for it is found by its owner alone; the modules of passages are everybody's.
+        """Return the engine's request for a question with a plan: sampling, offered quotations, bias of the refusal.
+        Only its owner finds what is computed for it; the modules of passages are shared.
         """
         plan, engine, settings = prepared.plan, self.engine, self.settings
         assert plan is not None
@@ -374,9 +359,9 @@ class Answering:
         )
 
     def checked(self, generation: Generation, prepared: PreparedQuestion) -> CheckedText:
-        """An answer as it may be shown. Its iteration raises what `said` raises."""
+        """The text of an answer after its checks. Its iteration raises what `said` raises."""
         mode = self._mode_of(prepared)
-        evidence = prepared.passages if mode == "checked" else []  # reading it takes a tenth of a second
+        evidence = prepared.passages if mode == "checked" else []  # loading the checks takes a tenth of a second
         return CheckedText(
             said(generation),
             AnswerChecker(prepared.question, evidence),
@@ -386,5 +371,5 @@ class Answering:
         )
 
     def _mode_of(self, prepared: PreparedQuestion) -> AnswerMode:
-        """An answer that the desk is not sure of is quoted, whoever words the others."""
+        """An unsure answer is quoted, whatever the mode of the other answers."""
         return "quote" if prepared.decision.outcome == "unsure" else self._answer_mode

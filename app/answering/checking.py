@@ -1,23 +1,18 @@
-"""The text of an answer as it may be shown: of a checked answer, only what the passages support.
+"""The text of an answer that may be shown, and its citations.
 
-A sentence is held back until it is complete. What the passages do not support is replaced by a quotation of them, or
-left out; if nothing is left, the answer says that there is none. Not covered: what counts as support
-(`app.grounding.grounding`).
+`CheckedText` holds a sentence back until it is complete. A sentence that the passages do not support is replaced by a
+quotation or skipped. If no text is left, the answer says that the documents have none. Out of scope: what counts as
+support (`app.grounding.grounding`).
 
-Which passages are cited with an answer, and in which order.
+Citations show the sources of an answer, not all results. A quotation cites the passages of its statements, in order,
+then the best passage of each of the nearest other documents: if the statements are wrong, the right page is often among
+them. An answer in the model's own words also cites every passage that contains many of its words.
 
-Readers shall see what the answer rests on and not all that was found. A quotation cites the passages of its statements,
-in their order. Behind them stands the best passage of each of the nearest other documents: where the statements are the
-wrong ones, the right page is often there. An answer in the model's own words also cites every passage that holds a
-large part of its words. Not covered: checking the answer's statements against the passages.
-
-Composes an answer of the likeliest statements: the best one first, with what belongs to it, and then stop.
-
-A fact often stands in the sentence beside the one that is nearest to the question. So a sentence is shown with its
-neighbours in its paragraph, as long as these are likely, too, and the whole stays short; and a row of a table with
-those beside it that are about as likely, because a general question is answered by several. More follows only from
-elsewhere and only if it is about as likely as the first. Where the desk is not sure, even the first is often beside the
-point, and less follows. Not covered: which statements are likely (`finder`).
+`composed` chooses the statements of a quotation: the best one and its neighbours, and then it stops. A fact is often in
+the sentence next to the best one, so neighbours of its paragraph are shown if they are likely as well and the whole
+stays short. Rows of a table are shown if they are about as likely, because a general question is answered by several.
+Other statements follow only if they are about as likely as the first. If Warmdesk is not sure, the first is often
+wrong, and fewer follow. Out of scope: which statements are likely (`finder`).
 """
 
 import re
@@ -34,17 +29,17 @@ from retrieval.text.sentences import as_said, complete, parted
 from retrieval.text.terms import stem, words
 
 ENOUGH_OF_REFUSAL = 40
-"""Characters by which the refusal is recognised; what a model says after it is not shown in a checked answer."""
+"""Characters that identify the refusal. A checked answer shows nothing after it."""
 
 
 class CheckedText:
-    """Iterate for the text to show; read the rest afterwards."""
+    """Iterate for the text to show; read the properties afterwards."""
 
     def __init__(
         self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, nothing: str, answer_mode: AnswerMode
     ) -> None:
-        """refusal: how the model says that it does not know. nothing: what is shown instead. answer_mode: what is
-        `free` passes unchanged, and so does a `quote`, which consists of the passages' statements already.
+        """refusal: the model's text for "I do not know". nothing: the text shown instead. answer_mode: `free` and
+        `quote` change nothing, because a quotation consists of statements of the passages.
         """
         self._pieces, self._checker, self._answer_mode = pieces, checker, answer_mode
         self._refusal, self._nothing = refusal, nothing
@@ -77,13 +72,13 @@ class CheckedText:
             yield from self._show(self._nothing)
 
     def _pass(self, gap: str, sentence: str) -> Iterator[str]:
-        if "\n" in gap or not self._gap:  # the line break before a sentence that is left out remains
+        if "\n" in gap or not self._gap:  # the line break before a skipped sentence remains
             self._gap = gap
         if self.is_refusal or self._refusal.startswith(self._said.strip()):
             if not self._shown:
                 yield from self._show(self._nothing)
         elif ALONE.fullmatch(sentence) and not self._yes_no:
-            self._yes_no = sentence + " "  # means something with the next sentence only
+            self._yes_no = sentence + " "  # has a meaning only with the next sentence
         else:
             yield from self._check(sentence)
 
@@ -92,7 +87,7 @@ class CheckedText:
         for one in self._checker.check(sentence).sentences:
             self._checked.append(one)
             if not self._shown and not one.problem and not one.support:
-                self._courtesies.append((self._gap, one.shown))  # shown only together with an answer
+                self._courtesies.append((self._gap, one.shown))  # shown only with an answer
                 self._gap = ""
             elif one.shown and one.shown not in self._shown:
                 self._has_quotation = self._has_quotation or one.problem is not None
@@ -110,18 +105,17 @@ class CheckedText:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the model said that it does not know, or nothing it said could be shown."""
+        """Whether the model refused, or none of its text could be shown."""
         says_so = self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
         return says_so or self._shown == [self._nothing]
 
     @property
     def text(self) -> str:
-        """What was shown."""
         return self._given.strip()
 
     @property
     def is_changed(self) -> bool:
-        """Whether what was shown is not what the model said."""
+        """Whether the shown text differs from the model's."""
         return self.text != self._said.strip()
 
     @property
@@ -131,16 +125,16 @@ class CheckedText:
 
     @property
     def score(self) -> float | None:
-        """How well the passages support what the model said (`Grounding.score`); None where nothing was checked."""
+        """How well the passages support the model's text (`Grounding.score`); None if nothing was checked."""
         if self._answer_mode == "quote" and not self.is_refusal:
             return 1.0
         return round(Grounding(sentences=tuple(self._checked)).score, 4) if self._checked else None
 
 
 NEAREST = 3
-"""Documents of which the best passage is cited for its rank alone."""
+"""Number of documents whose best passage is cited only for its rank."""
 SHARED_WORDS = 0.6
-"""Share of the answer's words that a further citation must hold, relative to the passage that holds most of them."""
+"""Share of the answer's words that a further citation must contain, relative to the passage with most of them."""
 
 WORD = re.compile(r"\w+")
 
@@ -165,11 +159,10 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
 
 
 def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of statements in their order, then of the nearest pages, marked as such. said: the statements that were
-    to be shown.
+    """Citations of statements in their order, then of the nearest pages, marked as such. said: the statements to show.
 
-    (login.gov: the right page or the facts are shown for 95 % of the questions; with the three nearest pages of all
-    instead of the three besides those of the statements, for 91 %.)
+    (login.gov: the right page or the facts are shown for 95 % of the questions; 91 % with the three nearest pages of
+    all instead of the three nearest other than those of the statements.)
     """
     by_id = {passage.id: (passage, score) for passage, score in found}
     by_text = {text: one for one in said if one.passage in by_id for text in (one.text, as_said(one.text))}
@@ -183,7 +176,7 @@ def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -
 
 
 def cite_faq(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of a pair of the FAQ, whose answer is said as it stands there."""
+    """Citations of an FAQ pair, whose answer is shown as it is."""
     return [(passage, replace(citation(passage, score), marks=_marks_of(answer, passage))) for passage, score in found]
 
 
@@ -217,7 +210,7 @@ def _marks_of(answer: str, passage: StoredPassage) -> tuple[Mark, ...]:
 
 
 def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int, tuple[Mark, ...]]:
-    """For each paragraph in the model's own words, the sentence that shares most of its long words, by passage."""
+    """For each paragraph in the model's own words, the sentence that shares most long words with it, by passage."""
     sentences = [(passage, sentence) for passage in passages for _, sentence in parted(passage.text)]
     marks: dict[int, tuple[Mark, ...]] = {}
     for number, paragraph in enumerate(answer.split(BETWEEN)):
@@ -233,31 +226,31 @@ def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int,
 
 
 def long_words(text: str) -> frozenset[str]:
-    """Words of four letters or more, and everything with a digit in it; case does not count."""
+    """Words of at least four letters, and all words with a digit, in lower case."""
     return frozenset(w for w in WORD.findall(text.lower()) if len(w) > 3 or any(c.isdigit() for c in w))
 
 
 TOGETHER = 55
-"""Most words of a statement with its neighbours."""
+"""Maximum words of a statement with its neighbours."""
 NEARLY = 6.0
 """A neighbouring sentence is shown if its log-odds are lower by less than this."""
 NEARLY_ROWS = 0.4
-"""The same for a row beside a row."""
+"""The same for neighbouring rows."""
 MARGIN, UNSURE_MARGIN = 0.8, 0.2
-"""Another statement is shown if its log-odds are lower than the best one's by less than this."""
+"""Another statement is shown if its log-odds are at most this much lower than those of the best one."""
 STATEMENTS, UNSURE_STATEMENTS = 3, 2
-"""The most statements of an answer."""
+"""Maximum statements of an answer."""
 WORDS = 100
-"""Most words of all statements but the first."""
+"""Maximum words of all statements except the first."""
 ALIKE = 0.8
-"""Share of its words that a statement has in common with one that says the same."""
+"""Two statements with this share of common words say the same."""
 
 
 def composed(
     ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, sure: bool = True
 ) -> list[RankedStatement]:
-    """The statements to show, best first. ranked: all that were found, likeliest first. texts: of passages, by number;
-    statements of others are not shown. sure: whether the desk is.
+    """Return the statements to show, best first. ranked: all that were found, most likely first. texts: passages by
+    number; statements of other passages are not shown. sure: whether Warmdesk is sure.
     """
     margin, most = (MARGIN, STATEMENTS) if sure else (UNSURE_MARGIN, UNSURE_STATEMENTS)
     shown: list[RankedStatement] = []
@@ -279,8 +272,11 @@ def composed(
 def _with_neighbours(
     statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
 ) -> list[RankedStatement]:
-    """The statement and those around it that belong to it, in the passage's order."""
-    if statement.kind not in ("sentence", "row"):  # the others are whole, and items carry the line above them
+    """The statement and its likely neighbours, in the passage's order."""
+    if statement.kind not in (
+        "sentence",
+        "row",
+    ):  # others are complete; items have the line above them
         return [statement]
     lowest = statement.logit - (NEARLY if statement.kind == "sentence" else NEARLY_ROWS)
     near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]
@@ -305,7 +301,7 @@ def _with_neighbours(
 
 
 def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str) -> bool:
-    """Whether a statement stands in the same paragraph or table as a group, and says nothing that is in it already."""
+    """Whether a statement is in the same paragraph or table as a group, and adds something to it."""
     start, end = group[0].start, max(other.end for other in group)
     between = text[end : one.start] if one.start >= end else text[one.end : start]
     overlaps = one.start < end and one.end > start

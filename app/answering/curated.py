@@ -1,9 +1,9 @@
-"""Questions that an agent answered already: a pair of the FAQ answers by itself, before search and without the model.
+"""Questions that the FAQ answers alone, before search and without the model.
 
-It does so only for a question with the same telling words as one of the pair's wordings, and only if the two are at
-least as alike as the threshold (`app.knowledge.finder`). Whatever is worded otherwise is searched for, and finds the
-FAQ's document like any other. Wordings are looked up by their telling words, so that the number of pairs does not
-matter. Not covered: writing pairs (`app.support.faq`).
+A pair answers only a question with the same telling words as one of its wordings, and only if both are at least as
+similar as the threshold (`app.knowledge.finder`). Other questions are searched, and find the FAQ's document like any
+other. Wordings are looked up by their telling words, so the number of pairs does not matter. Out of scope: writing
+pairs (`app.support.faq`).
 """
 
 import logging
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from app.domain.documents import StoredPassage
 from app.domain.quality import FAQ, FaqPair, NearestPair
 from app.domain.settings import Settings
+from app.domain.words import one_line
 from app.knowledge.finder import EmbeddedQuestion, Telling, embedded, likeness, telling
 from app.knowledge.search import Search
 from app.storage.faq import FaqStore, FaqVectors
@@ -22,12 +23,12 @@ from app.storage.library import Library
 log = logging.getLogger(__name__)
 
 THRESHOLD = 0.85
-"""The default of the setting `faq_threshold`. See `app.knowledge.finder` for what it was chosen on."""
+"""The default of the setting `faq_threshold`. `app.knowledge.finder` says what it was chosen on."""
 
 
 @dataclass(frozen=True, slots=True)
 class CuratedAnswer:
-    """A pair that answers a question. passages: those of the pair in the FAQ's document, at least one."""
+    """A pair that answers a question. passages: the pair's passages in the FAQ's document, at least one."""
 
     pair: FaqPair
     nearest: NearestPair
@@ -48,21 +49,21 @@ class CuratedAnswers:
 
     @property
     def threshold(self) -> float:
-        """How alike a question must be."""
+        """Minimum similarity of a question."""
         return THRESHOLD if self._settings.faq_threshold is None else self._settings.faq_threshold
 
     def reload(self) -> None:
         """Read all pairs again. Raises DeskError."""
         pairs, vectors, embedder = self._store.pairs(), self._store.vectors(), self._search.embedder
         if outdated := [pair for pair in pairs if vectors[pair.id].embedder != embedder.name]:
-            log.warning("%d FAQs are embedded again: the embedder is %s now", len(outdated), embedder.name)
+            log.warning("%d FAQs are embedded again with the embedder %s", len(outdated), embedder.name)
             new = {pair.id: self.vectors_of(pair.questions) for pair in outdated}
             self._store.set_vectors(new)
             vectors |= new
         wordings: defaultdict[Telling, list[tuple[FaqPair, EmbeddedQuestion]]] = defaultdict(list)
         for pair in pairs:
             for text, vector in zip(pair.questions, vectors[pair.id].rows, strict=True):
-                key = telling(text)  # whose is the same is in the same language: the question's trust is enough
+                key = telling(text)  # the same telling words mean the same language: the question's trust is enough
                 wordings[key].append((pair, EmbeddedQuestion(text, vector, 1.0, key)))
         stored = self._library.passages_of(self._settings.faq_document) if pairs else []
         self._passages = passages_by_pair(pairs, stored)
@@ -74,7 +75,7 @@ class CuratedAnswers:
         return FaqVectors(embedder=embedder.name, rows=embedder.embed_queries(list(questions)))
 
     def answer(self, question: str, collections: Collection[str] = ()) -> CuratedAnswer | None:
-        """The pair that answers a question by itself, if there is one. collections: those that may be searched."""
+        """The pair that answers a question alone, if there is one. collections: those that may be searched."""
         if not self._settings.faq_answers or (collections and FAQ not in collections):
             return None
         found = self._nearest(question)
@@ -82,10 +83,10 @@ class CuratedAnswers:
             return None
         pair, nearest = found
         passages = self._passages.get(pair.id, ())
-        return CuratedAnswer(pair, nearest, passages) if passages else None  # it is not in the document yet
+        return CuratedAnswer(pair, nearest, passages) if passages else None  # not in the document yet
 
     def nearest(self, question: str) -> NearestPair | None:
-        """The wording with the question's telling words that is most like it, whether it answers or not."""
+        """The most similar wording with the question's telling words, whether it answers or not."""
         found = self._nearest(question)
         return None if found is None else found[1]
 
@@ -102,8 +103,8 @@ class CuratedAnswers:
 def passages_by_pair(
     pairs: Sequence[FaqPair], passages: Iterable[StoredPassage]
 ) -> dict[int, tuple[StoredPassage, ...]]:
-    """The passages of each pair by its number. Both in the order of the document, which has a section for each pair; a
-    long question is shortened in the heading and stands above the answer.
+    """The passages of each pair by its number, both in the document's order. The document has a section for each pair;
+    a long question is shortened in the heading and repeated above the answer.
     """
     found: defaultdict[int, tuple[StoredPassage, ...]] = defaultdict(tuple)
     left, current = list(pairs), None
@@ -119,8 +120,3 @@ def passages_by_pair(
         if current is not None:
             found[current.id] += (passage,)
     return dict(found)
-
-
-def one_line(text: str) -> str:
-    """A text as questions are stored: without line breaks and repeated spaces."""
-    return " ".join(text.split())

@@ -1,10 +1,8 @@
-"""Questions that an empty conversation offers: headings of the desk's own documents that the desk surely answers.
+"""Example questions for an empty conversation, and the reason for the outcome of a question.
 
-Headings that are questions come before titles. One is offered only if the desk is sure of its answer and finds it in
-the document whose heading it is. No model is asked.
-
-Why a question ends as it does: what search finds with all scores, and which rule decided. For those who look after
-the desk; nothing is stored.
+Examples are headings of documents; questions come before titles. A heading is offered only if its own document surely
+answers it. No model is asked. `Explainer` shows agents all scores of the search and the rule that decided; nothing is
+stored.
 """
 
 import threading
@@ -20,17 +18,17 @@ from retrieval.text.terms import COMMON, asked_words, stem
 
 MOST = 4
 TRIED = 32
-"""Headings that are tried at most; each costs a search."""
+"""Maximum headings that are tried; each costs a search."""
 TELLING = 3
-"""Words that say what a question is about, which one must have at least."""
+"""Minimum telling words of an example."""
 LONGEST = 90
-"""Characters of an example."""
+"""Maximum characters of an example."""
 
 Headings = Iterable[tuple[str, tuple[str, ...]]]
 
 
 class ExampleQuestions:
-    """The examples of a desk, looked for in the background. Safe to use from any thread."""
+    """The examples, looked for in the background. Safe to use from any thread."""
 
     def __init__(self, headings: Callable[[], Headings], answered_from: Callable[[str], str | None]) -> None:
         """headings, answered_from: see `example_questions`."""
@@ -40,7 +38,7 @@ class ExampleQuestions:
         self._found: list[str] = []
 
     def for_snapshot(self, snapshot: object) -> list[str]:
-        """Those found in the documents as this snapshot of search has them; the first call looks for them and does not
+        """Examples in the documents of this search snapshot. The first call starts the search for them and does not
         wait.
         """
         with self._lock:
@@ -50,12 +48,14 @@ class ExampleQuestions:
             return self._found
 
     def _find(self) -> None:
-        with suppress(DeskError):  # the desk was closed meanwhile
+        with suppress(DeskError):  # the server was stopped
             self._found = example_questions(self._headings(), self._answered_from)
 
 
 def example_questions(headings: Headings, answered_from: Callable[[str], str | None]) -> list[str]:
-    """headings: document and heading path of passages. answered_from: the document that surely answers a question."""
+    """headings: document and heading path of passages. answered_from: returns the document that surely answers a
+    question.
+    """
     chosen: dict[str, str] = {}
     for tried, (document, text) in enumerate(_candidates(headings)):
         if len(chosen) == MOST or tried == TRIED:
@@ -75,21 +75,21 @@ def _candidates(headings: Headings) -> Iterator[tuple[str, str]]:
 
 
 def _is_question(heading: str) -> bool:
-    """Whether a heading is a question that is understood without its page: "How long do I have?" is not."""
+    """Whether a heading is a question that is clear without its page: "How long do I have?" is not."""
     if not heading.rstrip().endswith(("?", "？")):
         return False
     return len({stem(word) for word in asked_words(heading) if len(word) > 1} - COMMON) >= TELLING
 
 
 def _spread(titles: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Titles from all over the documents rather than from the first folder."""
+    """Titles from all folders rather than from the first one."""
     once = list(dict.fromkeys(titles))
     step = max(1, len(once) // TRIED)
     return once[::step]
 
 
 STATEMENTS = 8
-"""Statements that are listed."""
+"""Number of statements listed."""
 
 
 class Explainer:
@@ -99,7 +99,7 @@ class Explainer:
         self._questions, self._finder, self._curated = questions, finder, curated
 
     def explain(self, question: str) -> SearchExplanation:
-        """What a first question finds and how it would end. Raises DeskError for one that cannot be asked."""
+        """Return what search finds for a first question and how it would end. Raises DeskError for an invalid one."""
         question, decider = self._questions.valid(question), self._questions.decider
         decision = decider.decide(question, [])
         judged = self._finder.judge(question, earlier=None, count=CANDIDATES)

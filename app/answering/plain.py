@@ -1,8 +1,8 @@
 """The language model alone: messages to a prompt, without documents, decision and checks.
 
-The prompt is what the model's chat template makes of the messages, so that it only grows at its end and every earlier
-turn is an exact prefix of the next one. It is found again by its owner alone. Texts of all roles are literal: only the
-template's own strings are structure. Not covered: anything that is stored; nothing is.
+The model's chat template makes the prompt, which only grows at its end. So every earlier turn is an exact prefix of the
+next prompt; only its owner finds it. Texts of all roles are literal: only the template's own strings are structure.
+Nothing is stored.
 """
 
 import threading
@@ -22,9 +22,9 @@ from cache.prompt.tokenizer import ChatTemplate
 from cache.serving.interface import EngineInterface
 
 MOST_TOKENS = 512
-"""Of an answer for which no other limit is given: memory is reserved for all of it."""
+"""Default limit of an answer. Memory is reserved for all of it."""
 LEAST_TEMPERATURE = 0.01
-"""Below it the engine takes the likeliest token, which is the same."""
+"""Below it the engine chooses the most likely token, which is the same."""
 
 
 class PlainStream:
@@ -64,15 +64,14 @@ class PlainStream:
     def answer(self) -> PlainAnswer:
         """The whole answer, after the end of the iteration. Raises DeskError if there is none."""
         if self._answer is None:
-            raise DeskError("there is no answer: it was stopped before its end", code="no-answer")
+            raise DeskError("there is no answer: it was stopped before it was complete", code="no-answer")
         return self._answer
 
     def cancel(self) -> None:
-        """Stop generating soon."""
         self._generation.cancel()
 
     def finish(self) -> None:
-        """Nothing is recorded of it."""
+        """Does nothing: nothing is recorded."""
 
 
 def complete(
@@ -82,8 +81,8 @@ def complete(
     owner: str,
     report: Callable[[Served], None],
 ) -> PlainStream:
-    """Start an answer. owner: who may find the prompt's prefixes again. report: told of the answer. Raises
-    DeskError for messages that are no conversation, or too long for the model.
+    """Start an answer. owner: only this owner finds the prompt's prefixes again. report: called with the numbers of the
+    answer. Raises DeskError for messages that are not a conversation, or too long for the model.
     """
     parts = conversation(messages, engine.tokenizer.template)
     positions = engine.info.max_positions
@@ -92,7 +91,7 @@ def complete(
     except PromptError as error:
         raise DeskError(str(error), code="prompt-too-long") from error
     if plan.next_position >= positions:
-        raise DeskError(f"the messages fill all of the model's {positions} positions", code="prompt-too-long")
+        raise DeskError(f"the messages fill the model's context of {positions} tokens", code="prompt-too-long")
     temperature = options.temperature or 0.0
     sampling = Sampling(
         max_tokens=options.max_tokens or MOST_TOKENS,
@@ -106,9 +105,8 @@ def complete(
 
 
 def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]:
-    """Messages as the template renders them, up to the beginning of the answer. System messages stand together at the
-    beginning; neighbours of one role are one message. Raises DeskError unless user and assistant take turns, the user
-    first and last.
+    """Messages as the template renders them, up to the start of the answer. System messages come first; adjacent
+    messages of one role are joined. Raises DeskError unless user and assistant take turns, the user first and last.
     """
     system = "\n\n".join(one.text for one in messages if one.role == "system")
     spoken = [one for one in messages if one.role != "system"]
@@ -116,7 +114,7 @@ def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]
         "\n\n".join(one.text for one in same) for _, same in groupby(spoken, lambda one: one.role)
     ]  # in turns: user, assistant, user ...
     if not spoken or spoken[0].role != "user" or spoken[-1].role != "user":
-        raise DeskError("messages must begin and end with one of the user", code="bad-messages")
+        raise DeskError("the first and the last message must be the user's", code="bad-messages")
     parts = opening(template, system)
     for number, text in enumerate(turns):
         is_answer = number % 2
@@ -125,7 +123,7 @@ def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]
 
 
 def opening(template: ChatTemplate, system: str) -> list[Text]:
-    """What stands before the first message of the user. Without a system text it is what the template puts there."""
+    """The text before the user's first message. Without a system text it is the template's own."""
     if system:
         return [
             Text(text=template.open, structural=True),

@@ -1,7 +1,7 @@
-"""What is typed and not asked yet is searched for, so that the engine has the passages ready when it is asked.
+"""Search for a question while it is typed, so that its passages are loaded when it is sent.
 
-A guess, for which nobody waits: it gives way to every question, and what fails is left out. The text is neither stored
-nor logged, and counts nowhere. Not covered: how often a visitor may do this (`app.access.limits`).
+A prediction: it yields to every question, and failures are ignored. The text is not stored, logged or counted. Out of
+scope: how often a visitor may do this (`app.access.limits`).
 """
 
 import logging
@@ -20,26 +20,26 @@ from cache.serving.interface import Cancellable, EngineInterface
 from retrieval.text.terms import UNSPACED, words
 
 SEARCHES_AT_ONCE = 2
-"""Of all visitors; what is typed meanwhile is not searched for."""
+"""Maximum concurrent searches, all visitors together. Further text is not searched."""
 REMEMBERED = 1000
-"""Visitors of whom it is known what was searched for last."""
+"""Visitors whose last search is remembered."""
 LEAST_LETTERS, LEAST_WORDS = 8, 2
-"""What is shorter says too little."""
+"""Shorter texts are not searched."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_LETTERS_OF_UNSPACED = 4  # a Chinese, Japanese or Korean character says as much
+_LETTERS_OF_UNSPACED = 4  # a Chinese, Japanese or Korean character counts as much
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """mark: a hash of what was searched for."""
+    """mark: a hash of the text that was searched."""
 
     mark: int
     prefetch: Cancellable
 
 
 class Prefetching:
-    """Has passages ready for what visitors type. Safe to use from any thread."""
+    """Loads passages for the text that visitors type. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Prefetching:
         in_flight: InFlight,
         check_with_machine: Callable[[str | None, str], None],
     ) -> None:
-        """check_with_machine: raises DeskError while a person answers a conversation."""
+        """check_with_machine: raises DeskError while an agent answers a conversation."""
         self._answering, self._history, self._in_flight = answering, history, in_flight
         self._check_with_machine = check_with_machine
         self._engine: EngineInterface = answering.engine
@@ -57,8 +57,8 @@ class Prefetching:
         self._lock = threading.Lock()
 
     def typed(self, text: str, conversation_id: str | None, owner: str) -> None:
-        """Search for a text that a visitor types, in place of what was typed before. Returns when it is searched; does
-        nothing while questions are answered, others are searched for, or the same was searched for before.
+        """Search a text that a visitor types; it replaces the one before. Returns after the search. Does nothing while
+        questions are answered, while the maximum of searches runs, or if the text was searched before.
         """
         if len(text) > self._answering.settings.max_question_chars or not is_enough(text):
             self.cancel(owner)
@@ -72,14 +72,14 @@ class Prefetching:
                 self.cancel(owner)
                 if not self._is_busy:  # by now
                     self._remember(owner, _Typed(mark, self._engine.prefetch(segments)))
-        except Exception as error:  # its words may hold what was typed
+        except Exception as error:  # the error's words may contain the text
             log.debug("nothing was prefetched: %s", type(error).__name__)
         finally:
             with self._lock:
                 self._searching.discard(owner)
 
     def cancel(self, owner: str) -> None:
-        """Drop what has not begun for a visitor, and what is known of what was typed."""
+        """Drop a visitor's search that has not begun, and forget which text was searched."""
         with self._lock:
             last = self._last.pop(owner, None)
         if last is not None:
@@ -99,7 +99,7 @@ class Prefetching:
             return True
 
     def _modules(self, text: str, conversation_id: str | None, owner: str) -> list[Segment]:
-        """What a prompt with this question would be made of, the most wanted first. Raises what asking raises."""
+        """The modules of a prompt with this question, most relevant first. Raises what asking raises."""
         self._check_with_machine(conversation_id, owner)
         past = [] if conversation_id is None else with_agents(self._history.past(conversation_id, owner))
         questions = self._answering.questions
@@ -117,6 +117,6 @@ class Prefetching:
 
 
 def is_enough(text: str) -> bool:
-    """Whether a text says enough to be searched for."""
+    """Whether a text is long enough to be searched."""
     letters = len(text.strip()) + (_LETTERS_OF_UNSPACED - 1) * len(_UNSPACED.findall(text))
     return letters >= LEAST_LETTERS and len(words(text)) >= LEAST_WORDS

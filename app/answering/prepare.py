@@ -1,17 +1,12 @@
-"""What was said before, as the next prompt and the next search need it.
+"""From a question to its decision and prompt plan. The model computes nothing here, and nothing is recorded.
 
-A conversation's past as the caller sends it, where the desk has not stored it: OpenAI's clients send it back whole.
+The past is the stored conversation, or the messages of a client that sends all of them, as OpenAI's clients do. Of an
+earlier answer, only the part from documents belongs in the next prompt. Warmdesk's own texts (not sure, nothing found,
+a question back, small talk) are recognised and skipped.
 
-Of what the desk said, only the part that came from documents belongs in the next prompt, as with a stored past. Its own
-words (that it is not certain, that it found nothing, a question back, small talk) are recognised and left out.
-
-How a question ends, decided before anything is computed: answered, unsure, nothing, or small talk.
-
-Search says how likely the documents answer; two thresholds make three outcomes of it. Greetings and the like need no
-search, and a message too vague to search for gets one question back. Not covered: the words (`app.replies`), and an
-answer of the model that turns out to be a refusal (`check`).
-
-From a question to its decision and prompt plan. Nothing is computed by the model, and nothing is recorded.
+The decision has four outcomes: answered, unsure, nothing, small talk. Search estimates how likely the documents answer,
+and two thresholds make three outcomes of it. Small talk needs no search. A message too vague to search gets one
+question back. Out of scope: the texts (`app.replies`), and a refusal by the model (`checking`).
 """
 
 import time
@@ -43,8 +38,8 @@ from retrieval.text.terms import COMMON, asked_words, language_of, stem
 
 
 def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
-    """The messages as turns of a customer and the desk, oldest first. What agents wrote counts as an answer, as plain
-    text: it belongs to everything that was asked since the last answer, and stands in place of one that found nothing.
+    """The messages as turns of a customer and the assistant, oldest first. Text of agents counts as an answer, as plain
+    text. It answers everything asked since the last answer, and replaces an answer that found nothing.
     """
     past: list[PastMessage] = []
     for message, before in zip(stored, [None, *stored], strict=False):
@@ -65,8 +60,8 @@ def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
 
 
 def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
-    """The messages as the next prompt needs them. Neighbours of one role are one message; system messages are left out,
-    because the desk has a system text of its own.
+    """The messages as the next prompt needs them. Adjacent messages of one role are joined. System messages are
+    skipped, because Warmdesk has its own system text.
     """
     spoken = [one for one in latest(messages) if one.role != "system"]
     past: list[PastMessage] = []
@@ -74,7 +69,7 @@ def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
     for role, same in groupby(spoken, lambda one: one.role):
         text = "\n\n".join(one.text.strip() for one in same)
         if role == "user":
-            if len(text) > settings.max_question_chars:  # it was refused when it was asked
+            if len(text) > settings.max_question_chars:  # it was refused at its time
                 question = ""
                 continue
             question = redact(text) if settings.redact else text
@@ -86,7 +81,7 @@ def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
 
 
 def latest(messages: Sequence[Said]) -> Sequence[Said]:
-    """The last messages that have `LONGEST_PAST` characters together, whole."""
+    """The last messages that together have at most `LONGEST_PAST` characters."""
     room = LONGEST_PAST
     for place in range(len(messages) - 1, -1, -1):
         room -= len(messages[place].text)
@@ -96,7 +91,7 @@ def latest(messages: Sequence[Said]) -> Sequence[Said]:
 
 
 def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
-    """How an earlier question ended, by the words of the answer."""
+    """The outcome of an earlier question, by the text of its answer."""
     small_talk = heard(question, language_of(question))
     if small_talk is not None and small_talk.kind != "vague":
         return "smalltalk"
@@ -108,20 +103,20 @@ def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
 
 
 def own_words(name: str) -> Iterator[str]:
-    """How one of the desk's own texts begins, in each language."""
+    """The beginning of one of Warmdesk's own texts, in each language."""
     for texts in all_texts().values():
         yield texts.says[name].partition("{")[0].partition(BETWEEN)[0]
 
 
 TOPICS = 3
-"""How many topics a question back names."""
+"""Topics that a question back names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """results: what was searched, as far as the answer may use it. says: the desk's own words: the whole answer, or if
-    `asks_model` the line before what the documents say (empty where the desk is sure). nothing: what to say if the
-    model finds no answer after all. faq: the number of the pair that answers by itself.
+    """How a question ends. results: search results that the answer may use. says: Warmdesk's own words: the whole
+    answer, or if `asks_model` the line before the text from the documents (empty if sure). nothing: the text if the
+    model finds no answer. faq: the number of the pair that answers alone.
     """
 
     outcome: Outcome
@@ -133,20 +128,20 @@ class Decision:
 
     @property
     def statements(self) -> list[RankedStatement]:
-        """What is shown of the documents, best first."""
+        """The statements to show, best first."""
         texts = {one.passage.id: one.passage.text for one in self.results.passages}
         return composed(self.results.statements, texts, sure=self.outcome != "unsure")
 
 
 class Decider:
-    """Decides by the settings, and where they leave it open, by what was fitted for the embedder."""
+    """Decides by the settings, and by default by the values fitted for the embedder."""
 
     def __init__(self, settings: Settings, finder: Finder, curated: CuratedAnswers | None = None) -> None:
-        """curated: the FAQ; None for what is measured without it."""
+        """curated: the FAQ; None in measurements without it."""
         self._settings, self._finder, self._curated = settings, finder, curated
 
     def decide(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Decision:
-        """Search where it is needed, and decide. A follow-up is also searched together with the question before it."""
+        """Search if needed, and decide. A follow-up is also searched together with the question before it."""
         with self._finder.one_question():
             return self._decided(question, past, collections)
 
@@ -180,18 +175,18 @@ class Decider:
 
     @property
     def refuse_below(self) -> float:
-        """Chance that the documents answer, below which the desk says that they do not."""
+        """Below this chance that the documents answer, the answer says that they do not."""
         own = self._settings.refuse_below
         return self._finder.classifier.threshold if own is None else own
 
     @property
     def answer_above(self) -> float:
-        """Chance from which on it is sure."""
+        """From this chance on, the answer is sure."""
         own = self._settings.answer_above
         return self._finder.classifier.certain if own is None else own
 
     def _contact_page(self, results: SearchResults, language: str) -> Decision:
-        """What the documents say about reaching a person, if they surely do."""
+        """The documents' page on contacting a person, if there surely is one."""
         if not results.statements or results.relevance < self.answer_above:
             return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
         best = results.statements[0].text
@@ -212,7 +207,9 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 
 
 def is_topic(question: str) -> bool:
-    """Whether a question names one thing ("delivery") and asks nothing about it; a code or a model asks enough."""
+    """Whether a question names one thing ("delivery") and asks nothing about it. A code or a model name is enough of a
+    question.
+    """
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) == 1 and not any(map(str.isdigit, question))
 
@@ -233,7 +230,7 @@ def _question_back(results: SearchResults, language: str) -> Decision:
 
 
 def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
-    """What passages are about, the nearest first: the titles of their documents, or within one its headings."""
+    """The topics of passages, nearest first: the titles of their documents, or the headings within one document."""
     by_title = {one.passage.title or one.passage.document: one for one in reversed(found)}
     if len(by_title) == 1:
         by_title = {(one.passage.heading_path or (one.passage.title,))[-1]: one for one in reversed(found)}
@@ -242,8 +239,8 @@ def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
-    """A question with what was decided about it. in_prompt: every passage of the prompt by its module's name. plan:
-    None if the model is not asked. model: fingerprint of the model that the plan is for.
+    """A question with its decision. in_prompt: every passage of the prompt by its module's name. plan: None if the
+    model is not asked. model: fingerprint of the model of the plan.
     """
 
     question: str
@@ -256,25 +253,23 @@ class PreparedQuestion:
 
     @property
     def results(self) -> SearchResults:
-        """What the documents say about it."""
         return self.decision.results
 
     @property
     def passages(self) -> list[str]:
-        """The texts of all passages in the prompt, each below its heading path: what an answer may say."""
+        """The texts of all passages in the prompt, each after its heading path. An answer may use only these."""
         return [with_headings(passage.heading_path, passage.text) for passage in self.in_prompt.values()]
 
 
 def valid_question(question: str, settings: Settings) -> str:
-    """The question as it is stored, searched and shown: without space around it, with an escape in place of half of a
-    surrogate pair, and, if the settings say so, without addresses and numbers of people. Raises DeskError for one that
-    cannot be asked.
+    """The question as it is stored, searched and shown: without space around it, with an escape for half of a surrogate
+    pair, and masked if the settings say so. Raises DeskError for an invalid question.
     """
     check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if not question:
         raise DeskError("the question is empty: write one", code="question-empty")
-    check_length(question, settings.max_question_chars)  # an escape is longer than what it stands for
+    check_length(question, settings.max_question_chars)  # an escape is longer than the character
     return redact(question) if settings.redact else question
 
 
@@ -298,7 +293,7 @@ class QuestionPreparer:
         return valid_question(question, self._settings)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
-        """Decide and, if the model is to be asked, plan. Raises DeskError if the prompt does not fit the model."""
+        """Decide, and plan if the model is to be asked. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
         decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
@@ -319,8 +314,8 @@ class QuestionPreparer:
         )
 
     def foresee(self, question: str, past: Sequence[PastMessage]) -> Plan | None:
-        """A prompt with the passages for a question that is not finished, whatever would be decided about it now; None
-        if it needs none. The text of the question is not in it. Raises as `prepare`.
+        """Return a prompt plan with the passages for an unfinished question, whatever the decision; None if it needs no
+        passages. The plan does not contain the question's text. Raises as `prepare`.
         """
         decision = self.decider.decide(question, past)
         if decision.outcome == "smalltalk" or decision.faq is not None:
@@ -329,7 +324,7 @@ class QuestionPreparer:
         return self._fit(turns)[0]
 
     def answered_from(self, question: str) -> str | None:
-        """The document from which a first question is surely answered; None if the desk is not sure of it."""
+        """The document that surely answers a first question; None if not sure."""
         decision = self.decider.decide(question, [])
         if decision.outcome != "answered" or not decision.statements:
             return None
@@ -339,11 +334,11 @@ class QuestionPreparer:
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
-        """The conversation as prompt turns, and every passage in it by its module's name. past: each answer stands
-        behind its question (`History.past`); questions without one are left out.
+        """The conversation as prompt turns, and every passage in it by its module's name. past: each answer follows its
+        question (`History.past`); questions without one are skipped.
         """
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
-        answered = [(asked, said) for asked, said in pairs if said.text]  # something from the documents was said
+        answered = [(asked, said) for asked, said in pairs if said.text]  # some text came from the documents
         ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}
         stored = {passage.id: passage for passage in self._library.passages(sorted(ids))}
         turns = [
@@ -355,12 +350,12 @@ class QuestionPreparer:
             )
             for asked, said in answered
         ]
-        new = [one.passage for one in reversed(found)]  # the most relevant stands last, next to the question
+        new = [one.passage for one in reversed(found)]  # the most relevant passage is last, next to the question
         turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
         return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
 
     def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
-        """The plan of as many of the latest turns as fit with an answer; and how many were left out."""
+        """The plan with as many of the latest turns as fit with an answer, and the number of turns left out."""
         positions = self._engine.info.max_positions
         for dropped in range(len(turns)):
             try:
@@ -370,7 +365,7 @@ class QuestionPreparer:
             if plan.next_position <= positions - self._settings.answer_tokens:
                 return plan, dropped
         raise DeskError(
-            f"the question and its passages do not fit the model's {positions} positions: "
+            f"the question and its passages do not fit the model's context of {positions} tokens: "
             "shorten the question, or lower the settings passages or passage_tokens",
             code="context-full",
         )

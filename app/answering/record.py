@@ -1,14 +1,11 @@
-"""Answers that are statements of the passages: which are offered to the model, and how likely each is beforehand.
+"""The statements that the model may quote, and the record of a finished answer.
 
-`cache.decoding.constraints` keeps the model to these choices.
+`cache.decoding.constraints` limits the model to these choices. A statement's prior is WEIGHT times the log-odds that it
+answers, as estimated by search. The refusal is offered only without statements: whether the passages answer was decided
+before. The recorded numbers are counted by the engine during the answer.
 
-A statement's prior is the log-odds, judged by search, that it answers the question, times WEIGHT. The refusal is
-offered only if there is no statement: whether the passages answer the question was decided before.
-
-Not covered: two list items without full stops in one answer, tokenizers that do not give back the text they were given,
-and models without a chat template, whose answers begin with a space.
-
-From a completion to the answer that is stored. Its numbers are what the engine counted while it ran.
+Out of scope: two list items without full stops in one answer, tokenizers that do not return their input text, and
+models without a chat template, whose answers begin with a space.
 """
 
 import time
@@ -30,14 +27,15 @@ from cache.prompt.tokenizer import Tokenizer
 from retrieval.text.sentences import as_said
 
 WEIGHT = 40.0
-"""How much the log-odds of search count against those of the model. A model of the bundled one's size only decides the
-order of statements that search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold
-answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.)"""
+"""Weight of search's log-odds against the model's. A model as small as the bundled one only orders statements that
+search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold answer in one quoted
+sentence: 0.23 by the model alone, 0.88 by search alone.)
+"""
 
 
 def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int) -> Choices:
-    """Statements that are to be shown, likeliest first; the refusal if there are none. stop: token that ends an answer.
-    room: tokens that an answer may have; only as many statements are allowed as surely fit.
+    """Return the statements to show, most likely first; the refusal if there are none. stop: the token that ends an
+    answer. room: maximum tokens of an answer; only statements that surely fit are allowed.
     """
     found: dict[tuple[int, ...], Choice] = {}
     for text, logit in [(one.text, one.logit) for one in shown] or [(refusal, 0.0)]:
@@ -48,7 +46,7 @@ def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokeni
             prior=WEIGHT * logit,
         )
         found.setdefault(choice.tokens, choice)
-    enough = WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0  # below all: what was composed is said as a whole
+    enough = WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0  # below all: a composed quotation is said as a whole
     choices = Choices(choices=tuple(found.values()), stop=stop, most=max(1, len(found)), enough=enough)
     while choices.longest > room and choices.most > 1:
         choices = replace(choices, most=choices.most - 1)
@@ -56,11 +54,11 @@ def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokeni
 
 
 def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens of a statement that follows another one, with what stands between the two.
+    """Tokens of a statement that follows another one, with the separator.
 
-    They are taken from a text with a full stop before them, because some tokenizers write the beginning of a text
-    differently from its middle. Where a tokenizer makes one token of the full stop and the line break, both parts are
-    written on their own.
+    They are cut from a text with a full stop before them, because some tokenizers encode the beginning of a text
+    differently from its middle. If a tokenizer makes one token of the full stop and the line break, both parts are
+    encoded separately.
     """
     before = tokenizer.encode([Text(text=".")])
     joined = tokenizer.encode([Text(text=f".{BETWEEN}{text}")])
@@ -70,13 +68,13 @@ def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 _ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE, "repeated": REPEATED}
-"""What the reader is told about how an answer ended."""
+"""The notice about how an answer ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
     """A question that is being answered. started: `time.perf_counter` at its arrival. conversation_id, question_id:
-    empty for one that is not stored. replaces: the question in whose place it is asked, if there is one.
+    empty if it is not stored. replaces: the question that it replaces, if any.
     """
 
     started: float
@@ -88,7 +86,7 @@ class AskedQuestion:
 
 
 def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
-    """The answer in the desk's own words, with the pages that it names, or that of the FAQ."""
+    """The answer in Warmdesk's own words with the named pages, or the answer of the FAQ."""
     decision = asked.prepared.decision
     found = () if decision.outcome == "nothing" else decision.results.passages
     cited = [(one.passage, citation(one.passage, one.cosine, see_also=True)) for one in found]
@@ -107,7 +105,7 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
         timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),
         policy=asked.policy,
         exact=True,
-        quoted=bool(cited),  # its words are gone when the document is forgotten
+        quoted=bool(cited),  # its text is deleted with the document
     )
     details = AnswerDetails(
         question_id=asked.question_id,
@@ -120,7 +118,7 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
 
 
 def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
-    """The answer of a completion as it was shown, and what else is stored of it."""
+    """The answer of a completion as it was shown, and the other stored details."""
     prepared, timings = asked.prepared, completion.timings
     outcome: Outcome = "nothing" if shown.is_refusal else prepared.decision.outcome
     decision = prepared.decision

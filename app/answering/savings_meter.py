@@ -1,9 +1,9 @@
-"""What reuse saves, measured: a sampled share of answers is computed a second time without any reuse, while nobody
-waits, and both runs are compared.
+"""Measure what reuse saves: a sampled share of answers is recomputed without reuse while the server is idle, and both
+runs are compared.
 
-The second run has the same prompt at the same position ids, with full attention: it is what the answer would have
-taken, and what it would have said. Not covered: how the engine computes it beside its work (`cache.engine.restarts`),
-what the samples say together (`app.desk.overview`).
+The second run has the same prompt at the same position ids, with full attention. So it shows the time and the text of
+an answer without reuse. Out of scope: how the engine recomputes when idle (`cache.engine.restarts`), the statistics of
+the samples (`app.desk.overview`).
 """
 
 import logging
@@ -24,9 +24,9 @@ from cache.errors import CacheError, EngineBusy, EngineStopped
 from cache.serving.interface import EngineInterface
 
 WAITING = 8
-"""Answers that may wait for their second run; each holds its prompt."""
+"""Answers that may wait for their second run. Each holds its prompt."""
 QUIET_S = 10.0
-"""How long nothing was asked before a second run begins: a question that comes in its middle waits for one pass."""
+"""Idle time before a second run. A question that arrives during the run waits for one pass."""
 TRIES = 5
 _LOOK_S, _STOPPED_S = 0.5, 2.0
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Sampled:
 
 
 class SavingsMeter:
-    """A thread that computes sampled answers again. Safe to use from any thread. Nothing is sampled before `start`."""
+    """A thread that recomputes sampled answers. Safe to use from any thread. Nothing is sampled before `start`."""
 
     def __init__(self, engine: EngineInterface, share: float, keep: Callable[[SavingsSample], None]) -> None:
         """share: of the answers, 0 to 1. keep: stores a sample."""
@@ -58,7 +58,7 @@ class SavingsMeter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing more. What is being computed ends with the engine."""
+        """Start no further runs. The current one ends with the engine."""
         self._closing.set()
 
     def join(self) -> None:
@@ -67,7 +67,7 @@ class SavingsMeter:
             self._thread.join(_STOPPED_S)
 
     def clear(self) -> None:
-        """Forget the prompts that wait, because one may hold what has to be forgotten."""
+        """Drop the waiting prompts, because one may contain text that must be deleted."""
         while True:
             try:
                 self._sampled.get_nowait()
@@ -75,13 +75,13 @@ class SavingsMeter:
                 return
 
     def consider(self, sampled: Sampled) -> None:
-        """Perhaps compute this answer again, later. One more than may wait is left out."""
+        """Perhaps recompute this answer later. If the queue is full, it is skipped."""
         if self._thread is None or sampled.request.reuse != "on" or random.random() >= self._share:
             return
         try:
             self._sampled.put_nowait(sampled)
         except queue.Full:
-            log.debug("too many answers wait to be computed again: one was left out")
+            log.debug("too many answers wait to be recomputed: one was skipped")
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -99,10 +99,10 @@ class SavingsMeter:
 
     def _measure(self, sampled: Sampled) -> None:
         for _ in range(TRIES):
-            if not self._is_quiet() or not sampled.generation.has_ended:  # nobody read the answer
+            if not self._is_quiet() or not sampled.generation.has_ended:  # the reader never read the answer
                 return
             first = sampled.generation.completion
-            if not first.usage.prompt_tokens:  # it was stopped before it began
+            if not first.usage.prompt_tokens:  # stopped before it began
                 return
             try:
                 again = self._engine.compute_idle(sampled.request).completion
@@ -112,7 +112,7 @@ class SavingsMeter:
             return
 
     def _is_quiet(self) -> bool:
-        """Wait until nothing was asked for a while; False if the desk closes before."""
+        """Wait until the server is idle; False if it stops before."""
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < QUIET_S:
             if self._closing.wait(_LOOK_S):

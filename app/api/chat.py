@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: the whole desk as a model, and its language model alone."""
+"""POST /v1/chat/completions: Warmdesk as a model, and its language model alone."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ from app.api.wire import (
     plain_fields,
     told,
 )
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import Answer, PlainAnswer, PlainOptions, Said
 from app.domain.callers import Caller
 
@@ -42,14 +42,13 @@ class Replying:
     has_system: bool
 
 
-def chat_router(desk: Desk, keys: Keys) -> APIRouter:
-    """The route."""
+def chat_router(desk: Service, keys: Keys) -> APIRouter:
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["chat"])
 
     @router.post("/chat/completions")
     async def create_completion(request: Request, body: ChatRequest) -> Response:
-        """Answers the last message. The model "warmdesk" answers from the documents, with sources; the language
-        model's own name answers without them.
+        """Answers the last message. The model "warmdesk" answers from the documents, with sources; the language model's
+        own name answers without them.
         """
         caller = caller_of(request)
         count(caller, keys)
@@ -62,7 +61,7 @@ def chat_router(desk: Desk, keys: Keys) -> APIRouter:
         pieces = aiter(asked.running)
         if not body.stream:
             return await _whole(request, asked, pieces)
-        first = await anext(pieces, None)  # an error before it is still a status of its own
+        first = await anext(pieces, None)  # an error before the first piece still has its own status
         include_usage = body.stream_options is not None and body.stream_options.include_usage
         events = _events(asked, first, pieces, include_usage)
         return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
@@ -70,12 +69,12 @@ def chat_router(desk: Desk, keys: Keys) -> APIRouter:
     return router
 
 
-def _start(desk: Desk, body: ChatRequest, owner: str) -> "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]":
-    """Begin the answer. Raises ApiError for a model there is not, and a last message that is not the user's."""
+def _start(desk: Service, body: ChatRequest, owner: str) -> "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]":
+    """Start the answer. Raises ApiError for an unknown model, and if the last message is not the user's."""
     *earlier, last = (_said(message) for message in body.messages)
     if body.model == DESK:
         if last.role != "user":
-            raise ApiError(400, "the last message must be of the user", "bad-messages", "messages")
+            raise ApiError(400, "the last message must be the user's", "bad-messages", "messages")
         return RunningAnswer(
             lambda: desk.ask(last.text, owner=owner, conversation_id=body.conversation_id, earlier=earlier)
         )
@@ -96,7 +95,7 @@ def _said(message: Message) -> Said:
 
 
 def _end(asked: Replying) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
-    """The finished answer, why it ended, and what only a desk has."""
+    """Return the finished answer, why it ended, and the fields that only Warmdesk has."""
     answer = asked.running.answer
     if isinstance(answer, PlainAnswer):
         return answer, answer.finish_reason, plain_fields(answer, asked.caller)
@@ -105,7 +104,7 @@ def _end(asked: Replying) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
 
 
 async def _whole(request: Request, asked: Replying, pieces: AsyncIterator[str]) -> Response:
-    """The whole answer at once; if the caller leaves before, it is stopped."""
+    """Return the whole answer at once. If the client disconnects, generation stops."""
 
     async def collect() -> str:
         return "".join([piece async for piece in pieces])
@@ -118,7 +117,7 @@ async def _whole(request: Request, asked: Replying, pieces: AsyncIterator[str]) 
     try:
         await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not answering.done():
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # the client has left
         text = await answering
     finally:
         answering.cancel()
@@ -138,7 +137,7 @@ async def _events(
         yield asked.reply.piece({}, reason, **{DESK: extra})
         if include_usage:
             yield asked.reply.usage(answer.usage)
-    except Exception as error:  # the status is sent already
+    except Exception as error:  # the status is already sent
         yield event(told(error).document)
     finally:
         asked.running.cancel()

@@ -1,7 +1,7 @@
-"""GET /metrics for Prometheus: what vLLM measures under vLLM's names, so that its dashboards work, and ours beside it.
+"""GET /metrics for Prometheus: vLLM's names for what vLLM measures, so that its dashboards work, and our own.
 
-Counters and histograms count since the start, gauges are read at each scrape. Read from this machine, or with a key of
-scope admin. docs/grafana.json is a dashboard of them.
+Counters and histograms count from the start; gauges are read at each scrape. Readable from this machine, or with a key
+of scope admin. docs/grafana.json is a dashboard.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from app.access.identity import caller_of
 from app.api.wire import ApiError, ApiRoute
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.statistics import Load, Served
 
 TTFT_BUCKETS = (
@@ -36,13 +36,13 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "
 
 
 class Meter:
-    """Counts what a desk serves. A registry of its own: several desks in one process do not mix."""
+    """Counters of answers. Each has its own registry, so several desks in one process do not mix."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Service) -> None:
         self.registry = CollectorRegistry()
         self._desk = desk
         by_model, registry = ("model_name",), self.registry
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, without a use
 
         def histogram(name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(name, words, by_model, buckets=buckets, registry=registry)
@@ -56,18 +56,17 @@ class Meter:
         self._prefill = histogram("vllm:request_prefill_time_seconds", "Computing the prompt", STAGE_BUCKETS)
         self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts")
         self._generated = counter("vllm:generation_tokens", "Tokens of answers")
-        self._asked = counter("vllm:prefix_cache_queries", "Prompt tokens that were looked up")
-        self._found = counter("vllm:prefix_cache_hits", "Prompt tokens that were reused")
-        self._sources = counter("warmdesk_prompt_tokens", "Prompt tokens by where they came from", "source")
-        self._answers = counter("warmdesk_answers", "Answers by how the question ended", "outcome")
+        self._asked = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache")
+        self._found = counter("vllm:prefix_cache_hits", "Prompt tokens reused from the cache")
+        self._sources = counter("warmdesk_prompt_tokens", "Prompt tokens by source", "source")
+        self._answers = counter("warmdesk_answers", "Answers by outcome", "outcome")
         self._retrieve = histogram("warmdesk_retrieve_seconds", "Search and decision", STAGE_BUCKETS)
-        self._load = histogram("warmdesk_load_seconds", "Finding modules and reading them from disk", STAGE_BUCKETS)
+        self._load = histogram("warmdesk_load_seconds", "Finding modules and loading them from disk", STAGE_BUCKETS)
         ProcessCollector(registry=registry)
         registry.register(LoadCollector(desk))
         desk.listen(self.count)
 
     def count(self, served: Served) -> None:
-        """Count an answer."""
         model, usage, timings = self._desk.models().language, served.usage, served.timings
         self._answers.labels(model, served.outcome).inc()
         self._total.labels(model).observe(timings.total / 1e3)
@@ -93,48 +92,46 @@ class Meter:
             self._sources.labels(model, source).inc(getattr(usage, source))
 
     def text(self) -> bytes:
-        """Everything in the text format of Prometheus."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
 class LoadCollector:
-    """What the desk holds and does at the time of a scrape."""
+    """Gauges that are read at a scrape."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Service) -> None:
         self._desk = desk
 
     def collect(self) -> Iterator[Metric]:
-        """The gauges, and evictions, which the engine counts."""
         load = self._desk.load()
         yield from gauges(load)
         for name, words, values in (
             ("warmdesk_tier_bytes", "Bytes held, by tier", load.num_bytes),
-            ("warmdesk_tier_capacity_bytes", "Bytes that a tier may hold", load.capacity),
+            ("warmdesk_tier_capacity_bytes", "Capacity of a tier in bytes", load.capacity),
         ):
             family = GaugeMetricFamily(name, words, labels=["tier"])
             for tier, number in values.items():
                 family.add_metric([tier], number)
             yield family
-        evictions = CounterMetricFamily("warmdesk_evictions", "What was evicted, by kind or tier", labels=["kind"])
+        evictions = CounterMetricFamily("warmdesk_evictions", "Evictions, by kind or tier", labels=["kind"])
         for kind, number in load.evictions.items():
             evictions.add_metric([kind], number)
         yield evictions
         yield from disk(load)
-        yield CounterMetricFamily("warmdesk_engine_restarts", "Times the engine began anew", load.restarts)
-        words = "Times device memory ran out in a pass, which was tried again with fewer rows"
+        yield CounterMetricFamily("warmdesk_engine_restarts", "Restarts of the engine", load.restarts)
+        words = "Forward passes that ran out of device memory and were repeated with fewer tokens"
         yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing ahead of a scrape: the desk may not be open yet."""
+        """Nothing before a scrape: the desk may not be open yet."""
         return ()
 
 
 def gauges(load: Load) -> Iterator[Metric]:
-    """The plain numbers of a load."""
     used, room = load.num_bytes.get("device", 0), load.capacity.get("device", 0)
     for name, words, number in (
-        ("vllm:num_requests_running", "Requests in the engine's passes", load.running),
-        ("vllm:num_requests_waiting", "Requests that wait for the engine", load.waiting),
+        ("vllm:num_requests_running", "Running requests", load.running),
+        ("vllm:num_requests_waiting", "Waiting requests", load.waiting),
         ("vllm:kv_cache_usage_perc", "Share of the KV memory in use, 0 to 1", used / room if room else 0.0),
     ):
         family = GaugeMetricFamily(name, words, labels=["model_name"])
@@ -145,10 +142,14 @@ def gauges(load: Load) -> Iterator[Metric]:
 
 
 def disk(load: Load) -> Iterator[Metric]:
-    """What the disk of encoded passages has left, and what it did not take."""
+    """Free disk space for encoded passages, and writes that failed or were skipped."""
     if load.disk_free is not None and load.disk_floor is not None:
-        yield GaugeMetricFamily("warmdesk_disk_free_bytes", "Free on the disk of encoded passages", load.disk_free)
-        yield GaugeMetricFamily("warmdesk_disk_floor_bytes", "Of it what stays free of them", load.disk_floor)
+        yield GaugeMetricFamily(
+            "warmdesk_disk_free_bytes", "Free bytes on the disk with encoded passages", load.disk_free
+        )
+        yield GaugeMetricFamily(
+            "warmdesk_disk_floor_bytes", "Bytes of it that encoded passages leave free", load.disk_floor
+        )
     words = "Encoded passages that were not written, because the disk failed or was slow"
     unwritten = CounterMetricFamily("warmdesk_unwritten_passages", words, labels=["reason"])
     unwritten.add_metric(["failed"], load.failed_writes)
@@ -156,8 +157,7 @@ def disk(load: Load) -> Iterator[Metric]:
     yield unwritten
 
 
-def metrics_router(desk: Desk) -> APIRouter:
-    """The route."""
+def metrics_router(desk: Service) -> APIRouter:
     router, meter = APIRouter(route_class=ApiRoute, tags=["operation"]), Meter(desk)
 
     @router.get("/metrics")
@@ -171,7 +171,7 @@ def metrics_router(desk: Desk) -> APIRouter:
 
 
 def may_read(request: Request) -> bool:
-    """Whether a request comes from a program of this machine, not through a proxy, or has a key of scope admin."""
+    """Whether a request is from a program of this machine without a proxy, or has a key of scope admin."""
     is_local = request.client is not None and request.client.host in _LOCAL
     if is_local and not any(name in request.headers for name in _FORWARDED):
         return True

@@ -1,12 +1,5 @@
-"""/v1/conversations and /v1/feedback: what the desk stored of the caller's own questions.
-
-/v1/documents: list, add and remove what the desk answers from.
-
-/v1/handoffs: a conversation goes to a person of the company, for programs with a chat of their own.
-
-/v1/models, and /v1/embeddings of the embedder that search uses.
-
-All routes for programs, in one place. Who may call them is in `app.web.access_rules`.
+"""The routes for programs, except chat and metrics: conversations and feedback, documents, hand-offs, models and
+embeddings. Who may call them is in `app.web.access_rules`.
 """
 
 import time
@@ -38,7 +31,7 @@ from app.api.wire import (
 )
 from app.desk.changes import Changes
 from app.desk.export import export_conversation
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import Handoff
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument
@@ -47,8 +40,7 @@ from app.domain.lengths import Id, Line
 User = Annotated[str | None, Query(max_length=512, description="One of your own users, as named when asking.")]
 
 
-def conversations_router(desk: Desk) -> APIRouter:
-    """The routes."""
+def conversations_router(desk: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["conversations"])
 
     @router.get("/conversations")
@@ -92,15 +84,15 @@ def conversations_router(desk: Desk) -> APIRouter:
 
     @router.post("/feedback")
     def give_feedback(request: Request, body: FeedbackRequest) -> JSONResponse:
-        """Sets, replaces or (null) takes back the verdict on an answer."""
+        """Sets, replaces or (null) removes the rating of an answer."""
         desk.feedback(body.message_id, body.value, body.reason, owner=owner_of(caller_of(request), body.user))
         return JSONResponse({"message_id": body.message_id, "value": body.value})
 
     return router
 
 
-def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
-    """The routes. record: into the audit log."""
+def documents_router(desk: Service, keys: Keys, record: Record) -> APIRouter:
+    """record: writes to the audit log."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["documents"])
 
     def stored(document_id: str) -> StoredDocument:
@@ -124,7 +116,9 @@ def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
     async def add_document(
         request: Request, file: UploadFile, collection: Annotated[str, Form(max_length=80)] = ""
     ) -> JSONResponse:
-        """Takes a file in, in place of one of the same name and collection; answers when questions find it."""
+        """Adds a file, which replaces one of the same name and collection. The response is sent when the document is
+        searchable.
+        """
         caller = caller_of(request)
         count(caller, keys)
         data = await file.read()
@@ -139,15 +133,14 @@ def documents_router(desk: Desk, keys: Keys, record: Record) -> APIRouter:
 
     @router.delete("/documents/{document_id}")
     def delete_document(request: Request, document_id: Id) -> JSONResponse:
-        """Removes it and everything that was made of it."""
+        """Deletes it with everything derived from it."""
         Changes(desk, record, caller_of(request).who).forget(stored(document_id).path)
         return JSONResponse({"id": document_id, "object": "document.deleted", "deleted": True})
 
     return router
 
 
-def handoffs_router(desk: Desk, keys: Keys) -> APIRouter:
-    """The routes."""
+def handoffs_router(desk: Service, keys: Keys) -> APIRouter:
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["handoffs"])
 
     def its(conversation_id: str, owner: str) -> Handoff:
@@ -158,8 +151,8 @@ def handoffs_router(desk: Desk, keys: Keys) -> APIRouter:
 
     @router.post("/handoffs")
     def request_handoff(request: Request, body: HandoffRequest) -> JSONResponse:
-        """Asks for a person, in a conversation of the caller's or a new one that begins with the message. Outside of
-        office hours an e-mail address is needed, and the machine goes on answering.
+        """Asks for an agent, in one of the caller's conversations or in a new one that begins with the message. Outside
+        of office hours an e-mail address is needed, and the assistant continues to answer.
         """
         caller = caller_of(request)
         count(caller, keys)
@@ -173,24 +166,24 @@ def handoffs_router(desk: Desk, keys: Keys) -> APIRouter:
 
     @router.get("/handoffs/{conversation_id}")
     def get_handoff(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
-        """Who answers now. What agents write is among the messages of the conversation."""
+        """Who answers now. Messages of agents are among the messages of the conversation."""
         return JSONResponse(_reply(its(conversation_id, owner_of(caller_of(request), user))))
 
     @router.post("/handoffs/{conversation_id}/messages")
     def write_to_person(request: Request, conversation_id: Id, body: HandoffMessage) -> JSONResponse:
-        """What the customer says to the person."""
+        """Sends the customer's message to the agent."""
         caller = caller_of(request)
         count(caller, keys)
         owner = owner_of(caller, body.user)
         current = its(conversation_id, owner)
         handed = desk.to_person(body.message, conversation_id, owner) if current.is_with_person else None
         if handed is None:
-            raise ApiError(409, "no person answers this conversation", "not-with-person")
+            raise ApiError(409, "no agent answers this conversation", "not-with-person")
         return JSONResponse(_reply(handed))
 
     @router.delete("/handoffs/{conversation_id}")
     def end_handoff(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
-        """Gives the conversation back to the machine."""
+        """Gives the conversation back to the assistant."""
         owner = owner_of(caller_of(request), user)
         its(conversation_id, owner)
         desk.end_handoff(conversation_id, owner)
@@ -210,8 +203,7 @@ def _reply(handoff: Handoff) -> dict[str, Any]:
     }
 
 
-def models_router(desk: Desk, keys: Keys) -> APIRouter:
-    """The routes."""
+def models_router(desk: Service, keys: Keys) -> APIRouter:
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["models"])
     started = int(time.time())
 
@@ -244,8 +236,8 @@ def models_router(desk: Desk, keys: Keys) -> APIRouter:
     return router
 
 
-def add_api_routes(app: FastAPI, desk: Desk, keys: Keys, record: Record) -> None:
-    """Everything under /v1, and /metrics. record: into the audit log."""
+def add_api_routes(app: FastAPI, desk: Service, keys: Keys, record: Record) -> None:
+    """Add all routes under /v1, and /metrics. record: writes to the audit log."""
     for router in (
         chat_router(desk, keys),
         models_router(desk, keys),

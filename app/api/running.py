@@ -1,20 +1,19 @@
-"""Whose conversations a request is about. Who sends it was found by the guard, which also checked what it may do.
+"""An answer that is generated in its own thread and read by the event loop, which never waits for the engine.
 
-An answer that is generated in a thread of its own and read by the event loop, which never waits for the engine.
-
-Who leaves stops the answer at once; what there is of it is stored by the thread, as with any other. Threads of their
-own, because those of the framework are few and would all be taken by long answers.
+If the client disconnects, generation stops at once and the thread stores the partial answer. Each answer has its own
+thread, because long answers would occupy all of the framework's few threads.
 """
 
 import asyncio
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from app.access.identity import Keys
 from app.api.wire import ApiError
+from app.desk.interface import AnswerStream
 from app.domain.callers import Caller
 from app.domain.logs import in_request
 
@@ -22,8 +21,8 @@ _KEY = "k-"
 
 
 def owner_of(caller: Caller, user: str | None) -> str:
-    """Whose conversations: the caller's, or those of one of its own users. user: OpenAI's field; any text. Only keys
-    speak for others.
+    """The owner of the conversations: the caller, or one of its own users. user: OpenAI's field, any text. Only keys
+    act for users.
     """
     if not user or not caller.owner.startswith(_KEY):
         return caller.owner
@@ -31,7 +30,7 @@ def owner_of(caller: Caller, user: str | None) -> str:
 
 
 def count(caller: Caller, keys: Keys) -> None:
-    """Count a request that costs something. Raises ApiError when the key has sent too many within a minute."""
+    """Count a request that costs something. Raises ApiError if the key has sent too many within a minute."""
     if wait_s := keys.seconds_to_wait(caller):
         raise ApiError(
             429,
@@ -42,30 +41,18 @@ def count(caller: Caller, keys: Keys) -> None:
 
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Stoppable(Protocol[T_co]):
-    """What runs: `app.desk.interface.AnswerStream`, or that of the language model alone."""
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    @property
-    def answer(self) -> T_co: ...
-
-    def cancel(self) -> None: ...
 
 
 class RunningAnswer(Generic[T]):
-    """Iterate, once, for its pieces; then read `answer`. To be made in an event loop.
+    """Iterate, once, for the pieces; then read `answer`. Must be made in an event loop.
 
-    start: begins the answer; it may block and raise. What it or the answer raises is raised by the iteration.
+    start: starts the answer; it may block and raise. The iteration raises every error of `start` and of the answer.
     """
 
-    def __init__(self, start: Callable[[], Stoppable[T]]) -> None:
+    def __init__(self, start: Callable[[], AnswerStream[T]]) -> None:
         self._start, self._loop = start, asyncio.get_running_loop()
         self._events: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
-        self._stream: Stoppable[T] | None = None
+        self._stream: AnswerStream[T] | None = None
         self._answer: list[T] = []
         self._left = False
         self._lock = threading.Lock()
@@ -86,7 +73,7 @@ class RunningAnswer(Generic[T]):
         return self._answer[0]
 
     def cancel(self) -> None:
-        """Stop soon. Does not wait; does nothing after the end."""
+        """Stop soon, without waiting. Does nothing after the end."""
         with self._lock:
             self._left = True
             if self._stream is not None:
@@ -107,5 +94,5 @@ class RunningAnswer(Generic[T]):
             self._tell(error)
 
     def _tell(self, event: str | BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop has ended: nobody listens
+        with suppress(RuntimeError):  # the loop has ended, nothing reads
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)

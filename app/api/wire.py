@@ -1,16 +1,10 @@
-"""Errors as OpenAI's clients know them: {"error": {message, type, param, code}} with the right status.
+"""The JSON of the API: errors, request bodies and responses with OpenAI's names. Warmdesk's own fields are in the
+object "warmdesk".
 
-Only what a caller may know leaves here: errors of the desk that are listed below, each in words that fit a caller;
-everything else is one line, and the log says more.
-
-What programs send: the bodies of the API's requests, as OpenAI names their fields.
-
-Fields that OpenAI knows and that change nothing here are accepted and ignored (`seed` of the desk, `metadata`, ...);
-those whose absence would change what the caller gets are refused by name. Not covered: what is sent back (`replies`).
-
-The JSON that is sent back, as OpenAI names its fields; what only a desk has stands below the key "warmdesk".
-
-Paths of documents never leave: a document is known by its id and the last part of its name.
+An error has the form {"error": {message, type, param, code}} and the right status. Only the errors in `KNOWN` are told,
+in words for a caller; any other is one line, and the log has more. Request fields of OpenAI that change nothing here
+are ignored (`metadata`, `seed` of Warmdesk, ...); a field whose absence would change the answer is refused by name.
+Paths of documents are never sent: a document has an id and a file name.
 """
 
 import base64
@@ -48,7 +42,7 @@ from app.domain.logs import request_id
 log = logging.getLogger(__name__)
 
 BUSY_S = 5
-"""Seconds after which a caller may try again when the desk was busy."""
+"""Seconds until the next try if the server was busy."""
 UNEXPECTED = "something went wrong on our side"
 TYPES = {
     401: "authentication_error",
@@ -57,13 +51,13 @@ TYPES = {
     500: "server_error",
     503: "server_error",
 }
-"""OpenAI's name for the kind of an error, by status; for all others it is invalid_request_error."""
+"""OpenAI's type of an error, by status; all others are invalid_request_error."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """How a DeskError is told. message: in place of its own, which names settings or commands. code: OpenAI's name, if
-    it has one.
+    """How a DeskError is told. message: replaces its own, which names settings or commands. code: OpenAI's name, if
+    any.
     """
 
     status: int
@@ -85,23 +79,23 @@ KNOWN = {
     "no-such-conversation": _Known(404, "there is no such conversation"),
     "no-such-message": _Known(404, "there is no such answer"),
     "too-many": _Known(409, "there are too many conversations: delete some first"),
-    "with-person": _Known(409, "a person answers this conversation: send to /v1/handoffs/ID/messages"),
-    "handoff-off": _Known(409, "no person steps in at this desk"),
-    "outside-hours": _Known(409, "nobody answers now: send an e-mail address"),
+    "with-person": _Known(409, "an agent answers this conversation: send to /v1/handoffs/ID/messages"),
+    "handoff-off": _Known(409, "hand-off to a person is disabled"),
+    "outside-hours": _Known(409, "no agent is available now: send an e-mail address"),
     "bad-email": _Known(400),
     "document-unknown": _Known(404, "there is no such document"),
-    "ingestion-running": _Known(503, "documents are being taken in already: try again when that is done"),
-    "engine-full": _Known(429, "the desk is busy: try again soon", "rate_limit_exceeded"),
-    "engine": _Known(503, "the desk cannot answer now: try again soon"),
+    "ingestion-running": _Known(503, "documents are already being added: try again when that is done"),
+    "engine-full": _Known(429, "the server is busy: try again soon", "rate_limit_exceeded"),
+    "engine": _Known(503, "the server cannot answer now: try again soon"),
     "no-answer": _Known(503, "the answer was stopped before it began"),
 }
-"""What callers may learn of, by the code of the DeskError."""
-_NO_DATABASE = _Known(503, "the desk is busy: try again soon")
+"""Errors that callers may see, by the code of the DeskError."""
+_NO_DATABASE = _Known(503, "the server is busy: try again soon")
 
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A request that is answered with an error. param: the field at fault. headers: sent as well."""
+    """A request that is answered with an error. param: the wrong field. headers: sent as well."""
 
     status: int
     message: str
@@ -111,24 +105,22 @@ class ApiError(Exception):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The JSON that is sent."""
         kind = TYPES.get(self.status, "invalid_request_error")
         told = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": {**told, **({"request_id": id_} if (id_ := request_id()) else {})}}
 
     @property
     def response(self) -> JSONResponse:
-        """The answer to the request."""
         return JSONResponse(self.document, self.status, headers={"cache-control": "no-store", **self.headers})
 
 
 def told(error: Exception) -> ApiError:
-    """An error in words for a caller."""
+    """Return an error in words for a caller."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestValidationError):
         return _invalid(error)
-    if isinstance(error, HTTPException):  # of the framework: a body that is no text, a form that is none
+    if isinstance(error, HTTPException):  # from the framework: a body that is not text, or not a form
         return ApiError(error.status_code, str(error.detail), "invalid_request")
     if not isinstance(error, DeskError) or (known := _known(error)) is None:
         log.error("a request of the API failed", exc_info=error)
@@ -146,7 +138,7 @@ def _known(error: DeskError) -> _Known | None:
 
 
 def _invalid(error: RequestValidationError) -> ApiError:
-    """The first of the mistakes in a body or its address. Pydantic's words, without its own prefix."""
+    """The first mistake in a body or an address, in Pydantic's words without its prefix."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     if first["type"] == "json_invalid":
@@ -157,16 +149,15 @@ def _invalid(error: RequestValidationError) -> ApiError:
 
 
 class ApiRoute(APIRoute):
-    """A route whose errors are told as above."""
+    """A route that tells its errors as above."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of FastAPI, within what tells errors."""
         handle = super().get_route_handler()
 
         async def telling(request: Request) -> Response:
             try:
                 return await handle(request)
-            except Exception as error:  # outermost: whatever fails becomes an answer
+            except Exception as error:  # outermost: every failure becomes a response
                 return told(error).response
 
         return telling
@@ -182,7 +173,7 @@ UNSUPPORTED = {
     "logprobs": "log probabilities are not supported",
     "prediction": "predicted outputs are not supported",
 }
-"""Fields that must be absent or empty, and why."""
+"""Fields that must be absent or empty, and the reason."""
 
 
 class TextPart(BaseModel):
@@ -193,14 +184,13 @@ class TextPart(BaseModel):
 
 
 class Message(BaseModel):
-    """A message of a conversation. Its text is only ever text: nothing in it becomes structure of the prompt."""
+    """A message of a conversation. Its text never becomes structure of the prompt."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: LongText | Annotated[list[TextPart], Field(max_length=MOST_PARTS)]
 
     @property
     def text(self) -> str:
-        """The whole content."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
@@ -215,17 +205,17 @@ class ChatRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: Line = Field(description='"warmdesk" for the desk, or the name of its language model.')
+    model: Line = Field(description='"warmdesk" for answers from the documents, or the name of the language model.')
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool = False
     stream_options: StreamOptions | None = None
-    user: Annotated[str | None, Field(max_length=512, description="Keeps your users' conversations apart.")] = None
+    user: Annotated[str | None, Field(max_length=512, description="Separates your users' conversations.")] = None
     conversation_id: Annotated[
         Id | None,
-        Field(description="Goes on with a stored conversation; its past is used, not the messages'."),
+        Field(description="Continues a stored conversation; its history is used, not the messages."),
     ] = None
     max_tokens: Annotated[int | None, Field(ge=1, description="Of the language model alone.")] = None
-    max_completion_tokens: Annotated[int | None, Field(ge=1, description="The same under its newer name.")] = None
+    max_completion_tokens: Annotated[int | None, Field(ge=1, description="Newer name of max_tokens.")] = None
     temperature: Annotated[float | None, Field(ge=0, le=2, description="Of the language model alone.")] = None
     top_p: Annotated[float | None, Field(gt=0, le=1, description="Of the language model alone.")] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63, description="Of the language model alone.")] = None
@@ -255,19 +245,18 @@ class ChatRequest(BaseModel):
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def longest(self) -> int | None:
-        """The most tokens of the answer, if a limit was given."""
+        """The maximum tokens of the answer, if a limit was given."""
         return self.max_completion_tokens or self.max_tokens
 
 
 class EmbeddingRequest(BaseModel):
     """The body of /v1/embeddings."""
 
-    model: Line = Field(description="The name of the desk's embedder; see /v1/models.")
+    model: Line = Field(description="The name of the embedder; see /v1/models.")
     input: Annotated[LongText | list[LongText], Field(description="One text, or up to 256.")]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(description="The embedder's own, if given.")] = None
@@ -280,7 +269,7 @@ class EmbeddingRequest(BaseModel):
     @classmethod
     def _texts(cls, value: object) -> object:
         if isinstance(value, list) and value and isinstance(value[0], int | list):
-            raise ValueError("token ids of another model mean nothing here: send text")
+            raise ValueError("token ids are not supported: send text")
         return value
 
     @field_validator("input")
@@ -295,12 +284,11 @@ class EmbeddingRequest(BaseModel):
 
     @property
     def texts(self) -> list[str]:
-        """All texts, in order."""
         return [self.input] if isinstance(self.input, str) else self.input
 
 
 class FeedbackRequest(BaseModel):
-    """The body of /v1/feedback. value: None takes the verdict back."""
+    """The body of /v1/feedback. value: None removes the rating."""
 
     message_id: Id
     value: Literal["up", "down"] | None
@@ -311,9 +299,9 @@ class FeedbackRequest(BaseModel):
 class HandoffRequest(BaseModel):
     """The body of POST /v1/handoffs."""
 
-    conversation_id: Annotated[Id | None, Field(description="Unset: a new one.")] = None
-    message: Annotated[str, Field(max_length=10_000, description="What the customer says with it.")] = ""
-    email: Annotated[str, Field(max_length=254, description="Where the customer wants to be answered.")] = ""
+    conversation_id: Annotated[Id | None, Field(description="Default: a new one.")] = None
+    message: Annotated[str, Field(max_length=10_000, description="The customer's message.")] = ""
+    email: Annotated[str, Field(max_length=254, description="The customer's e-mail address for the answer.")] = ""
     user: Annotated[str | None, Field(max_length=512)] = None
 
 
@@ -325,19 +313,16 @@ class HandoffMessage(BaseModel):
 
 
 DESK = "warmdesk"
-"""The name under which the whole desk is a model, and of the field for what only a desk has."""
-SYSTEM_LEFT_OUT = "The desk has instructions of its own: the system messages were left out."
+"""The model name of Warmdesk, and the field with its own values."""
+SYSTEM_LEFT_OUT = "Warmdesk has its own instructions: the system messages were ignored."
 
 
 def file_name(path: str) -> str:
-    """The last part of a document's path."""
     return PurePath(path.replace("\\", "/")).name
 
 
 def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
-    """Where the tokens came from. cached_tokens = session + prefix + module; null where a model's server elsewhere does
-    not say.
-    """
+    """Sources of the tokens. cached_tokens = session + prefix + module; null if a remote model server does not say."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -352,8 +337,8 @@ def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
 
 
 def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:
-    """Milliseconds of each stage. How long search and memory take says what others have used lately: only keys of the
-    scope admin see them exactly.
+    """Milliseconds of each stage. Times of search and memory reveal what other users asked recently, so only keys of
+    the scope admin get them exactly.
     """
     shown = asdict(timings)
     if "admin" not in caller.scopes:
@@ -362,7 +347,7 @@ def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:
 
 
 def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> dict[str, Any]:
-    """What only an answer of the desk has. notice: one more."""
+    """The fields that only Warmdesk has. notice: one more notice."""
     notices = [one for one in (answer.notice, notice) if one]
     return {
         "conversation_id": answer.conversation_id,
@@ -379,18 +364,18 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
 
 
 def plain_fields(answer: PlainAnswer, caller: Caller) -> dict[str, Any]:
-    """What is known of an answer of the language model alone."""
+    """The same for an answer of the language model alone."""
     return {"timings_ms": times(answer.timings, caller)}
 
 
 class ChatReply:
-    """The documents of one chat completion. id: of the reply; created: seconds since 1970."""
+    """The documents of one chat completion. id: of the response; created: seconds since 1970."""
 
     def __init__(self, id: str, created: int, model: str) -> None:
         self._common = {"id": id, "created": created, "model": model}
 
     def whole(self, text: str, finish_reason: str, usage: AnswerUsage, extra: dict[str, Any]) -> dict[str, Any]:
-        """The reply in one piece."""
+        """The response in one piece."""
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
         return {
@@ -402,7 +387,7 @@ class ChatReply:
         }
 
     def piece(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> str:
-        """An event with a piece of the text; more: further fields."""
+        """Return an event with a piece of the text; more: further fields."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
         return event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
 
@@ -418,7 +403,7 @@ def event(document: dict[str, Any]) -> str:
 
 
 def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
-    """What there is to name as `model`. started: seconds since 1970."""
+    """The names for the field `model`. started: seconds since 1970."""
     kinds = ((DESK, "desk"), (names.language, "language"), (names.embedder, "embedding"))
     return [{"id": name, "object": "model", "created": started, "owned_by": DESK, "kind": kind} for name, kind in kinds]
 
@@ -463,7 +448,7 @@ def summary_reply(summary: ConversationSummary) -> dict[str, Any]:
 
 
 def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
-    """A message of a stored conversation; an answer with what only a desk has."""
+    """A message of a stored conversation; an answer has Warmdesk's own fields."""
     message: dict[str, Any] = {
         "id": turn.message_id,
         "role": turn.role,
@@ -477,7 +462,7 @@ def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
 
 
 def listed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A list as OpenAI sends one."""
+    """A list as OpenAI sends it."""
     return {"object": "list", "data": list(rows)}
 
 
@@ -487,5 +472,5 @@ def seconds(moment: datetime) -> int:
 
 
 def not_found(what: str) -> ApiError:
-    """There is no such thing, or it is somebody else's."""
+    """The thing does not exist, or has another owner."""
     return ApiError(404, f"there is no such {what}", f"{what}-unknown")

@@ -1,6 +1,5 @@
-"""The commands that answer questions: ask, batch.
-
-The commands that train: adapt the language model, train-ranker what ranks statements.
+"""The commands that answer questions (ask, batch) and the commands that train (adapt the language
+model, train-ranker).
 """
 
 import json
@@ -21,10 +20,10 @@ commands = typer.Typer()
 def ask(
     common: Common,
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
-    conversation: Annotated[str | None, typer.Option(help="Go on with this conversation.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Continue this conversation.")] = None,
     reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
     policy: Annotated[str | None, typer.Option(help="fast, balanced or exact; default: as set or calibrated.")] = None,
-    collection: Annotated[list[str] | None, typer.Option(help="Search only documents of these; default: all.")] = None,
+    collection: Annotated[list[str] | None, typer.Option(help="Search only these collections; default: all.")] = None,
 ) -> None:
     """Answer one question from the documents."""
     from app.cli.reports import print_answer
@@ -47,10 +46,10 @@ def batch(
     questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
     output: Annotated[
         Path | None,
-        typer.Option(help="Add each answer to this file as soon as it is done; answers already there are skipped."),
+        typer.Option(help="Append each answer to this file at once; questions with an answer there are skipped."),
     ] = None,
 ) -> int:
-    """Answer many questions, grouped by the passages and beginnings their prompts share."""
+    """Answer many questions, grouped by the passages and prefixes that their prompts share."""
     try:
         from app.cli.progress import progress_bar
         from app.cli.reports import print_batch
@@ -79,23 +78,25 @@ def adapt(
     common: Common,
     data: Annotated[
         list[Path] | None,
-        typer.Option(help="JSON lines {title, context, qas}; may be repeated. Unset: the desk's passages."),
+        typer.Option(help="JSON lines {title, context, qas}; may be repeated. Default: the ingested passages."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder of the adapter; default: in the data folder.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Stop after so many minutes. Default without --data and --steps: 30.", min=0.01)
+        float | None, typer.Option(help="Maximum minutes. Default without --data and --steps: 30.", min=0.01)
     ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Stop after so many steps, of two examples each; one takes 10 to 30 s with the bundled model. Default "
+            help="Maximum steps of two examples each; one takes 10 to 30 s with the bundled model. Default "
             "with --data and without --minutes: 1000.",
             min=1,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Another seed trains on other examples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the examples.")] = 0,
 ) -> None:
-    """Train a LoRA adapter, so that reading passages one by one comes nearer to reading them together. Resumes."""
+    """Train a LoRA adapter, so that separately encoded passages give nearly the same answers as passages encoded
+    together. Resumes.
+    """
     from app.cli.progress import training_bar
     from app.cli.reports import print_training
     from app.training.adapt import adapt as train
@@ -112,13 +113,13 @@ def train_ranker(
     common: Common,
     data: Annotated[list[Path], typer.Option(help="JSON lines {src, title, context, qas}, also .gz; may be repeated.")],
     output: Annotated[Path | None, typer.Option(help="Folder of the ranker; default: in the data folder.")] = None,
-    minutes: Annotated[float, typer.Option(help="Stop after so many minutes.", min=0.01)] = 60.0,
-    go_on: Annotated[bool, typer.Option(help="Go on from the ranker in use, for an operator's own questions.")] = False,
-    leave_out: Annotated[str, typer.Option(help="Sources that are kept for measuring, with commas.")] = "",
-    local: Annotated[str, typer.Option(help="Sources whose questions do not say which document they are about.")] = "",
-    seed: Annotated[int, typer.Option(help="Another seed trains on other batches.")] = 0,
+    minutes: Annotated[float, typer.Option(help="Maximum minutes.", min=0.01)] = 60.0,
+    go_on: Annotated[bool, typer.Option(help="Continue from the ranker in use, for your own questions.")] = False,
+    leave_out: Annotated[str, typer.Option(help="Sources reserved for measuring, comma-separated.")] = "",
+    local: Annotated[str, typer.Option(help="Sources whose questions do not name their document.")] = "",
+    seed: Annotated[int, typer.Option(help="Random seed of the batches.")] = 0,
 ) -> None:
-    """Train what ranks statements by how well they answer a question. Calibrate search again afterwards."""
+    """Train the ranker, which scores how well a statement answers a question. Run calibrate-search afterwards."""
     from app.cli.options import progress_line
     from app.training.ranker import train
 

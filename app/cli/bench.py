@@ -1,4 +1,4 @@
-"""The commands that measure speed and memory, in `evals`: `bench ...`."""
+"""The commands that measure speed and memory with `evals`: `bench ...`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,47 +15,47 @@ bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
 commands.add_typer(bench, name="bench")
 
 Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
-Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
+Write = Annotated[Path | None, typer.Option(help="Write the table into this file.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the result into this .svg file.")]
 LlamaServerPath = Annotated[
     Path | None,
-    typer.Option("--llama-server", help="A llama-server built for this processor, instead of the package xllamacpp."),
+    typer.Option("--llama-server", help="A llama-server built for this CPU, instead of the package xllamacpp."),
 ]
 
 
 def thread_counts(threads: str | None) -> tuple[int, ...]:
-    """What --threads says. Raises DeskError."""
+    """Read --threads. Raises DeskError."""
     import torch
 
     return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
 
 
 def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """What --arms says. Raises DeskError."""
+    """Read --arms. Raises DeskError."""
     names = known if arms is None else tuple(name.strip() for name in arms.split(","))
     if strange := [name for name in names if name not in known]:
-        raise DeskError(f"--arms has {strange[0]!r}: give some of {', '.join(known)}", code="usage")
+        raise DeskError(f"--arms has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
     return names
 
 
 def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, ...]) -> Any:
-    """llama.cpp for the model, if an arm wants it; None, and a line that says why, if it cannot be had."""
+    """Return llama.cpp for the model, if an arm needs it; None, and a line with the reason, if it is not available."""
     from evals.peers.llama_cpp import LlamaCpp
 
     is_wanted = any(arm.startswith("llama.cpp") for arm in arms)
-    if not is_wanted or common.settings.model_server is not None:  # which cannot be measured: loading it says so
+    if not is_wanted or common.settings.model_server is not None:  # loading a remote model reports the error
         return None
     try:
         return LlamaCpp.find(common.settings.model, common.settings.models_folder, llama_server)
     except DeskError as error:
-        progress_line(f"note: llama.cpp is left out: {error}")
+        progress_line(f"note: llama.cpp is skipped: {error}")
         return None
 
 
 def publish(
     common: Common, result: Any, section: str, markdown: Callable[[Any, str], str], command: str, write: Path | None
 ) -> None:
-    """Show a result, or put it into a section of a page."""
+    """Show a result, or write it into a section of a page."""
     from evals.report import write_section
 
     if write is not None:
@@ -88,7 +88,7 @@ def latency(
     common: Common,
     documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
     threads: Threads = None,
-    question: Annotated[int, typer.Option(help="Tokens of the question.")] = 24,
+    question: Annotated[int, typer.Option(help="Number of question tokens.")] = 24,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
     half_billion: Annotated[
         bool, typer.Option("--half-billion", help="Also on a model of 0.5 billion random weights, some minutes.")
@@ -100,8 +100,8 @@ def latency(
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """Time to the first token by the length of the documents, with and without reuse, beside transformers and
-    llama.cpp: as ratios to full prefill and to the floor of the machine, and what each document token costs.
+    """Time to the first token by the length of the documents, with and without reuse, compared with transformers and
+    llama.cpp: as ratios to full prefill and to the machine's lower bound, and the cost of each document token.
     """
     from evals.report import draw_latency
     from evals.speed.latency import ARMS, markdown, measure
@@ -135,13 +135,13 @@ def latency(
 def prompt_cache(
     common: Common,
     schemas: Annotated[
-        Path, typer.Option(help="Folder of the use cases.", show_default="the shipped ones")
+        Path, typer.Option(help="Folder of the use cases.", show_default="the bundled ones")
     ] = SHIPPED_DATA / "schemas",
     threads: Threads = None,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
     write: Write = None,
 ) -> None:
-    """Time to the first token of the Prompt Cache paper's three use cases, with modules reused and not."""
+    """Time to the first token of the Prompt Cache paper's three use cases, with and without reused modules."""
     from evals.report import read_section, write_section
     from evals.speed.use_cases import markdown, measure_use_cases
 
@@ -165,13 +165,14 @@ def prompt_cache(
 @takes("data_dir", "model", "as_json")
 def throughput(
     common: Common,
-    clients: Annotated[str, typer.Option(help="How many ask at the same time, comma-separated.")] = "1,16,48",
-    documents: Annotated[int, typer.Option(help="Passages there are.", min=1)] = 50,
-    passages: Annotated[int, typer.Option(help="Passages of one prompt.", min=1)] = 4,
-    zipf: Annotated[float, typer.Option(help="How unequal their popularity is; 0: all alike.", min=0)] = 1.0,
-    answer: Annotated[int, typer.Option(help="Tokens of an answer.", min=1)] = 48,
+    clients: Annotated[str, typer.Option(help="Numbers of concurrent clients, comma-separated.")] = "1,16,48",
+    documents: Annotated[int, typer.Option(help="Number of passages.", min=1)] = 50,
+    passages: Annotated[int, typer.Option(help="Number of passages in a prompt.", min=1)] = 4,
+    zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
+    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 48,
     requests: Annotated[
-        int | None, typer.Option(help="Questions of each arm.", min=1, show_default="four of each client, at least 8")
+        int | None,
+        typer.Option(help="Number of questions of each arm.", min=1, show_default="four of each client, at least 8"),
     ] = None,
     arms: Annotated[
         str | None, typer.Option(help="Comma-separated; default: warmdesk,llama.cpp bf16. transformers takes minutes.")
@@ -180,7 +181,7 @@ def throughput(
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """Many clients at once, beside llama.cpp and transformers: tokens per second, time to the first token."""
+    """Many concurrent clients, compared with llama.cpp and transformers: tokens per second, time to the first token."""
     from evals.load.throughput import ARMS, LoadTest, markdown, measure_throughput
     from evals.report import draw_throughput
 
@@ -208,7 +209,7 @@ def throughput(
 def decode(
     common: Common,
     documents: Annotated[int, typer.Option(help="Document tokens before the answers.", min=1)] = 2048,
-    conversations: Annotated[str, typer.Option(help="Answers at the same time, comma-separated.")] = "1,16",
+    conversations: Annotated[str, typer.Option(help="Numbers of concurrent answers, comma-separated.")] = "1,16",
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
     arms: Annotated[
         str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/speed/decode.py")
@@ -216,7 +217,7 @@ def decode(
     llama_server: LlamaServerPath = None,
     write: Write = None,
 ) -> None:
-    """Tokens per second after the first one, beside llama.cpp and transformers."""
+    """Tokens per second after the first one, compared with llama.cpp and transformers."""
     from evals.speed.decode import ARMS, markdown, measure_decode
 
     names = chosen(arms, ARMS)
@@ -243,7 +244,7 @@ def floor(
     threads: Threads = None,
     write: Write = None,
 ) -> None:
-    """Memory bandwidth and matrix products of this machine, and what they allow the model."""
+    """Memory bandwidth and matrix products of this machine, and the speed they allow the model."""
     from evals.speed.floor import markdown, measure_floors
 
     need_section(write, "floor")
@@ -260,12 +261,14 @@ def floor(
 @takes("data_dir", "model", "as_json")
 def memory(
     common: Common,
-    conversations: Annotated[int, typer.Option(help="Answers at the same time.", min=1)] = 16,
-    modules: Annotated[int, typer.Option(help="Modules that all of them share.", min=1)] = 8,
-    answer: Annotated[int, typer.Option(help="Tokens of an answer.", min=1)] = 32,
+    conversations: Annotated[int, typer.Option(help="Number of concurrent answers.", min=1)] = 16,
+    modules: Annotated[int, typer.Option(help="Number of modules that all of them share.", min=1)] = 8,
+    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 32,
     write: Write = None,
 ) -> None:
-    """KV memory of conversations that share modules, against one copy of them and what each has of its own."""
+    """KV memory of conversations that share modules, compared with one copy of the modules plus each conversation's own
+    KV.
+    """
     from evals.speed.memory import markdown, measure_memory
 
     need_section(write, "memory")
@@ -284,20 +287,20 @@ def memory(
 @takes("data_dir", "as_json")
 def eviction(
     common: Common,
-    budget: Annotated[str, typer.Option(help="For how many modules there is room, comma-separated.")] = "25,50,100",
-    modules: Annotated[int, typer.Option(help="Modules there are.", min=1)] = 500,
-    requests: Annotated[int, typer.Option(help="Requests.", min=1)] = 2000,
-    passages: Annotated[int, typer.Option(help="Modules of one request.", min=1)] = 4,
-    zipf: Annotated[float, typer.Option(help="How unequal their popularity is; 0: all alike.", min=0)] = 1.0,
-    changes: Annotated[int, typer.Option(help="How often each module gets another one's popularity.", min=0)] = 0,
-    seeds: Annotated[str, typer.Option(help="One trace is drawn for each, comma-separated.")] = "1,2,3,4,5",
+    budget: Annotated[str, typer.Option(help="Sizes of memory in modules, comma-separated.")] = "25,50,100",
+    modules: Annotated[int, typer.Option(help="Number of modules.", min=1)] = 500,
+    requests: Annotated[int, typer.Option(help="Number of requests.", min=1)] = 2000,
+    passages: Annotated[int, typer.Option(help="Number of modules in a request.", min=1)] = 4,
+    zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
+    changes: Annotated[int, typer.Option(help="Number of times that modules exchange their popularity.", min=0)] = 0,
+    seeds: Annotated[str, typer.Option(help="Random seeds, one trace for each, comma-separated.")] = "1,2,3,4,5",
     trace: Annotated[
         Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')
     ] = None,
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """Which modules stay in memory, beside LRU, LFU, what knows the popularity, and the clairvoyant optimum."""
+    """Which modules stay in memory, compared with LRU, LFU, known popularity and the clairvoyant optimum."""
     from evals.load.eviction import draw_trace, markdown, measure_eviction, read_trace
     from evals.report import draw_eviction
 
@@ -325,15 +328,15 @@ def eviction(
 def gpu(
     common: Common,
     rows: Annotated[str | None, typer.Option(help="Comma-separated; default: all, see docs/gpu.md.")] = None,
-    minutes: Annotated[float, typer.Option(help="The most that all of it may take.", min=0.1)] = 10,
+    minutes: Annotated[float, typer.Option(help="Maximum minutes for all rows.", min=0.1)] = 10,
     size: Annotated[
         str | None, typer.Option(help="full, or tiny for a trial run.", show_default="full on a GPU, else tiny")
     ] = None,
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """All there is to measure on a GPU: correctness, the first token by where modules are, decoding, memory; beside
-    transformers and what the card allows. Models have random weights. --device: cuda if there is one.
+    """All measurements on a GPU: correctness, first token by the place of modules, decoding, memory; compared with
+    transformers and the GPU's limits. Models have random weights. --device: cuda if there is one.
     """
     from evals.gpu.run import drawing_of, markdown, measure_gpu, row_names
     from evals.gpu.sizes import size_named
@@ -359,7 +362,7 @@ def gpu(
 
 
 def default_device(setting: str) -> str:
-    """What the settings say, but a GPU rather than the processor."""
+    """The setting, but a GPU instead of the CPU if there is one."""
     import torch
 
     return "cuda" if setting == "cpu" and torch.cuda.is_available() else setting

@@ -1,6 +1,6 @@
-"""`warmdesk demo`: the sample documents, five questions, both times to the first token side by side.
+"""`warmdesk demo`: the sample documents and five questions, with both times to the first token side by side.
 
-The whole answers are for the chat; here each is stopped after its first words.
+Each answer is stopped after its first words; the chat shows whole answers.
 """
 
 import statistics
@@ -31,7 +31,7 @@ def run_demo(service: Service, documents: Path) -> None:
 
 
 def serve_demo(service: Service, documents: Path) -> None:
-    """Index, serve, and print the table when the model has read everything. Raises as `run_demo`, and as `serve`."""
+    """Index, serve, and print the table when all passages are encoded. Raises as `run_demo`, and as `serve`."""
     from app.web.serve import serve  # Gradio takes seconds
 
     check_folder(documents)
@@ -45,24 +45,23 @@ def serve_demo(service: Service, documents: Path) -> None:
 
 
 def check_folder(documents: Path) -> None:
-    """Raises DeskError if there is no such folder."""
     if not documents.is_dir():
         raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
 
 
 def compare(service: Service, documents: Path) -> None:
-    """Ask with reuse off and on, and print the table. Not where the model runs elsewhere: it has reuse of its own."""
+    """Ask with reuse off and on, and print the table. Skipped for a remote model, which has its own reuse."""
     if service.is_elsewhere:
         print(f"{ELSEWHERE}: with and without reuse cannot be compared")
         return
     sample = sample_of(documents)
-    begin(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about something else
+    begin(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about another subject
     rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in sample.compared]
     print_table(service, rows)
 
 
 def begin(service: Service, question: str, reuse: str) -> Answer:
-    """An answer, stopped after its first words, in a conversation of its own, which is deleted again."""
+    """Return an answer that was stopped after its first words, in a temporary conversation."""
     stream = service.ask(question, reuse=reuse)
     for _ in stream:
         stream.cancel()
@@ -71,8 +70,8 @@ def begin(service: Service, question: str, reuse: str) -> Answer:
 
 
 def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> None:
-    """Times to the first token, retrieval included, and tokens computed."""
-    table = Table("question", "answered from", title="Time to the first token, retrieval included")
+    """Times to the first token, search included, and computed tokens."""
+    table = Table("question", "answered from", title="Time to the first token, search included")
     for column in ("prompt tokens", "computed", "reuse off", "reuse on", "faster"):
         table.add_column(column, justify="right")
     ratios = []

@@ -1,7 +1,5 @@
-"""The commands that change and list documents: ingest, documents, forget.
-
-The commands for synchronised folders: sync add, sync list, sync remove, sync run. They work beside a running desk,
-which reads the folders when they are due.
+"""The commands that change and list documents (ingest, documents, forget) and synchronised folders (sync add, list,
+remove, run). They also work while the server runs, which reads the folders when they are due.
 """
 
 import os
@@ -26,12 +24,12 @@ def ingest(
     common: Common,
     paths: Annotated[list[Path], typer.Argument(help="Files and folders.")],
     sync: Annotated[
-        bool, typer.Option("--sync", help="Remove documents whose files are gone from the folders.")
+        bool, typer.Option("--sync", help="Delete documents whose files are gone from the folders.")
     ] = False,
-    collection: Annotated[str, typer.Option(help="What the documents belong to.")] = "",
-    warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Let the model read the passages now.")] = True,
+    collection: Annotated[str, typer.Option(help="Collection of the documents.")] = "",
+    warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Encode the passages now.")] = True,
 ) -> int:
-    """Bring documents in: read, split, index, and let the model read every passage once. Also beside a running desk."""
+    """Add documents: read, split, index and encode every passage once. Also while the server runs."""
     from app.cli.progress import progress_bar
     from app.cli.reports import print_ingest
     from app.desk.json_output import ingest_json
@@ -70,7 +68,7 @@ def documents(common: Common) -> None:
 def forget(
     common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")]
 ) -> None:
-    """Remove a document: text, vectors, keywords, quotes and encoded passages. Also beside a running desk."""
+    """Delete a document: text, vectors, keywords, quotes and encoded passages. Also while the server runs."""
     from app.cli.reports import print_forgotten, print_old_copies
     from app.domain.progress import no_progress
     from app.storage.files import old_copies
@@ -91,7 +89,7 @@ def forget(
     common.show({**document_json, "old_copies": copies}, show)
 
 
-sync = typer.Typer(no_args_is_help=True, help="Folders that the served desk reads again and again.")
+sync = typer.Typer(no_args_is_help=True, help="Folders that the server re-reads regularly.")
 commands.add_typer(sync, name="sync")
 
 Folder = Annotated[Path, typer.Argument(help="The folder.")]
@@ -102,10 +100,10 @@ Folder = Annotated[Path, typer.Argument(help="The folder.")]
 def add(
     common: Common,
     folder: Folder,
-    every: Annotated[int, typer.Option(help="Minutes from one reading to the next.")] = 60,
-    collection: Annotated[str, typer.Option(help="What the documents belong to.")] = "",
+    every: Annotated[int, typer.Option(help="Minutes between two runs.")] = 60,
+    collection: Annotated[str, typer.Option(help="Collection of the documents.")] = "",
 ) -> int:
-    """Synchronise a folder from now on, or change how it is; it is read at once."""
+    """Synchronise a folder from now on, or change its settings; it is read at once."""
     with _open(common) as service:
         saved = service.synced.save(os.path.abspath(folder.expanduser()), collection, every, who=COMMAND_LINE)
         return _run(common, service, [saved.folder])
@@ -114,7 +112,7 @@ def add(
 @sync.command("list")
 @takes("data_dir", "as_json")
 def list_(common: Common) -> None:
-    """List the folders, with what the last reading did."""
+    """List the folders, with the result of the last run."""
     from app.cli.reports import print_synced
     from app.desk.json_output import synced_json
 
@@ -126,11 +124,11 @@ def list_(common: Common) -> None:
 @sync.command()
 @takes("data_dir", "as_json")
 def remove(common: Common, folder: Folder) -> None:
-    """Synchronise a folder no more. Its documents stay."""
+    """Stop synchronising a folder. Its documents stay."""
     with _open(common) as service:
         path = _known(service, folder)
         service.synced.remove(path, who=COMMAND_LINE)
-    common.show({"removed": path}, lambda: print(f"{path} is read no more; its documents stay"))
+    common.show({"removed": path}, lambda: print(f"{path} is no longer synchronised; its documents stay"))
 
 
 @sync.command()
@@ -139,14 +137,14 @@ def run(
     common: Common,
     folder: Annotated[Path | None, typer.Argument(help="The folder.", show_default="all")] = None,
 ) -> int:
-    """Read a folder now, or all, and say what changed."""
+    """Read one folder or all now, and report the changes."""
     with _open(common) as service:
         paths = [one.folder for one in service.synced.all()] if folder is None else [_known(service, folder)]
         return _run(common, service, paths)
 
 
 def _run(common: Common, service: Any, folders: list[str]) -> int:
-    """Read these folders, by the running desk if there is one, and show them; gives the command's status."""
+    """Read folders, in the server if one runs, and show the results. Returns the command's status."""
     from app.cli.progress import progress_bar
     from app.cli.reports import print_synced
     from app.desk.json_output import synced_json
@@ -165,7 +163,7 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
 
 @contextmanager
 def _open(common: Common) -> Iterator[Any]:
-    """A desk whose folders can be changed, also beside a running one, which looks them up in the database."""
+    """A desk whose folders can be changed, also while the server runs, which reads them from the database."""
     from app.cli.running_desk import find_running
 
     if find_running(common.settings.data_dir) is not None:
@@ -177,7 +175,7 @@ def _open(common: Common) -> Iterator[Any]:
 
 
 def _known(service: Any, folder: Path) -> str:
-    """The folder as it was stored, or as it was given: then it is an error later."""
+    """The folder as it is stored, or as given: then it causes an error later."""
     given = os.path.abspath(folder.expanduser())
     stored = {one.folder for one in service.synced.all()}
     return next((path for path in (given, os.path.realpath(given)) if path in stored), given)

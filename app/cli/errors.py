@@ -1,4 +1,6 @@
-"""How a failed command ends: one line `error: ...` on stderr and a non-zero status; with --json also JSON on stdout."""
+"""The end of a failed command: one line `error: ...` on stderr and a non-zero status; with --json
+also JSON on stdout.
+"""
 
 import json
 import logging
@@ -7,11 +9,11 @@ from typing import NoReturn
 
 from app.domain.logs import say
 
-INTERRUPTED = "interrupted; what was finished is kept, the same command goes on from there"
+INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
 
 
 def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:
-    """Print an error as one line, and as JSON where that was asked for; ends the program. details: more JSON keys."""
+    """Print an error as one line, with --json also as JSON, and end the program. details: more JSON keys."""
     line = " ".join(message.split())
     if "--json" in sys.argv:
         print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
@@ -20,9 +22,7 @@ def fail(code: str, message: str, *, status: int = 1, details: dict[str, object]
 
 
 def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
-    """Code, and what else is known, of an error that `cache` or `retrieval` raised on purpose; no code for a failure of
-    ours.
-    """
+    """Code and details of an intended error of `cache` or `retrieval`; no code for a programming error."""
     from cache.errors import CacheError, PMLError
     from retrieval.errors import RetrievalError
 
@@ -34,7 +34,7 @@ def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
 
 
 def explain(error: OSError) -> str:
-    """An operating-system error as a line that names the thing and, where it is known, the cure."""
+    """An operating-system error as a line that names the thing and, if known, the fix."""
     reason = error.strerror or str(error)
     where = f" ({error.filename})" if error.filename else ""
     cure = ": free some space and run the same command again" if "space" in reason.lower() else ""

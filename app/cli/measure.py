@@ -1,4 +1,4 @@
-"""The commands that measure answers, in `evals`: `eval ...`, calibrate and calibrate-search."""
+"""The commands that measure answers with `evals`: `eval ...`, calibrate and calibrate-search."""
 
 import json
 import os
@@ -18,8 +18,8 @@ commands = typer.Typer()
 evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
 commands.add_typer(evaluate, name="eval")
 
-Limit = Annotated[int | None, typer.Option(help="Only the first so many questions.")]
-Write = Annotated[Path | None, typer.Option(help="Put the table into this file.")]
+Limit = Annotated[int | None, typer.Option(help="Maximum number of questions.")]
+Write = Annotated[Path | None, typer.Option(help="Write the table into this file.")]
 SectionName = Annotated[str, typer.Option(help="Section of that file.")]
 
 QUESTIONS = SHIPPED_DATA / "questions.jsonl"
@@ -35,17 +35,13 @@ def quality(
     policies: Annotated[str, typer.Option(help="Comma-separated; see docs/evidence.md.")] = (
         "full,exact,balanced,fast,prompt_cache,random,fewer,gold,none"
     ),
-    passages: Annotated[int, typer.Option(help="Passages of a request.", min=1)] = 5,
-    limit: Annotated[int, typer.Option(help="At most so many requests.", min=1)] = 100,
-    conversations: Annotated[
-        bool, typer.Option("--conversations", help="Only questions that go on from earlier ones.")
-    ] = False,
-    write: Annotated[Path | None, typer.Option(help="Put the table into this file, and a plot beside it.")] = None,
+    passages: Annotated[int, typer.Option(help="Number of passages in a request.", min=1)] = 5,
+    limit: Annotated[int, typer.Option(help="Maximum number of requests.", min=1)] = 100,
+    conversations: Annotated[bool, typer.Option("--conversations", help="Only follow-up questions.")] = False,
+    write: Annotated[Path | None, typer.Option(help="Write the table into this file, and a plot next to it.")] = None,
     section: SectionName = "quality",
 ) -> None:
-    """What reuse costs in answers: fidelity to full attention, and answers that hold the gold answer. Goes on where it
-    stopped.
-    """
+    """What reuse costs in answers: fidelity to full attention, and answers that contain the gold answer. Resumes."""
     from evals.answers.quality_run import draw, markdown, measure_quality
     from evals.report import need_plots, read_section, write_section
 
@@ -77,9 +73,9 @@ def quality(
 def calibrate(
     common: Common,
     data: Annotated[Path | None, typer.Option(help="Your own questions, as for eval quality.")] = None,
-    limit: Annotated[int, typer.Option(help="Questions of each file.", min=1)] = 40,
+    limit: Annotated[int, typer.Option(help="Number of questions of each file.", min=1)] = 40,
 ) -> None:
-    """Find out which policy keeps the answers of your model, and whether it may word them itself."""
+    """Find which policy keeps the answers of your model, and whether it may use its own words."""
     from evals.answers.calibrate import calibrate as measure
 
     found = measure(common.settings, data, limit=limit, report=progress_line)
@@ -92,17 +88,19 @@ def helpdesk(
     common: Common,
     documents: Annotated[Path, typer.Option(help="Folder of the documents.")],
     data: Annotated[Path, typer.Option(help="JSON lines {id, question, articles, facts, answer, history, kind}.")],
-    limit: Annotated[int | None, typer.Option(help="About so many questions, the same part of every kind.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="Approximate number of questions, with equal shares of each kind.")
+    ] = None,
     arm: Annotated[
         Literal["search", "shipped", "checked"],
         typer.Option(help="search: no language model. shipped: as configured. checked: the model's own words."),
     ] = "shipped",
     cold: Annotated[
-        bool, typer.Option("--cold", help="Do not encode the passages before; first_token_ms is then of cold ones.")
+        bool, typer.Option("--cold", help="Do not encode the passages first; first_token_ms then includes encoding.")
     ] = False,
 ) -> None:
-    """Whether a desk is right, to the point and honest about not knowing, on documents of your choice. It is made in a
-    temporary folder; with --data-dir it is kept, and made only once.
+    """Whether answers are right, relevant and honest about missing information, on your documents. The installation is
+    temporary; with --data-dir it is stored and reused.
     """
     from evals.answers.helpdesk import markdown, measure_helpdesk
     from evals.answers.questions import read_questions, sample
@@ -125,23 +123,22 @@ def recall(
         Path,
         typer.Option(
             help="Questions {question, article}, or documents {src, title, context, qas}.",
-            show_default="the shipped ones",
+            show_default="the bundled ones",
         ),
     ] = QUESTIONS,
     limit: Limit = None,
-    leave_out: Annotated[
-        str, typer.Option(help="Sources whose questions do not say which document they are about.")
-    ] = "policyqa",
+    leave_out: Annotated[str, typer.Option(help="Sources whose questions do not name their document.")] = "policyqa",
     distractors: Annotated[
-        list[Path] | None, typer.Option(help="Documents {title, context, qas} that are searched, too, but not asked.")
+        list[Path] | None,
+        typer.Option(help="Documents {title, context, qas} that are also searched, without their questions."),
     ] = None,
     num_distractors: Annotated[
-        int | None, typer.Option(help="At most so many passages of them.", min=1, show_default="all")
+        int | None, typer.Option(help="Maximum number of passages of them.", min=1, show_default="all")
     ] = None,
     write: Write = None,
     section: SectionName = "recall",
 ) -> None:
-    """Whether search finds the right document, and whether it knows when there is none."""
+    """Whether search finds the right document, and whether it recognises that there is none."""
     from evals.answers.recall import markdown, measure_recall
     from evals.report import read_section, write_section
     from retrieval.search.sentence_embedder import SentenceEmbedder
@@ -176,11 +173,11 @@ def calibrate_search(
     ],
     documents: Annotated[
         list[Path] | None,
-        typer.Option(help="Folder of the documents they are about, one for each --data. Unset: those of the desk."),
+        typer.Option(help="Folder of the documents, one for each --data. Default: the ingested documents."),
     ] = None,
     write: Annotated[Path | None, typer.Option(help="File to write; default: search.json in the data folder.")] = None,
 ) -> None:
-    """Fit what search judges by: when to answer, when to refuse, and which statement answers."""
+    """Fit the thresholds of search: when to answer, when to refuse, and which statement answers."""
     from app.desk.calibration import SEARCH_FILE, write_classifier
     from evals.answers.search_calibration import calibrate
 

@@ -1,7 +1,4 @@
-"""The commands that save a desk and put it back: backup, restore.
-
-The commands that run a desk and look after it: serve, stats, doctor, demo.
-"""
+"""The commands that run and maintain an installation: backup, restore, serve, stats, doctor, demo."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -23,11 +20,16 @@ def backup(
     common: Common,
     file: Annotated[Path, typer.Argument(help="The archive to write, as desk.tar.gz.")],
     with_modules: Annotated[
-        bool, typer.Option("--with-modules", help="Save encoded passages, too: large, but the model reads none again.")
+        bool,
+        typer.Option(
+            "--with-modules", help="Also save encoded passages: large, but none is encoded again after a restore."
+        ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also in place of a file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Save everything of a desk in one archive, and check it. Also beside a running desk, which goes on answering."""
+    """Save the whole data folder in one archive, and check it. Also while the server runs, which
+    continues to answer.
+    """
     from app.cli.progress import progress_bar
     from app.cli.reports import print_backup
     from app.desk.json_output import backup_json
@@ -36,7 +38,9 @@ def backup(
 
     folder = common.settings.data_dir
     if not folder.is_dir():
-        raise DeskError(f"there is no desk in {str(folder)!r}: is this the right --data-dir?", code="no-data-folder")
+        raise DeskError(
+            f"there is no Warmdesk data in {str(folder)!r}: is this the right --data-dir?", code="no-data-folder"
+        )
     file, running = file.expanduser().absolute(), find_served(common)
     with progress_bar() as progress:
         if running is not None:
@@ -55,10 +59,11 @@ def restore(
     common: Common,
     file: Annotated[Path, typer.Argument(help="An archive that `warmdesk backup` wrote.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also in place of a desk, which is kept aside in the data folder.")
+        bool,
+        typer.Option("--force", help="Replace an existing installation; its files are moved aside in the data folder."),
     ] = False,
 ) -> None:
-    """Check a backup and put it into the data folder. A desk that is served from there is stopped before."""
+    """Check a backup and restore it into the data folder. Stop a server of that folder first."""
     from app.cli.progress import progress_bar
     from app.cli.reports import print_restored
     from app.desk.json_output import restored_json
@@ -83,7 +88,7 @@ def serve(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "as_json")
 def stats(common: Common) -> None:
-    """What was reused, what was computed, and why."""
+    """Show what was reused, what was computed, and why."""
     from app.cli.reports import print_overview, print_savings
     from app.desk.json_output import overview_json
 
@@ -100,7 +105,7 @@ def stats(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "model", "device", "as_json")
 def doctor(common: Common) -> int:
-    """Check that everything the desk needs is there, and say what to do where it is not."""
+    """Check that everything the installation needs is there, and name the fix if not."""
     from app.cli.reports import print_checks
     from app.desk.doctor import examine
 
@@ -118,7 +123,7 @@ def demo(
     documents_folder: Annotated[
         Path, typer.Argument(help="Folder of documents.", show_default="the sample help centre")
     ] = SHIPPED_DATA / SAMPLE,
-    serve: Annotated[bool, typer.Option("--serve", help="Serve the chat, as soon as the folder is indexed.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Serve the chat once the folder is indexed.")] = False,
 ) -> None:
     """Ingest a folder, ask five questions with reuse off and on, and show both times to the first token."""
     from app.cli.demo import run_demo, serve_demo

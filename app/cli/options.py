@@ -1,4 +1,4 @@
-"""What the commands share: their common options, opening the desk, reading flags, printing JSON."""
+"""Code that commands share: common options, opening the desk, reading flags, printing JSON."""
 
 import json
 import os
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, Any] = {
     "host": Annotated[str | None, typer.Option(help="Address to listen on.")],
     "port": Annotated[int | None, typer.Option(help="Port to listen on.")],
-    "data_dir": Annotated[str | None, typer.Option(help="Folder that holds everything the program writes.")],
+    "data_dir": Annotated[str | None, typer.Option(help="Folder for everything the program writes.")],
     "model": Annotated[
         str | None, typer.Option(help="Language model: folder, .gguf file, hub name or openai:URL#NAME.")
     ],
@@ -37,23 +37,26 @@ OPTIONS: dict[str, Any] = {
     "log_level": Annotated[str | None, typer.Option(help="debug, info (each request is a line), warning or error.")],
     "memory": Annotated[
         str | None,
-        typer.Option("--memory", "--device-memory", help='Device memory for encoded passages, as "1 GiB", or auto.'),
+        typer.Option(
+            "--memory", "--device-memory", help='Device memory for encoded passages, for example "1 GiB", or auto.'
+        ),
     ],
     "cluster": Annotated[
-        str | None, typer.Option(help="Several engines with Ray Serve: local, or HOST:PORT of a cluster.")
+        str | None, typer.Option(help="Run several engines with Ray Serve: local, or HOST:PORT of a cluster.")
     ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }
 """The common options, by name; all but the last are settings."""
 SETTING_OF = {"memory": "device_memory"}
-"""Settings whose option has another name."""
+"""Options whose setting has another name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What a command was given of the common options.
+    """The common options that a command got.
 
-    settings: from file, environment and flags. flags: by name, of the settings that it takes; None if not given.
+    settings: from file, environment and flags. flags: by name, of the settings that the command takes; None if not
+    given.
     """
 
     settings: Settings
@@ -61,7 +64,7 @@ class Common:
     as_json: bool
 
     def show(self, document: Any, for_people: Callable[[], object]) -> None:
-        """The result of a command: its one JSON document, or what `for_people` prints."""
+        """Show the result of a command: its one JSON document, or the output of `for_people`."""
         if self.as_json:
             print(json.dumps(document, ensure_ascii=False))
         else:
@@ -69,7 +72,7 @@ class Common:
 
 
 def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command these of the common options; it finds them in its first parameter, a `Common`."""
+    """Give a command these common options; it gets them in its first parameter, a `Common`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -92,8 +95,8 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @contextmanager
 def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -> Iterator[Any]:
-    """A service that may write: the data folder is locked while it is open. is_served: its engine may have a process of
-    its own.
+    """Open a service that may write: the data folder is locked while it is open. is_served: its engine may have its own
+    process.
     """
     from app.desk.repeating import make_room
     from app.desk.service import Service
@@ -103,26 +106,28 @@ def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -
         lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)),
         Service(settings, may_start_process=is_served) as service,
     ):
-        if not is_served:  # a served desk listens first
+        if not is_served:  # a server listens first
             service.finish_begun()
         yield service
 
 
 @contextmanager
 def open_reader(settings: Settings) -> Iterator[Any]:
-    """A service that only reads, also beside a running desk. Raises DeskError if there is no desk yet."""
+    """Open a service that only reads, also while the server runs. Raises DeskError if the data folder is not in use
+    yet.
+    """
     from app.desk.service import Service
 
     if not settings.data_dir.is_dir():
         raise DeskError(
-            f"there is no desk in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
+            f"there is no Warmdesk data in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
         )
     with Service(settings, upgrade=False) as service:
         yield service
 
 
 def recorded(service: Any) -> "Changes":
-    """Changes of a service that are written to its audit log."""
+    """The changes of a service, written to its audit log."""
     from app.desk.changes import Changes
     from app.storage.people import Audit
 
@@ -131,7 +136,7 @@ def recorded(service: Any) -> "Changes":
 
 @contextmanager
 def open_administration(settings: Settings) -> "Iterator[Administration]":
-    """Accounts and keys of a desk, also of a running one, which looks them up in the database each time. Raises
+    """Open the accounts and keys, also while the server runs, which reads them from the database each time. Raises
     DeskError.
     """
     from app.access.identity import Administration, Keys
@@ -148,27 +153,27 @@ def open_administration(settings: Settings) -> "Iterator[Administration]":
 
 
 def find_served(common: Common) -> "RunningDesk | None":
-    """The desk that is being served from the data folder, if one is. Says on stderr which flags it cannot take over."""
+    """The running server of the data folder, if any. Prints on stderr which flags it cannot take over."""
     from app.cli.running_desk import find_running
 
     running = find_running(common.settings.data_dir)
     given = [f"--{name}" for name, value in common.flags.items() if value is not None and name != "data_dir"]
     if running is not None and given:
-        progress_line(f"note: done by the desk that is being served; {', '.join(given)} ignored, it keeps its own")
+        progress_line(f"note: done by the running server; {', '.join(given)} ignored, it keeps its own settings")
     return running
 
 
 def progress_line(line: str) -> None:
-    """A line of progress, on stderr."""
+    """Print a line of progress on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Numbers of a comma-separated list. Raises DeskError."""
+    """Read a comma-separated list of numbers. Raises DeskError."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
         numbers = ()
     if not numbers or min(numbers) < 1:
-        raise DeskError(f"{flag} is {text!r}: give whole numbers like 512,2048", code="usage")
+        raise DeskError(f"{flag} is {text!r}: write whole numbers, for example 512,2048", code="usage")
     return numbers

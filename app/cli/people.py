@@ -1,9 +1,4 @@
-"""The commands about who may do what: reset-password, accounts.
-
-The commands for API keys: keys create, keys list, keys revoke. They work beside a running desk.
-
-The commands about what is stored of one visitor: visitors export, visitors delete.
-"""
+"""The commands for accounts, API keys, and the stored data of one visitor. They also work while the server runs."""
 
 import sys
 from dataclasses import asdict
@@ -21,14 +16,14 @@ if TYPE_CHECKING:
     from app.storage.people import ApiKey
 
 commands = typer.Typer()
-accounts = typer.Typer(no_args_is_help=True, help="People who look after the desk: admins, and agents who answer.")
+accounts = typer.Typer(no_args_is_help=True, help="Accounts of admins and agents.")
 commands.add_typer(accounts, name="accounts")
 
 
 @commands.command("reset-password")
 @takes("data_dir", "as_json")
 def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")] = ADMIN) -> None:
-    """Make a new password for an account; its sign-ins end."""
+    """Set a new password for an account; its sign-ins end."""
     with open_administration(common.settings) as desk:
         if name == ADMIN:
             ensure_admin(desk.accounts)
@@ -39,7 +34,7 @@ def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Nam
 @accounts.command("list")
 @takes("data_dir", "as_json")
 def list_accounts(common: Common) -> None:
-    """Who can sign in."""
+    """List the accounts."""
     with open_administration(common.settings) as desk:
         stored = desk.accounts.all()
     rows = [{"name": one.name, "role": one.role, "created": one.created.isoformat()} for one in stored]
@@ -50,8 +45,8 @@ def list_accounts(common: Common) -> None:
 @takes("data_dir", "as_json")
 def add(
     common: Common,
-    name: Annotated[str, typer.Argument(help="What the person signs in with.")],
-    role: Annotated[str, typer.Option(help="agent: answers customers. admin: may do everything.")] = "agent",
+    name: Annotated[str, typer.Argument(help="Name for signing in.")],
+    role: Annotated[str, typer.Option(help="agent: answers customers. admin: all rights.")] = "agent",
 ) -> None:
     """Make an account with a new password, which is shown once."""
     with open_administration(common.settings) as desk:
@@ -71,7 +66,7 @@ def remove(common: Common, name: Annotated[str, typer.Argument(help="Name of the
     common.show({"removed": name}, lambda: print(f"{name} can no longer sign in"))
 
 
-keys = typer.Typer(no_args_is_help=True, help="Keys with which programs reach the API.")
+keys = typer.Typer(no_args_is_help=True, help="API keys of programs.")
 commands.add_typer(keys, name="keys")
 
 
@@ -79,15 +74,15 @@ commands.add_typer(keys, name="keys")
 @takes("data_dir", "as_json")
 def create(
     common: Common,
-    name: Annotated[str, typer.Argument(help="What the key is for.")],
-    scope: Annotated[str, typer.Option(help="What it may do: chat, documents, admin, separated by commas.")] = "chat",
-    per_minute: Annotated[int, typer.Option(help="Questions and embeddings it may ask for in a minute.")] = 60,
+    name: Annotated[str, typer.Argument(help="Name of the key.")],
+    scope: Annotated[str, typer.Option(help="Scopes: chat, documents, admin, comma-separated.")] = "chat",
+    per_minute: Annotated[int, typer.Option(help="Maximum questions and embeddings per minute.")] = 60,
 ) -> None:
-    """Make a key and show it, this once."""
+    """Make a key and show it once."""
     with open_administration(common.settings) as desk:
         scopes = [one.strip() for one in scope.split(",") if one.strip()]
         key = desk.create_key(name, scopes, per_minute)
-    common.show({"key": key}, lambda: print(f"{key}\nIt is shown this once: keep it now."))
+    common.show({"key": key}, lambda: print(f"{key}\nIt is shown only once: save it now."))
 
 
 @keys.command("list")
@@ -103,15 +98,15 @@ def list_keys(common: Common) -> None:
 
 @keys.command()
 @takes("data_dir", "as_json")
-def revoke(common: Common, name: Annotated[str, typer.Argument(help="The key's name.")]) -> None:
-    """End a key: no further request with it is answered."""
+def revoke(common: Common, name: Annotated[str, typer.Argument(help="Name of the key.")]) -> None:
+    """End a key: requests with it are refused."""
     with open_administration(common.settings) as desk:
         key = desk.revoke_key(name)
     common.show({"revoked": key.name}, lambda: print(f"{key.name} ({key.shown}...) no longer works"))
 
 
 def key_json(key: "ApiKey") -> dict[str, Any]:
-    """A key as `keys list` shows it; times as ISO 8601."""
+    """A key in the output of `keys list`; times as ISO 8601."""
     return {
         "name": key.name,
         "id": key.id,
@@ -124,18 +119,18 @@ def key_json(key: "ApiKey") -> dict[str, Any]:
     }
 
 
-visitors = typer.Typer(no_args_is_help=True, help="What is stored of one customer: as a file, or removed.")
+visitors = typer.Typer(no_args_is_help=True, help="Export or delete the stored data of one customer.")
 commands.add_typer(visitors, name="visitors")
 
-KEPT = "counts on the dashboard stay: they name nobody"
+KEPT = "counts on the dashboard stay: they have no names"
 Owner = Annotated[str, typer.Argument(help="Owner of the conversations, as the dashboard shows it.")]
-User = Annotated[str, typer.Option(help="In its place: the user's id at your own site, as visitor tokens name it.")]
+User = Annotated[str, typer.Option(help="Instead of OWNER: the user's id at your own site, as in visitor tokens.")]
 
 
 @visitors.command("export")
 @takes("data_dir", "as_json")
 def export(common: Common, owner: Owner = "", user: User = "") -> None:
-    """Print everything of a visitor as one JSON document, with or without --json. Also beside a running desk."""
+    """Print all data of a visitor as one JSON document, with or without --json. Also while the server runs."""
     from app.desk.export import export_everything
 
     whose = _owner(owner, user)
@@ -147,7 +142,7 @@ def export(common: Common, owner: Owner = "", user: User = "") -> None:
 @visitors.command("delete")
 @takes("data_dir", "as_json")
 def delete(common: Common, owner: Owner = "", user: User = "") -> None:
-    """Remove everything of a visitor, at once and for good. Also beside a running desk."""
+    """Delete all data of a visitor, at once and for good. Also while the server runs."""
     from app.cli.reports import print_old_copies
     from app.storage.files import old_copies
 
@@ -170,5 +165,5 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
 
 def _owner(owner: str, user: str) -> str:
     if bool(owner) == bool(user):
-        raise DeskError("whose? give either OWNER or --user ID", code="usage")
+        raise DeskError("no customer given: pass OWNER or --user ID", code="usage")
     return owner or owner_of_user(user)

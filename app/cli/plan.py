@@ -1,4 +1,4 @@
-"""The command `plan`: what a load takes, simulated (`cache.planning`)."""
+"""The command `plan`: the machines that a load needs, simulated (`cache.planning`)."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -25,31 +25,34 @@ def plan(
     trace: Annotated[
         Path | None, typer.Option(help="JSON lines {t, documents, question_tokens, answer_tokens, session}.")
     ] = None,
-    documents: Annotated[int | None, typer.Option(help="So many documents, asked for by Zipf.", min=1)] = None,
-    requests_per_second: Annotated[float | None, typer.Option(help="How many questions come.", min=1e-6)] = None,
+    documents: Annotated[int | None, typer.Option(help="Number of documents (popularity follows Zipf).", min=1)] = None,
+    requests_per_second: Annotated[float | None, typer.Option(help="Questions per second.", min=1e-6)] = None,
     model: Annotated[str, typer.Option(help="bundled, Qwen2.5-0.5B, Qwen3-4B or Llama-3.1-8B.")] = "bundled",
     replicas: Annotated[str, typer.Option(help="Numbers of engines to try, 1 to 1000, comma-separated.")] = "1,2,4,8",
-    replica_memory: Annotated[str, typer.Option(help="For encoded documents in each engine.")] = "1 GiB",
-    disk: Annotated[str, typer.Option(help="For files of encoded documents that all engines share.")] = "0",
-    per_machine: Annotated[int, typer.Option(help="Engines that share a machine.", min=1)] = 1,
-    document_tokens: Annotated[int, typer.Option(help="Tokens of a document.", min=1)] = 200,
-    per_request: Annotated[int, typer.Option(help="Documents of a question.", min=1)] = 4,
-    related: Annotated[float, typer.Option(help="How likely they are of one topic.", min=0, max=1)] = 0.8,
-    zipf: Annotated[float, typer.Option(help="How much more popular ones are asked for.", min=0, max=4)] = 1.0,
-    question_tokens: Annotated[int, typer.Option(help="Tokens of a question.", min=1)] = 24,
-    answer_tokens: Annotated[int, typer.Option(help="Tokens of an answer, on average.", min=1)] = 48,
+    replica_memory: Annotated[str, typer.Option(help="Memory of each engine for encoded documents.")] = "1 GiB",
+    disk: Annotated[str, typer.Option(help="Shared disk space for encoded documents.")] = "0",
+    per_machine: Annotated[int, typer.Option(help="Number of engines on a machine.", min=1)] = 1,
+    document_tokens: Annotated[int, typer.Option(help="Number of tokens in a document.", min=1)] = 200,
+    per_request: Annotated[int, typer.Option(help="Number of documents for a question.", min=1)] = 4,
+    related: Annotated[float, typer.Option(help="Probability that they have the same topic.", min=0, max=1)] = 0.8,
+    zipf: Annotated[float, typer.Option(help="Zipf exponent: higher means more skewed.", min=0, max=4)] = 1.0,
+    question_tokens: Annotated[int, typer.Option(help="Number of tokens in a question.", min=1)] = 24,
+    answer_tokens: Annotated[int, typer.Option(help="Mean number of tokens in an answer.", min=1)] = 48,
     requests: Annotated[
-        int | None, typer.Option(help="Questions to simulate.", min=100, show_default="4000, or 20 for each engine")
+        int | None,
+        typer.Option(help="Number of questions to simulate.", min=100, show_default="4000, or 20 for each engine"),
     ] = None,
-    ttft_target: Annotated[float, typer.Option(help="Seconds to the first token that 95 % stay below.", min=0)] = 1.0,
+    ttft_target: Annotated[
+        float, typer.Option(help="Target for the 95th percentile of the time to the first token, in seconds.", min=0)
+    ] = 1.0,
     costs: Annotated[
         Path | None,
-        typer.Option(help="What passes cost.", show_default="costs-N.json in the data folder, or measured"),
+        typer.Option(help="Costs of forward passes.", show_default="costs-N.json in the data folder, or measured"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of chance.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
-    """What a load takes: hit rate, time to the first token, machines and memory, by a simulation that uses the real
-    router, eviction and scheduler with costs measured here; beside routing by chance and by the first document.
+    """Simulate a load: hit rate, time to the first token, machines and memory. The simulation uses the real router,
+    eviction and scheduler with costs measured here, and compares with routing at random and by the first document.
     """
     from cache.planning.costs import known_shape, threads_each
     from cache.planning.planning import fewest, plan_fleet
@@ -108,16 +111,16 @@ def plan(
 
 
 def bytes_of(text: str, flag: str) -> int:
-    """A size as people write it. Raises DeskError."""
+    """Read a size, for example "1 GiB". Raises DeskError."""
     try:
         return int(str(parse_size(text)))
     except ValueError as error:
-        raise DeskError(f"{flag} is {text!r}: write a size like 8 GiB", code="usage") from error
+        raise DeskError(f"{flag} is {text!r}: write a size, for example 8 GiB", code="usage") from error
 
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
-    """Costs of a shape: from a file, or of the bundled model with so many threads, measured at the first time. Raises
-    CacheError.
+    """Return the costs of a shape: from a file, or measured with the bundled model and this number of threads at the
+    first time. Raises CacheError.
     """
     from cache.planning.costs import BUNDLED, read_costs, write_costs
 
@@ -126,19 +129,19 @@ def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "
         from cache.model.loading import load_model
         from cache.planning.calibration import measure_costs
 
-        progress_line("measuring what passes cost here, about a minute")
+        progress_line("measuring the costs of forward passes, about a minute")
         language_model = load_model(None, device="cpu", converted=common.settings.models_folder)
         write_costs(measure_costs(language_model, BUNDLED, threads), kept)
     return read_costs(kept).scaled_to(model)
 
 
 def machine_memory(costs: "PassCosts", memory: int, per_machine: int) -> int:
-    """Bytes that a machine needs for weights, keys and values."""
+    """Bytes that a machine needs for weights and KV."""
     return per_machine * (costs.weight_bytes + memory)
 
 
 def seconds(value: float, off: float) -> str:
-    """With half its interval."""
+    """Seconds with half the interval."""
     return f"{value:.2f} ± {off:.2f} s"
 
 
@@ -150,7 +153,7 @@ def print_plan(
     per_machine: int,
     target: float,
 ) -> None:
-    """A table, and what it comes to."""
+    """A table and the recommendation."""
     print(
         f"{'engines':>7}  {'routing':<17} {'hit rate':>12}  {'first token p50':>16}  {'p95':>16}  {'busy':>5}  refused"
     )

@@ -1,7 +1,4 @@
-"""What `warmdesk pml ...` prints for people, of the JSON documents that `app.pml` makes.
-
-The commands `warmdesk pml ...`: check and run schemas and prompts, advise on them, export the documents as PML.
-"""
+"""The commands `warmdesk pml ...`, and their output for people from the JSON documents of `app.pml`."""
 
 from itertools import groupby
 from pathlib import Path
@@ -15,7 +12,7 @@ from app.cli.options import Common, open_reader, open_service, takes
 
 
 def print_facts(found: dict[str, Any]) -> None:
-    """The layout as a table, then what a prompt takes from the cache and what it computes."""
+    """The layout as a table, then what a prompt reuses and computes."""
     table = Table("ids", "kind", "path", box=None, pad_edge=False)
     for item in sorted(found["layout"], key=lambda item: (item["start"], item["path"].count("/"), -item["length"])):
         ids = f"{item['start']}-{item['start'] + item['length'] - 1}" if item["length"] else "none"
@@ -36,7 +33,7 @@ def ranges(ids: list[int]) -> str:
 
 
 def print_completion(result: dict[str, Any]) -> None:
-    """The answer, then where the prompt came from."""
+    """The answer, then the sources of the prompt's tokens."""
     print(result["text"])
     usage, timings = result["usage"], result["timings_ms"]
     print(
@@ -49,7 +46,7 @@ def print_completion(result: dict[str, Any]) -> None:
 
 
 def print_advice(advice: dict[str, Any]) -> None:
-    """The findings, most expensive first as they come, then the sums."""
+    """The findings, most expensive first, then the sums."""
     for finding in advice["findings"]:
         place = f"line {finding['line']}: " if finding["line"] else ""
         print(f"{place}{finding['what']}\n    {finding['tokens']} tokens; {finding['cure']}")
@@ -67,7 +64,7 @@ commands.add_typer(pml, name="pml")
 
 SchemaFile = Annotated[Path, typer.Argument(help="File with a <schema>.")]
 TokenizerName = Annotated[
-    str | None, typer.Option(help="words, or a model's folder, .gguf file or name; default: the desk's model.")
+    str | None, typer.Option(help="words, or a model's folder, .gguf file or name; default: the configured model.")
 ]
 TemplateName = Annotated[
     str | None, typer.Option(help="Chat template: llama2, chatml or falcon; default: the model's.")
@@ -83,11 +80,11 @@ def check(
     tokenizer: TokenizerName = None,
     template: TemplateName = None,
     max_positions: Annotated[int | None, typer.Option(help="Usable position ids; default: the model's.", min=1)] = None,
-    baseline: Annotated[bool, typer.Option("--baseline", help="Show what is computed with nothing reused.")] = False,
-    add: Annotated[list[Path] | None, typer.Option(help="One more schema; may be repeated.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="Take a schema out again by name.")] = None,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Show what is computed without reuse.")] = False,
+    add: Annotated[list[Path] | None, typer.Option(help="Another schema; may be repeated.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="Remove a schema by name.")] = None,
 ) -> None:
-    """Check a schema, and a prompt for it; show their position ids. Nothing is computed."""
+    """Check a schema, and a prompt for it; show their position ids. The model computes nothing."""
     from app.pml.commands import facts, registry_for
 
     registry = registry_for(common.settings, tokenizer=tokenizer, template=template, max_positions=max_positions)
@@ -101,10 +98,10 @@ def run(
     common: Common,
     schema: SchemaFile,
     prompt: Annotated[Path, typer.Argument(help="File with a <prompt> for it.")],
-    max_tokens: Annotated[int, typer.Option(help="Length of the answer, at most.", min=1)] = 128,
+    max_tokens: Annotated[int, typer.Option(help="Maximum tokens of the answer.", min=1)] = 128,
     reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
 ) -> None:
-    """Run a prompt on the desk's model. Encoded modules are kept: the next run finds them."""
+    """Run a prompt on the configured model. Encoded modules are stored for the next run."""
     from app.pml.commands import run_prompt
     from cache.decoding.sampling import Sampling
 
@@ -123,7 +120,7 @@ def export(
     common: Common,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     slots: Annotated[
-        int | None, typer.Option(help="Passages one prompt can hold; default: the setting.", min=1)
+        int | None, typer.Option(help="Maximum passages of a prompt; default: the setting.", min=1)
     ] = None,
 ) -> None:
     """Write the documents as a PML schema: slots are unions over documents, documents unions over their passages."""
@@ -148,11 +145,11 @@ def advise(
     file: Annotated[
         Path, typer.Argument(help="A PML schema or prompt, a text file, or JSON lines of prompts or chat messages.")
     ],
-    schema: Annotated[Path | None, typer.Option(help="The schema of a PML prompt: count what it reuses.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="The schema of a PML prompt, to count what it reuses.")] = None,
     tokenizer: TokenizerName = None,
     template: TemplateName = None,
 ) -> None:
-    """Say what in a prompt keeps it from being reused, and how many tokens that costs."""
+    """Show what prevents the reuse of a prompt, and how many tokens that costs."""
     from app.pml.commands import advice_for, registry_for
 
     advice = advice_for(file, registry_for(common.settings, tokenizer=tokenizer, template=template), schema)

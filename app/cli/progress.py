@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar per stage of reading documents, and one for training."""
+"""Progress on stderr: a bar per stage of ingestion, and one for training."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # training needs libraries that answering does not
 
 @contextmanager
 def progress_bar() -> Iterator[Report]:
-    """A bar per stage on stderr; nothing where stderr is no terminal."""
+    """A bar per stage on stderr; nothing if stderr is not a terminal."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
@@ -33,7 +33,7 @@ def progress_bar() -> Iterator[Report]:
 
 @contextmanager
 def training_bar() -> "Iterator[Callable[[TrainingProgress], None]]":
-    """A bar on stderr; a line now and then where stderr is no terminal."""
+    """A bar on stderr; occasional lines if stderr is not a terminal."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:

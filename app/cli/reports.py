@@ -1,6 +1,7 @@
-"""What commands print for people.
+"""The output of commands for people.
 
-Not covered: the JSON documents of commands (`app.desk.json_output`), what the numbers mean (`app.domain.answers`).
+Out of scope: the JSON documents of commands (`app.desk.json_output`), the meaning of the numbers
+(`app.domain.answers`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,13 +24,13 @@ from app.storage.people import ApiKey
 
 
 def print_ingest(report: dict[str, Any]) -> None:
-    """A line per file that is not in or not in whole, then the sums, of the document of `ingest`."""
+    """Print a line per file that was skipped or is incomplete, then the sums, from the document of `ingest`."""
     for failed in report["failed"]:
         print(f"skipped {failed['path']}: {failed['reason']}")
     for warning in report["warnings"]:
         print(f"note {warning['path']}: {warning['reason']}")
     for unread in report["modules"]["failed"]:
-        print(f"not read by the model: {unread['passage']}: {unread['reason']}")
+        print(f"not encoded: {unread['passage']}: {unread['reason']}")
     changes, modules, timings = report["changes"], report["modules"], report["timings_s"]
     print(
         f"{report['documents']} documents ({report['unchanged']} unchanged, {report['replaced']} replaced), "
@@ -39,8 +40,8 @@ def print_ingest(report: dict[str, Any]) -> None:
     new, kept, dropped = changes["new"], changes["kept"], changes["dropped"]
     print(f"{report['passages']} passages: {new} new{rate}, {kept} kept, {dropped} dropped")
     print(
-        f"{modules['encoded']} passages read by the model, {modules['kept']} were already, {modules['dropped']} dropped"
-        + (f", {modules['waiting']} wait for a question: there is no room for more" if modules["waiting"] else "")
+        f"{modules['encoded']} passages encoded, {modules['kept']} were already, {modules['dropped']} dropped"
+        + (f", {modules['waiting']} wait for a question: memory is full" if modules["waiting"] else "")
     )
     print(
         f"{report['seconds']:.1f} s: reading {timings['reading']:.1f}, indexing {timings['embedding']:.1f}, "
@@ -49,39 +50,39 @@ def print_ingest(report: dict[str, Any]) -> None:
 
 
 def print_backup(backup: dict[str, Any]) -> None:
-    """Where it is and what it lacks, of the document of `backup`."""
+    """Print where the backup is and what it lacks, from the document of `backup`."""
     modules = "with" if backup["with_modules"] else "without"
     print(f"{backup['backup']}: {backup['files']} files, {size(backup['bytes'])}, {modules} encoded passages; checked")
     for link in backup["left_out"]:
-        print(f"left out {link}: it is a link, save what it leads to by itself")
+        print(f"skipped {link}: it is a link, back up its target separately")
     if backup["note"]:
         print(f"note: {backup['note']}")
 
 
 def print_restored(restored: dict[str, Any]) -> None:
-    """What is in the data folder now, of the document of `restore`."""
+    """Print what is in the data folder now, from the document of `restore`."""
     print(f"{restored['restored']}: {restored['files']} files of {restored['created']}")
     if restored["aside"] is not None:
-        print(f"what was there before is in {restored['aside']}: delete that folder when all is well")
+        print(f"the replaced files are in {restored['aside']}: delete that folder when all works")
     for kind, said, cure in (("accounts", "accounts", "accounts remove"), ("keys", "API keys", "keys revoke")):
         if names := ", ".join(restored[kind]):
-            print(f"{said} as when the backup was made: {names} (`warmdesk {cure} NAME` ends one)")
+            print(f"{said} as in the backup: {names} (`warmdesk {cure} NAME` ends one)")
     if restored["note"]:
         print(f"note: {restored['note']}")
     if restored["database"] is None:
-        print("note: the database is on a server and not in the backup: put it back with pg_restore")
+        print("note: the database is on a server and not in the backup: restore it with pg_restore")
     if not restored["with_modules"]:
-        print("note: the model reads the passages again when the desk is served")
+        print("note: the passages are encoded again when the server runs")
 
 
 def print_old_copies(copies: Sequence[str]) -> None:
-    """Where a restored backup keeps what was there before: nothing is removed from that."""
+    """Print where the replaced files are: none of them is deleted."""
     if copies:
-        print(f"note: what was there before a restore is as it was in {', '.join(copies)}: delete it when all is well")
+        print(f"note: the files replaced by a restore are in {', '.join(copies)}: delete them when all works")
 
 
 def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> None:
-    """What was removed, and that nothing is left; with a model that runs elsewhere, of what is here."""
+    """Print what was deleted, and that nothing is left; with a remote model, only for this installation."""
     removed = forgotten["removed"]
     print(f"Forgot {forgotten['document']}")
     print(
@@ -90,11 +91,11 @@ def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> No
         "them again: nothing is left"
     )
     if server is not None:
-        print(f"note: the model's server {server.url} may hold its text in its cache until that is overwritten")
+        print(f"note: the model's server {server.url} may still have its text in its cache")
 
 
 def print_answer(answer: Answer) -> None:
-    """What stands below an answer in a terminal."""
+    """Print what follows an answer in a terminal."""
     print("\n")
     for number, citation in enumerate(answer.citations, start=1):
         above = "see also " if citation.see_also else ""
@@ -107,7 +108,7 @@ def print_answer(answer: Answer) -> None:
 
 
 def print_batch(result: BatchResult, skipped: int = 0) -> None:
-    """The answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
+    """Print the answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
     for question, outcome in zip(result.questions, result.outcomes, strict=True):
         if isinstance(outcome, BatchFailure):
             print(f"{question.id}  {question.question}\n    not answered: {outcome.message}")
@@ -117,16 +118,16 @@ def print_batch(result: BatchResult, skipped: int = 0) -> None:
             print(f"    from {outcome.citations[0].document}")
     tokens = batch_json(result)["tokens"]
     if skipped:
-        print(f"{skipped} skipped: their answers were there already")
+        print(f"{skipped} skipped: already answered")
     if result.failed:
         print(f"{result.failed} not answered")
     print(f"{len(result.answers)} answers in {len(result.groups)} groups, {result.seconds:.1f} s")
     if tokens["computed"] is None:
-        print("the model's server does not say how many prompt tokens were computed")
+        print("the model's server does not report how many prompt tokens were computed")
     else:
         print(f"{tokens['computed']:,} of {tokens['prompt']:,} prompt tokens were computed")
     if result.cold_ungrouped is None or result.cold_grouped is None:
-        print("what it would be from a cold start cannot be counted")
+        print("the tokens of a cold start cannot be counted")
     else:
         print(
             f"from a cold start it would be {result.cold_ungrouped:,} in the order of the file, "
@@ -135,13 +136,11 @@ def print_batch(result: BatchResult, skipped: int = 0) -> None:
 
 
 def print_documents(documents: Iterable[StoredDocument]) -> None:
-    """A line per document."""
     for document in documents:
         print(f"{document.num_passages:4d}  {document.title}  {document.path}")
 
 
 def print_keys(keys: Iterable[ApiKey]) -> None:
-    """A line per key."""
     for key in keys:
         used = "never used" if key.last_used is None else f"last used {key.last_used:%Y-%m-%d %H:%M} UTC"
         state = used if key.revoked is None else f"revoked {key.revoked:%Y-%m-%d %H:%M} UTC"
@@ -149,7 +148,7 @@ def print_keys(keys: Iterable[ApiKey]) -> None:
 
 
 def print_synced(folders: Iterable[SyncedFolder]) -> None:
-    """For each folder when it is read and what the last reading did, and the files that were left out."""
+    """Print when each folder is read, the result of its last run, and the skipped files."""
     for one in folders:
         where = f" into {one.collection}" if one.collection else ""
         print(f"{one.folder}{where}  every {one.every_minutes} minutes, next {one.next_run:%Y-%m-%d %H:%M} UTC")
@@ -163,13 +162,13 @@ def print_synced(folders: Iterable[SyncedFolder]) -> None:
         said = counts if result.is_ok else f"FAILED: {result.problem}"
         print(f"    {one.last_run:%Y-%m-%d %H:%M} UTC: {said}")
         for file in result.files:
-            print(f"    not taken in whole: {file.path}: {file.reason}")
+            print(f"    skipped or incomplete: {file.path}: {file.reason}")
         if result.num_files > len(result.files):
             print(f"    and {result.num_files - len(result.files)} more")
 
 
 def print_overview(overview: Overview) -> None:
-    """The dashboard in a terminal."""
+    """Print the dashboard."""
     reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
     total = reused + overview.computed_tokens
     share = f"{100 * reused / total:.1f} %" if total else "-"
@@ -185,12 +184,12 @@ def print_overview(overview: Overview) -> None:
         print(f"{tier}: {size(used)} of {size(overview.tier_capacity[tier])}")
     if overview.disk_space is not None and overview.disk_space.is_short:
         free, floor = size(overview.disk_space.free), size(overview.disk_space.floor)
-        print(f"the disk is nearly full: {free} are free, encoded passages make room until {floor} are")
+        print(f"the disk is nearly full: {free} are free, encoded passages are deleted until {floor} are")
     for module in overview.modules[:5]:
         if module.hits:
             print(f"saved {module.saved:,} tokens: {module.document} {module.passage} ({module.hits} uses)")
     for prefix in overview.prefixes[:5]:
-        print(f"saved {prefix.saved:,} tokens: beginning ... {prefix.text!r} ({prefix.hits} uses)")
+        print(f"saved {prefix.saved:,} tokens: prefix ... {prefix.text!r} ({prefix.hits} uses)")
     for reason in overview.reasons:
         print(f"missed {reason.misses} modules, {reason.tokens:,} tokens: {reason.reason}")
     for miss in overview.misses[:10]:
@@ -198,7 +197,6 @@ def print_overview(overview: Overview) -> None:
 
 
 def print_checks(checks: Iterable[Check]) -> None:
-    """The doctor's findings."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         table.add_row("ok" if check.ok else "NOT OK", check.name, check.detail)
@@ -206,21 +204,21 @@ def print_checks(checks: Iterable[Check]) -> None:
 
 
 def print_training(result: dict[str, Any], folder: Path) -> None:
-    """How a training went, and how its adapter is used."""
+    """Print the result of a training, and how to use the adapter."""
     print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
     if result["left_out"]:
-        print(f"{result['left_out']} of the documents were left out: too long, or without a question to train on")
+        print(f"{result['left_out']} of the documents were skipped: too long, or without a question to train on")
     before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
     print(f"held-out loss {result['held_out']:.3f}{before}")
     if not result["held_out_documents"]:
-        print("there is too little to hold any of it out: the loss is of documents that were trained on")
+        print("too few documents to hold any out: the loss is of trained documents")
     if result["held_out_moved"] is not None:
-        print(f"full attention now says something else than before by {result['held_out_moved']:.3f} nats a token")
+        print(f"full attention differs from before by {result['held_out_moved']:.3f} nats a token")
     print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")
 
 
 def print_savings(savings: Savings) -> None:
-    """What was measured of reuse; nothing before the first sample."""
+    """Print what reuse saved; nothing before the first sample."""
     if not savings.samples:
         return
     first, without = savings.first_token_ms / 1e3, savings.without_reuse_ms / 1e3
@@ -229,4 +227,4 @@ def print_savings(savings: Savings) -> None:
         print(f"{saved.value / 1e3:.2f} s sooner (95 %: {saved.low / 1e3:.2f} to {saved.high / 1e3:.2f})")
     if (same := savings.same) is not None:
         low, high = 100 * same.low, 100 * same.high
-        print(f"{100 * same.value:.0f} % the same answer, word for word (95 %: {low:.0f} to {high:.0f})")
+        print(f"{100 * same.value:.0f} % identical answers (95 %: {low:.0f} to {high:.0f})")

@@ -1,6 +1,6 @@
-"""A desk that is being served: commands that change documents are handed to it, so that nobody has to stop it.
+"""Hand commands to the running server of a data folder, so that it need not be stopped.
 
-It listens on a Unix socket in its data folder, which only its user can open (`app.web.serve`).
+The server listens on a Unix socket in its data folder, which only its user can open (`app.web.serve`).
 """
 
 import json
@@ -18,28 +18,28 @@ from app.storage.lock import SOCKET_FILE, is_locked
 
 @dataclass(frozen=True, slots=True)
 class RunningDesk:
-    """The socket on which a desk takes commands."""
+    """The socket on which a server takes commands."""
 
     socket: Path
 
     def ingest(self, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Let it ingest: {paths, collection, sync, warm}. Gives the report as JSON. Raises DeskError."""
+        """Ingest: {paths, collection, sync, warm}. Returns the report as JSON. Raises DeskError."""
         return self._post("/ingest", order, progress)
 
     def forget(self, document: str, progress: Progress) -> dict[str, Any]:
-        """Let it forget a document. Gives what was removed as JSON. Raises DeskError."""
+        """Delete a document. Returns what was deleted as JSON. Raises DeskError."""
         return self._post("/forget", {"document": document}, progress)
 
     def sync(self, folder: str, progress: Progress) -> dict[str, Any]:
-        """Let it read a synchronised folder. Gives the result as JSON. Raises DeskError."""
+        """Read a synchronised folder. Returns the result as JSON. Raises DeskError."""
         return self._post("/sync", {"folder": folder}, progress)
 
     def erase(self, owner: str) -> dict[str, Any]:
-        """Let it remove everything of an owner. Gives how much it was as JSON. Raises DeskError."""
+        """Delete everything of an owner. Returns the counts as JSON. Raises DeskError."""
         return self._post("/erase", {"owner": owner}, no_progress)
 
     def back_up(self, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Let it back itself up: {file, with_modules, overwrite}. Gives the backup as JSON. Raises DeskError."""
+        """Make a backup: {file, with_modules, overwrite}. Returns it as JSON. Raises DeskError."""
         return self._post("/backup", order, progress)
 
     def _post(self, path: str, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -49,27 +49,29 @@ class RunningDesk:
                 client.stream("POST", f"http://desk{path}", json=order) as response,
             ):
                 if response.status_code != 200:
-                    message = f"the running desk answered {response.status_code}: restart it"
+                    message = f"the running server answered {response.status_code}: restart it"
                     raise DeskError(message, code="desk-refused")
                 return read_events(response.iter_lines(), progress)
         except httpx.HTTPError as error:
             raise DeskError(
-                f"the running desk broke off ({error or type(error).__name__}): what it finished is kept, try again",
+                f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
                 code="desk-lost",
             ) from error
 
 
 def find_running(folder: Path) -> RunningDesk | None:
-    """The desk that is being served from a data folder, if one is. A socket that a killed process left is none: then
-    nobody holds the folder.
+    """The running server of a data folder, if any. The socket of a killed process does not count: then no process holds
+    the folder.
     """
     file = folder / SOCKET_FILE
     return RunningDesk(file) if file.is_socket() and is_locked(folder) else None
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """The result at the end of a stream of events, one JSON object a line. Raises DeskError for an error among them."""
-    lost = DeskError("the running desk broke off: what it finished is kept, try again", code="desk-lost")
+    """Return the result at the end of a stream of events, one JSON object a line. Raises DeskError for an error among
+    them.
+    """
+    lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
     for line in lines:
         try:
             event = json.loads(line)

@@ -1,1 +1,1 @@
-"""The desk as one object, and what it is made of."""
+"""The desk as one object, and its parts."""

@@ -1,15 +1,7 @@
-"""Reading a text file that somebody named on the command line.
+"""`warmdesk batch`: answer many questions, grouped by shared parts of their prompts.
 
-The files of `warmdesk batch`: the questions, and the answers that an earlier run wrote.
-
-Not covered: answering (`batch`), the JSON of an answer (`json_output`).
-
-`warmdesk batch`: many questions at once, grouped by what their prompts share.
-
-Answers come in the order of the questions and are not stored as conversations. If a question fails, the failure takes
-the place of its answer, and the others are answered.
-
-Not covered: the files (`batch_files`).
+Answers come in the order of the questions and are not stored as conversations. If a question fails, its failure
+replaces the answer, and the other questions are answered. Out of scope: the JSON of an answer (`json_output`).
 """
 
 import json
@@ -24,6 +16,7 @@ from app.answering.record import AskedQuestion, finished, without_model
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_PAST, check_length
+from app.domain.words import one_line
 from app.storage.history import PastMessage
 from cache.analysis.memory_plan import count_tokens, group
 from cache.engine.request import Generation, Request
@@ -32,7 +25,7 @@ from cache.prompt.plan import Plan
 
 
 def read_text(file: Path) -> str:
-    """The content of a UTF-8 file. Raises DeskError."""
+    """Read a UTF-8 file. Raises DeskError."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -51,7 +44,7 @@ class BatchQuestion:
 
 
 def read_questions(file: Path) -> list[BatchQuestion]:
-    """JSON lines with `question`, and optionally `id` and `history` ([[question, answer], ...]). Raises DeskError."""
+    """Read JSON lines: `question`, optionally `id` and `history` ([[question, answer], ...]). Raises DeskError."""
     lines = read_text(file).split("\n")  # not splitlines: a JSON string may contain other line separators
     questions = [_read_question(line, number, file) for number, line in enumerate(lines, start=1) if line.strip()]
     if not questions:
@@ -82,13 +75,13 @@ def _is_turn(entry: object) -> bool:
 
 
 def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[BatchQuestion]:
-    """The questions that have no answer in the file of an earlier run. If that run was killed while it wrote the last
-    line, the line is removed from the file. Raises DeskError if two questions have the same id, or the file contains
-    something else than answers to these questions.
+    """Return the questions without an answer in the output of an earlier run. If that run was killed while it wrote the
+    last line, the line is removed from the file. Raises DeskError if two questions have the same id, or the file
+    contains anything but answers to these questions.
     """
     asked = {question.id: question.question for question in questions}
     if len(asked) < len(questions):
-        raise DeskError("two questions have the same id: with --output every id must be another", code="same-id")
+        raise DeskError("two questions have the same id: with --output, every id must be unique", code="same-id")
     if not output.exists():
         return list(questions)
     *lines, rest = read_text(output).split("\n")
@@ -99,19 +92,19 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
             row = json.loads(line)
             id_, question, _ = row["id"], row["question"], row["answer"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DeskError(f"{where} is no answer of a batch: name another file", code="output") from error
+            raise DeskError(f"{where} is not an answer of a batch: name another file", code="output") from error
         if asked.get(id_, question) != question:
-            raise DeskError(f"{where} answers another question {id_!r}: name another file", code="output")
+            raise DeskError(f"{where} answers an unknown question {id_!r}: name another file", code="output")
         done.add(id_)
     if rest:
         if not rest.startswith('{"id": '):
-            raise DeskError(f"{output} holds something else than answers: name another file", code="output")
+            raise DeskError(f"{output} contains other lines than answers: name another file", code="output")
         output.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return [question for question in questions if question.id not in done]
 
 
 IN_FLIGHT = 16
-"""Questions given to the engine at once, if it may answer so many: others may ask meanwhile."""
+"""Questions given to the engine at once, at most its own limit: other customers may ask at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +119,9 @@ class BatchFailure:
 class BatchResult:
     """Answers, or failures, in the order of the questions. groups: ids of the questions that were answered together.
 
-    cold_ungrouped, cold_grouped: tokens that a cold start with the desk's memory would compute for the answered
-    questions, in the order of the file and grouped; counted without computing (`cache.analysis.memory_plan`), None
-    if that is not possible.
+    cold_ungrouped, cold_grouped: tokens that a cold start with the same memory would compute for the answered
+    questions, in the order of the file and grouped; counted without computing (`cache.analysis.memory_plan`), None if
+    that is not possible.
     """
 
     questions: tuple[BatchQuestion, ...]
@@ -140,19 +133,17 @@ class BatchResult:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answers, without the failures."""
         return tuple(outcome for outcome in self.outcomes if isinstance(outcome, Answer))
 
     @property
     def computed(self) -> int | None:
-        """Prompt tokens computed for the answers; None if a model's server elsewhere does not say it of all."""
+        """Prompt tokens computed for the answers; None if a remote model server does not report some of them."""
         answers = self.answers
         is_known = all(answer.usage.is_reuse_known and not answer.is_uncounted for answer in answers)
         return sum(answer.usage.computed for answer in answers) if is_known else None
 
     @property
     def failed(self) -> int:
-        """Number of questions without an answer."""
         return len(self.outcomes) - len(self.answers)
 
 
@@ -163,7 +154,7 @@ def run_batch(
     keep: Callable[[BatchQuestion, Answer], None],
 ) -> BatchResult:
     """Answer all questions. report: called with the numbers of finished and of all questions. keep: called with each
-    answer as soon as it is there.
+    answer at once.
     """
     started = time.perf_counter()
     outcomes: dict[int, Answer | BatchFailure] = {}
@@ -230,7 +221,7 @@ def run_batch(
 
 
 def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
-    """A question with its passages and plan; it belongs to no conversation. Raises DeskError, CacheError."""
+    """Return a question with its passages and plan, outside of any conversation. Raises DeskError, CacheError."""
     started = time.perf_counter()
     question = answering.questions.valid(line.question)
     for one in line.past:
@@ -240,11 +231,11 @@ def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
 
 
 def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
-    """The finished answer. Its time is that of its retrieval and in the engine, without the wait for other questions'
-    retrieval and for being collected. Raises DeskError, CacheError.
+    """The finished answer. Its time is its own search and its time in the engine, without waiting for other questions.
+    Raises DeskError, CacheError.
     """
     checked = answering.checked(generation, asked.prepared)
-    deque(checked, maxlen=0)  # to the end
+    deque(checked, maxlen=0)  # read it to the end
     completion = generation.completion
     answer, _ = finished(completion, checked, asked)
     total = round(asked.prepared.retrieve_ms + completion.timings.total, 3)
@@ -252,13 +243,12 @@ def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion
 
 
 def failure(error: DeskError | CacheError) -> BatchFailure:
-    """What stands in place of an answer."""
     failed = error if isinstance(error, DeskError) else engine_failed(error)
-    return BatchFailure(code=failed.code, message=" ".join(str(error).split()))
+    return BatchFailure(code=failed.code, message=one_line(str(error)))
 
 
 def computed_cold(answering: Answering, requests: Sequence[Request]) -> int | None:
-    """Tokens computed for requests in this order from a cold start; None if nobody can know. Raises CacheError."""
+    """Tokens computed for requests in this order from a cold start; None if it cannot be known. Raises CacheError."""
     engine = answering.engine
     if engine.info.is_elsewhere:
         return None

@@ -1,11 +1,8 @@
-"""The result of `warmdesk calibrate`: which policy keeps a model's answers, and whether it may answer in its own words.
+"""The results of `warmdesk calibrate` (which policy keeps a model's answers, and whether it may use its own words) and
+of `warmdesk calibrate-search` (how search judges).
 
 A result is valid for one model, adapter and system text; if one of them changes, `doctor` and the dashboard ask for a
-new one. How it is measured is in `evals`; the calibration of search is in `search_calibration`.
-
-What search judges by: the result of `warmdesk calibrate-search`.
-
-Not covered: fitting it (`evals`), what is fitted (`retrieval.answerability.classifier`).
+new one. Out of scope: measuring and fitting (`evals`), the classifier (`retrieval.answerability.classifier`).
 """
 
 import json
@@ -27,21 +24,23 @@ from retrieval.ranking.encoder import CARD
 
 FILE = "calibration.json"
 SHIPPED = SHIPPED_DATA / FILE
-"""The result for the model that comes with the program."""
+"""The result for the bundled model."""
 
 MOST_KL = 0.1
 LEAST_GOLD = -0.15
 MOST_LOST = 0.03
 """A policy keeps a model's answers if, compared with full attention, KL divergence per token is at most MOST_KL nats,
 the log-probability of the right answer changes by at least LEAST_GOLD nats per token, and the share of right answers
-falls by at most MOST_LOST."""
+falls by at most MOST_LOST.
+"""
 
 TRUSTED = 0.6
-"""Share of answers that must contain the right facts for a model to answer in its own words."""
+"""Share of answers that must contain the right facts before a model may answer in its own words."""
 
 FALSE_REFUSALS = 0.10
-"""Largest share of the answerable calibration questions that a model may refuse. These are few, and on other questions
-it refuses more: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused."""
+"""Maximum share of the answerable calibration questions that a model may refuse. These are few, and on other questions
+it refuses more: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused.
+"""
 
 TIE = 0.01
 """Decides between two equal logits."""
@@ -49,7 +48,7 @@ TIE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyMetrics:
-    """What a policy reached on the calibration questions; see `evals.answers.quality.QualityRow`."""
+    """Results of a policy on the calibration questions; see `evals.answers.quality.QualityRow`."""
 
     policy: str
     kl: float | None
@@ -78,7 +77,7 @@ class Calibration:
     refusal_text: str = ""
 
     def bias_of(self, settings: Settings) -> float:
-        """What to add to the refusal's logit: nothing if the text of the refusal has changed."""
+        """Return what is added to the refusal's logit: 0 if the text of the refusal has changed."""
         return self.refusal_bias if self.refusal_text == settings.refusal_text else 0.0
 
     def line(self) -> str:
@@ -99,7 +98,7 @@ def setup_of(settings: Settings) -> str:
 
 
 def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
-    """The fastest policy that keeps the model's answers, and the answer mode."""
+    """Return the fastest policy that keeps the model's answers, and the answer mode."""
     by_name = {row["policy"]: row for row in rows}
     full = by_name["full"]
     kept: Policy = next((p for p in POLICIES if p == "exact" or keeps(by_name[p], full)), "exact")
@@ -116,20 +115,20 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 
 def refusal_bias(margins: Sequence[float]) -> float:
-    """What to add to the logit of the refusal so that at most the share FALSE_REFUSALS of these questions, all
-    answerable, is refused. margins: see `evals.answers.quality.CaseOutcome`.
+    """Return the bias of the refusal's logit with which at most the share FALSE_REFUSALS of these answerable questions
+    is refused. margins: see `evals.answers.quality.CaseOutcome`.
     """
     if not margins:
         return 0.0
     highest = sorted(margins, reverse=True)[int(FALSE_REFUSALS * len(margins))]
     if highest < 0:
         return 0.0
-    return -round(highest + TIE, 2)  # logits of bfloat16 have steps of up to a quarter: many are equal
+    return -round(highest + TIE, 2)  # logits of bfloat16 have steps of up to a quarter, so many are equal
 
 
 def find_calibration(settings: Settings) -> Calibration | None:
-    """The result that is valid for these settings: the desk's own, else the shipped one. Raises DeskError for a file
-    that cannot be read.
+    """Return the result that is valid for these settings: this installation's, else the bundled one. Raises DeskError
+    if a file cannot be read.
     """
     for file in (settings.data_dir / FILE, SHIPPED):
         found = read_calibration(file)
@@ -139,7 +138,7 @@ def find_calibration(settings: Settings) -> Calibration | None:
 
 
 def read_calibration(file: Path) -> Calibration | None:
-    """The result in a file; None if there is no file. Raises DeskError."""
+    """Read a result; None if there is no file. Raises DeskError."""
     if not file.is_file():
         return None
     try:
@@ -160,20 +159,20 @@ log = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
 SHIPPED_SEARCH = SHIPPED_DATA / SEARCH_FILE
-"""Fitted for the embedder and the ranker that come with the program."""
+"""Fitted for the bundled embedder and ranker."""
 RANKER_FOLDER = "ranker"
 SHIPPED_RANKER = SHIPPED_DATA / RANKER_FOLDER
 
 
 def find_ranker(settings: Settings) -> Path:
-    """The folder of the ranker: trained on the operator's questions, or shipped."""
+    """The folder of the ranker: trained on the operator's questions, or bundled."""
     own = settings.data_dir / RANKER_FOLDER
     return own if (own / CARD).is_file() else SHIPPED_RANKER
 
 
 def find_classifier(settings: Settings, embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """The first classifier that is for this embedder and ranker: fitted on the operator's questions, shipped, or a
-    rule of thumb. Raises DeskError for a file that cannot be read.
+    """The first classifier for this embedder and ranker: fitted on the operator's questions, bundled, or a rule of
+    thumb. Raises DeskError if a file cannot be read.
     """
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
@@ -187,7 +186,7 @@ def find_classifier(settings: Settings, embedder: str, ranker: str) -> Answerabi
 
 
 def read_classifier(file: Path) -> AnswerabilityClassifier:
-    """The classifier in a file. Raises DeskError for one that cannot be read."""
+    """Read a classifier. Raises DeskError."""
     try:
         return load_classifier(file)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""`warmdesk doctor`: is everything there that a desk needs, and what to do where it is not. Changes nothing."""
+"""`warmdesk doctor`: check that everything an installation needs is there, and name the fix if not. Changes nothing."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from app.domain.errors import DeskError
 from app.domain.setting_values import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
+from app.domain.words import one_line
 from cache.memory.free_space import FreeSpace
 from cache.memory.free_space import free_space as look_at_disk
 
@@ -22,7 +23,7 @@ NEEDED_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding; detail says what is there, or what is wrong and what to do."""
+    """One finding. detail: what is there, or what is wrong and the fix."""
 
     name: str
     ok: bool
@@ -30,23 +31,22 @@ class Check:
 
 
 def examine(settings: Settings) -> list[Check]:
-    """All checks, in the order in which a new installation would need them. A finding has the name of its check."""
+    """All checks, in the order in which a new installation needs them. A finding has the name of its check."""
     models = (language_model, adapter, embedding_model, statement_ranker, calibration, search_classifier)
     data = (database, data_folder, free_space, documents, encoded_passages)
     return [run(check, settings) for check in (python, torch, *models, *data, network)]
 
 
 def run(check: Callable[[Settings], str], settings: Settings) -> Check:
-    """A check that raises has found something wrong."""
+    """Return the finding of a check; an error is a finding as well."""
     name = check.__name__.replace("_", " ")
     try:
         return Check(name, True, check(settings))
     except Exception as error:
-        return Check(name, False, " ".join(str(error).split()) or type(error).__name__)
+        return Check(name, False, one_line(str(error)) or type(error).__name__)
 
 
 def python(settings: Settings) -> str:
-    """Version of Python."""
     return sys.version.split()[0]
 
 
@@ -62,7 +62,9 @@ def torch(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """Where the model is and, if so, why its modules cannot be placed; it is not loaded. A server is asked."""
+    """The model's folder and, if so, why its modules cannot be placed. The model is not loaded; a remote server is
+    asked.
+    """
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
     from cache.model.loading import bundled_gguf, folder_placement_problem
@@ -82,7 +84,7 @@ def language_model(settings: Settings) -> str:
 
 
 def _server(settings: Settings, server: ModelServer) -> str:
-    """What the model's server says of itself."""
+    """What the model's server reports."""
     from app.desk.parts import remote_engine
 
     engine = remote_engine(settings, server)
@@ -92,12 +94,12 @@ def _server(settings: Settings, server: ModelServer) -> str:
             raise DeskError(engine.problem, code="model")
     finally:
         engine.close()
-    context = f"{said} tokens of context" if said else "it does not say how much context there is: set context_tokens"
+    context = f"{said} tokens of context" if said else "it does not report its context length: set context_tokens"
     return f"{server.name} at {server.url}, {key}, {context}: exact prefix reuse by its server only"
 
 
 def adapter(settings: Settings) -> str:
-    """Which adapter is merged into the model."""
+    """The adapter that is merged into the model."""
     folder = settings.adapter_folder
     if folder is None and settings.model is None and settings.adapter is None:
         raise DeskError(f"{SHIPPED_ADAPTER} is missing: install warmdesk again", code="adapter")
@@ -107,18 +109,18 @@ def adapter(settings: Settings) -> str:
 
 
 def embedding_model(settings: Settings) -> str:
-    """Where the embedder is; it is not loaded."""
+    """The embedder's folder; it is not loaded."""
     from retrieval.search.sentence_embedder import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
 
 
 def calibration(settings: Settings) -> str:
-    """Which policy keeps the model's answers."""
+    """The policy that keeps the model's answers."""
     from app.desk.calibration import FILE, find_calibration
 
     if settings.model_server is not None:
-        return "not possible: the model runs elsewhere and reads everything exactly"
+        return "not possible: the model is remote and exact"
     found = find_calibration(settings)
     if found is not None:
         return found.line()
@@ -128,7 +130,7 @@ def calibration(settings: Settings) -> str:
 
 
 def statement_ranker(settings: Settings) -> str:
-    """The folder of what ranks statements; it is not loaded."""
+    """The ranker's folder; it is not loaded."""
     from app.desk.calibration import SHIPPED_RANKER, find_ranker
     from retrieval.ranking.encoder import CARD
 
@@ -139,7 +141,7 @@ def statement_ranker(settings: Settings) -> str:
 
 
 def search_classifier(settings: Settings) -> str:
-    """The file that search judges by: when to refuse, and which statement answers."""
+    """The file with the thresholds of search: when to refuse, which statement answers."""
     from app.desk.calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker, read_classifier
 
     own = settings.data_dir / SEARCH_FILE
@@ -154,14 +156,14 @@ def search_classifier(settings: Settings) -> str:
 
 
 def database(settings: Settings) -> str:
-    """Kind and version of the database; a server is asked, a file is read to its end."""
+    """Kind and version of the database. A server is asked, a file is read completely."""
     from app.storage.database import checked_version
 
     return checked_version(settings.database_url)
 
 
 def data_folder(settings: Settings) -> str:
-    """The data folder can be written, now or when it is made; names what a restore has left in it."""
+    """Check that the data folder can be written, or made; name files that a restore has left in it."""
     from app.storage.files import old_copies
 
     folder = settings.data_dir
@@ -176,21 +178,21 @@ def data_folder(settings: Settings) -> str:
 
 
 def free_space(settings: Settings) -> str:
-    """Room for modules and the converted model, and what stays free of them."""
+    """Space for modules and the converted model, and what remains free."""
     space = free_space_of(settings)
     if space.is_short:
         raise DeskError(
             f"{space.free >> 20} MB are free: encoded passages make room until {space.floor >> 20} MB are "
-            "(disk_floor), and answers take longer; free some space",
+            "(disk_floor), and answers take longer: free some space",
             code="disk-full",
         )
     if space.free < NEEDED_BYTES:
-        raise DeskError(f"{space.free >> 20} MB are free; a desk wants {NEEDED_BYTES >> 20} MB", code="disk-full")
+        raise DeskError(f"{space.free >> 20} MB are free; Warmdesk needs {NEEDED_BYTES >> 20} MB", code="disk-full")
     return f"{space.free >> 30} GB free, of which encoded passages leave {space.floor >> 20} MB"
 
 
 def documents(settings: Settings) -> str:
-    """How much was ingested, and whether uploads are as their files."""
+    """Number of ingested documents, and uploads that do not match their files."""
     from app.knowledge.uploads import out_of_step
 
     with _opened(settings) as (service, why_not):
@@ -207,7 +209,7 @@ def documents(settings: Settings) -> str:
 
 
 def encoded_passages(settings: Settings) -> str:
-    """How much of it the model has read, and behind how many neighbours."""
+    """Number of encoded passages, and with how many neighbours."""
     from app.knowledge.ingest import chosen_for
 
     with _opened(settings) as (service, why_not):
@@ -215,7 +217,7 @@ def encoded_passages(settings: Settings) -> str:
             return why_not
         overview = service.overview()
         if service.is_elsewhere:
-            return "none: the model runs elsewhere"
+            return "none: the model is remote"
         neighbours, documents = chosen_for(service.library), service.library.counts().documents
     used, on_disk = overview.tier_bytes.get("disk", 0), sum(one.tier == "disk" for one in overview.modules)
     found = f"{on_disk} of {len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
@@ -226,7 +228,7 @@ def encoded_passages(settings: Settings) -> str:
 
 @contextmanager
 def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
-    """The desk, to be looked at, or None and why it cannot be: one that is new or older is nothing wrong. Raises
+    """The desk, opened for reading, or None and why it cannot be opened: a new or an older one is not an error. Raises
     DeskError for a damaged one.
     """
     from app.desk.service import Service
@@ -237,14 +239,17 @@ def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
         if error.code not in ("no-database", "database-older"):
             raise
         is_new = error.code == "no-database"
-        yield None, "none yet: warmdesk ingest FOLDER" if is_new else "not known before the next start: an older desk"
+        yield (
+            None,
+            "none yet: warmdesk ingest FOLDER" if is_new else "unknown before the next start: from an older version",
+        )
     else:
         with service:
             yield service, ""
 
 
 def network(settings: Settings) -> str:
-    """Nothing is fetched unless a hub name was given."""
+    """Check that nothing is downloaded unless a hub name was given."""
     server = settings.model_server
     names = (None if server else settings.model, settings.embedder)
     hub = [name for name in names if name and not Path(name).expanduser().exists()]
@@ -254,7 +259,7 @@ def network(settings: Settings) -> str:
 
 
 def free_space_of(settings: Settings) -> FreeSpace:
-    """Of the disk where the data folder is or will be."""
+    """Free space on the disk with the data folder, also before the folder exists."""
     folder = settings.data_dir
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     return look_at_disk(existing, settings.disk_floor_bytes)

@@ -1,9 +1,7 @@
-"""Conversations as files for the people who had them: JSON for programs, CSV for spreadsheets, Markdown to read.
+"""Conversations as files for their customers: JSON for programs, CSV for spreadsheets, Markdown to read.
 
-A file says what was asked and answered and when, the titles of the pages that an answer rests on, and what its reader
-thought of it; nothing of the desk's own, such as paths of documents or modules.
-
-Not covered: who may have a file (`app.web.access_rules`).
+A file contains questions, answers, times, titles of the cited pages and the customer's ratings. It contains no internal
+data such as paths of documents or modules. Out of scope: who may have a file (`app.web.access_rules`).
 """
 
 import csv
@@ -13,27 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import ConversationSummary, Handoff, Turn
-from app.domain.words import gettext
+from app.domain.words import gettext, one_line
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""How a cell begins that a spreadsheet may compute (OWASP, "CSV injection")."""
+"""Beginnings of a cell that a spreadsheet may compute (OWASP, "CSV injection")."""
 _ALL = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFile:
-    """A file to save. media_type: with its encoding, where there is a choice."""
+    """A file to save. media_type: with its encoding, if there is a choice."""
 
     name: str
     media_type: str
     data: bytes
 
 
-def export_conversation(desk: Desk, conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
-    """A conversation as a file. kind: json, csv or md. None for another kind, and where there is no such
-    conversation. Markdown is in the language that is spoken (`app.domain.words`). Raises DeskError.
+def export_conversation(desk: Service, conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
+    """Return a conversation as a file. kind: json, csv or md. None for another kind, and if the conversation does not
+    exist. Markdown is in the current language (`app.domain.words`). Raises DeskError.
     """
     summary = desk.conversation(conversation_id, owner)
     if summary is None or kind not in _KINDS:
@@ -45,9 +43,9 @@ def export_conversation(desk: Desk, conversation_id: str, owner: str, kind: str)
     )
 
 
-def export_everything(desk: Desk, owner: str) -> Iterator[str]:
-    """All conversations of an owner with what was thought of the answers, and when a person was asked for, with the
-    address that was left: one JSON document, in pieces, so that it need not fit into memory. Raises DeskError.
+def export_everything(desk: Service, owner: str) -> Iterator[str]:
+    """Return all conversations of an owner with ratings and hand-offs, including the e-mail addresses given: one JSON
+    document in pieces, so that it need not fit into memory. Raises DeskError.
     """
     handoffs = [_handoff(one) for one in desk.handoffs(owner)]
     yield f'{{"handoffs": {json.dumps(handoffs, ensure_ascii=False)},\n"conversations": ['
@@ -88,7 +86,7 @@ def _message(turn: Turn) -> dict[str, Any]:
 
 
 def _sources(turn: Turn) -> list[str]:
-    """Titles of the pages that an answer rests on or names, each once."""
+    """Titles of the pages that an answer cites or names, each once."""
     return list(dict.fromkeys(one.title for one in turn.answer.citations)) if turn.answer is not None else []
 
 
@@ -97,7 +95,7 @@ def _json(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
 
 
 def _csv(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
-    """A row for each message. It begins with a byte order mark: without one, Excel takes UTF-8 for something else."""
+    """A row for each message. It begins with a byte order mark, without which Excel does not recognise UTF-8."""
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_ALL)
     writer.writerow(("time", "role", "text", "outcome", "sources", "feedback", "reason"))
@@ -110,13 +108,13 @@ def _csv(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
 
 
 def _harmless(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula, also if space stands before it."""
+    """A cell that no spreadsheet computes, also if space precedes it."""
     return f"'{cell}" if cell.startswith(_FORMULA) or cell.lstrip().startswith(_FORMULA) else cell
 
 
 def _markdown(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
     verdicts = {"up": gettext("Helpful"), "down": gettext("Not helpful")}
-    parts = [f"# {_one_line(summary.title)}"]
+    parts = [f"# {one_line(summary.title)}"]
     for turn in turns:
         agent = (turn.author or gettext("Our team")) if turn.role == "agent" else ""
         who = agent or (gettext("Question") if turn.role == "user" else gettext("Answer"))
@@ -124,14 +122,10 @@ def _markdown(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
         parts.append(_quoted(turn.text) if turn.role == "user" else turn.text)
         if sources := _sources(turn):
             parts.append(gettext("Sources") + ":")
-            parts.append("\n".join(f"- {_one_line(title)}" for title in sources))
+            parts.append("\n".join(f"- {one_line(title)}" for title in sources))
         if turn.feedback is not None:
-            parts.append(": ".join(filter(None, (verdicts[turn.feedback], _one_line(turn.reason)))))
+            parts.append(": ".join(filter(None, (verdicts[turn.feedback], one_line(turn.reason)))))
     return "\n\n".join(parts) + "\n"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _quoted(text: str) -> str:

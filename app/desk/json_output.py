@@ -1,6 +1,6 @@
 """The JSON documents of commands and HTTP, with the documented keys.
 
-Not covered: what the numbers mean (`app.domain.answers`), output for people (`app.cli.reports`).
+Out of scope: the meaning of the numbers (`app.domain.answers`), output for people (`app.cli.reports`).
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from cache.engine.request import Usage
 
 
 def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
-    """Where the prompt's tokens came from."""
+    """Sources of the prompt's tokens."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -32,14 +32,12 @@ def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
 
 
 def ingest_json(report: IngestReport) -> dict[str, Any]:
-    """The document of `ingest`."""
     document = asdict(report)
     timings = {stage: round(seconds, 3) for stage, seconds in document["timings_s"].items()}
     return {**document, "passages_per_s": report.passages_per_second, "timings_s": timings}
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """The document of `ask`."""
     document = asdict(answer)
     timings = document.pop("timings")
     text, outcome = document.pop("answer"), document.pop("outcome")
@@ -55,7 +53,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) -> dict[str, Any]:
-    """A question of `batch` with its answer, which belongs to no conversation, or with the error it ended in."""
+    """A question of `batch` with its answer, or with its error."""
     entry: dict[str, Any] = {"id": question.id, "question": question.question}
     if isinstance(outcome, BatchFailure):
         return {**entry, "error": asdict(outcome)}
@@ -65,7 +63,7 @@ def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) ->
 
 
 def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
-    """The document of `batch`. skipped: questions that an earlier run had answered."""
+    """skipped: questions that an earlier run had answered."""
     return {
         "answers": [batch_entry_json(*entry) for entry in zip(result.questions, result.outcomes, strict=True)],
         "failed": result.failed,
@@ -82,7 +80,6 @@ def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
 
 
 def backup_json(backup: Backup) -> dict[str, Any]:
-    """The document of `backup`."""
     left_out = list(backup.left_out)
     return {"backup": str(backup.file), "bytes": backup.num_bytes, **manifest_json(backup.manifest)} | {
         "left_out": left_out,
@@ -91,7 +88,6 @@ def backup_json(backup: Backup) -> dict[str, Any]:
 
 
 def restored_json(restored: Restored) -> dict[str, Any]:
-    """The document of `restore`."""
     aside = None if restored.aside is None else str(restored.aside)
     access = {name: list(names) for name, names in asdict(restored.access).items()}
     said = {"restored": str(restored.folder), "aside": aside, "note": restored.note}
@@ -99,14 +95,14 @@ def restored_json(restored: Restored) -> dict[str, Any]:
 
 
 def manifest_json(manifest: Manifest) -> dict[str, Any]:
-    """What a backup holds: its files are counted."""
+    """The content of a backup: its files are counted."""
     document = asdict(manifest)
     document["files"] = len(manifest.files)
     return document
 
 
 def synced_json(folder: SyncedFolder) -> dict[str, Any]:
-    """A folder as `sync list` shows it; times as ISO 8601."""
+    """A folder of `sync list`; times as ISO 8601."""
     return {
         "folder": folder.folder,
         "collection": folder.collection,
@@ -119,7 +115,6 @@ def synced_json(folder: SyncedFolder) -> dict[str, Any]:
 
 
 def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
-    """The document of `documents`."""
     return {
         "documents": [
             {

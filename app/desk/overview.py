@@ -1,14 +1,9 @@
-"""How much memory would be enough, from the passages that the latest answers used.
+"""The dashboard's numbers, what reuse saved, and how much memory is enough.
 
-What measured samples say together: means and shares with their 95 % intervals.
-
-Intervals: Student's t for the mean, the order statistics for the median, Wilson's for shares (all of SciPy, which is
-imported where it is needed: it takes a second, and most commands show no savings).
-
-The dashboard's numbers, put together.
-
-Token counts and times come from the stored answers, so they survive restarts; tiers and evictions come from the running
-engine's module store, or from the files where no engine runs.
+Token counts and times come from the stored answers, so they survive restarts. Tiers and evictions come from the running
+engine, or from the files if no engine runs. `plan_memory` replays the passages of recent answers. Savings have 95 %
+intervals: Student's t for the mean, order statistics for the median, Wilson's for shares. SciPy is imported only there,
+because that takes a second.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +16,7 @@ from app.domain.documents import ModuleLabel, PassageState, StoredPassage
 from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
 from app.domain.statistics import Interval, MemoryBudget, MemoryPlan, Savings, SavingsSample
+from app.domain.words import one_line
 from app.knowledge.prompts import SYSTEM
 from app.knowledge.warm import kept_modules
 from app.storage.library import Library
@@ -32,11 +28,11 @@ from cache.memory.store import TierContents, contents_on_disk
 from cache.serving.interface import EngineInterface
 
 ANSWERS = 1000
-"""The latest answers that are replayed, some seconds of computing."""
+"""Number of recent answers that are replayed; some seconds of computing."""
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
-"""Sizes that are tried, as shares of what all passages need that were used."""
+"""Memory sizes that are tried, as shares of what all used passages need."""
 CLOSE = 0.02
-"""A size is enough from which on more memory finds less than this share of the uses more."""
+"""A size is enough if more memory finds less than this share of the uses more."""
 
 
 def plan_memory(prompts: Sequence[Sequence[TracedModule]], current: int, bytes_per_token: int) -> MemoryPlan:
@@ -62,11 +58,10 @@ def plan_memory(prompts: Sequence[Sequence[TracedModule]], current: int, bytes_p
 
 
 ENOUGH = 8
-"""Samples from which on a mean and a median get an interval; below that it would be wider than anything it says."""
+"""Minimum samples for an interval of a mean and a median. With fewer it would be too wide."""
 
 
 def summarise_savings(samples: Sequence[SavingsSample]) -> Savings:
-    """All numbers of the samples."""
     if not samples:
         return Savings()
     prompt = sum(one.prompt_tokens for one in samples)
@@ -90,7 +85,7 @@ def _mean(values: Sequence[float]) -> Interval | None:
         return None
     from scipy import stats
 
-    spread = stats.sem(values) or 1e-9  # of equal values it is 0, which is no scale
+    spread = stats.sem(values) or 1e-9  # equal values have scale 0, which is not valid
     low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=spread)
     return Interval(value=fmean(values), low=float(low), high=float(high))
 
@@ -126,10 +121,10 @@ def tiers_on_disk(folder: Path, capacity: int, floor: int | None) -> TierContent
 
 
 def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
-    """The prefixes of a running engine that saved most, with the words the last run of each begins with."""
+    """The prefixes of a running engine that saved most, with the first words of the last segment of each."""
 
     def text_of(tokens: Sequence[int]) -> str:
-        return " ".join(engine.tokenizer.decode(tokens[:PREFIX_TOKENS]).split())
+        return one_line(engine.tokenizer.decode(tokens[:PREFIX_TOKENS]))
 
     return tuple(
         PrefixRow(text=text_of(use.tokens), tokens=use.num_tokens, hits=use.hits, saved=use.saved)
@@ -140,7 +135,7 @@ def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
 def summarise(
     library: Library, statistics: Statistics, tiers: TierContents, prefixes: tuple[PrefixRow, ...]
 ) -> Overview:
-    """All numbers; the names of model, policy and so on are left empty. Raises DeskError."""
+    """Return all numbers; the names of model, policy and so on are empty. Raises DeskError."""
     return Overview(
         **asdict(statistics.totals()),
         **asdict(library.counts()),
@@ -158,8 +153,8 @@ def summarise(
 
 
 def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -> Iterable[ModuleRow]:
-    """Every module of the desk in its fastest tier, the one that saved most tokens first; none of PML prompts. Modules
-    of passages that are in no tier have the tier "none".
+    """Every module in its fastest tier, the one that saved most tokens first; none of PML prompts. A passage's module
+    that is in no tier has the tier "none".
     """
     modules = {
         header.key: (tier, header.name, header.num_tokens, num_bytes)
@@ -190,7 +185,7 @@ def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -
 def passage_states(
     passages: Sequence[StoredPassage], statistics: Statistics, tiers: TierContents
 ) -> list[PassageState]:
-    """How the model has each of these passages, in the fastest tier."""
+    """Each of these passages with its fastest tier."""
     tier_of = {header.key: tier for tier, header, _ in tiers.modules if header.tenant == PUBLIC_TENANT}
     used = statistics.module_hits()
     return [

@@ -1,7 +1,7 @@
-"""What an open desk is made of: database, models, index, and what works with them.
+"""The parts of an open desk: database, models, index, and what works with them.
 
-Each part is opened when it is first needed, so that listing documents loads no model. Not covered: what can be asked of
-a desk (`service`).
+Each part is opened when it is first needed, so that listing documents loads no model. Out of scope: the methods of a
+desk (`service`).
 """
 
 import os
@@ -54,13 +54,13 @@ from retrieval.search.sentence_embedder import SentenceEmbedder
 
 T = TypeVar("T")
 THREADS_BESIDE = 1
-"""Of the desk's own process beside that of the engine, for search: more would take steps from decoding. A reranker
-needs more all the same.
+"""Threads of the server's process if the engine has its own, for search: more would slow down decoding. A reranker
+needs more anyway.
 """
 
 
 def load_model_of(settings: Settings) -> LanguageModel:
-    """The language model that the settings name. Raises CacheError."""
+    """Load the language model of the settings. Raises CacheError."""
     return load_model(
         settings.model,
         device=settings.device,
@@ -71,14 +71,12 @@ def load_model_of(settings: Settings) -> LanguageModel:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """How much is taken on at once."""
     return Limits(
         running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
     )
 
 
 def engine_spec(settings: Settings) -> EngineSpec:
-    """The engine that the settings describe."""
     return EngineSpec(
         model=settings.model,
         converted=settings.models_folder,
@@ -101,7 +99,7 @@ def engine_spec(settings: Settings) -> EngineSpec:
 
 
 def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
-    """How the server of a model that runs elsewhere is asked. Raises DeskError."""
+    """How a remote model server is called. Raises DeskError."""
     in_file = SettingsFile(settings.settings_file).settings().model
     return ServerSpec(
         url=server.url,
@@ -116,15 +114,15 @@ def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
 
 
 def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
-    """The engine for a model that runs elsewhere. Raises DeskError."""
+    """The engine for a remote model. Raises DeskError."""
     folder = settings.modules_folder
     left_over = DiskTier(folder, settings.disk) if folder.is_dir() else None
     return RemoteEngine(server_spec(settings, server), limits_of(settings), left_over)
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """The engines of a cluster. tell: called with what is waited for meanwhile. Raises DeskError where Ray is missing,
-    and CacheError.
+    """Start the engines of a cluster. tell: called with what is awaited. Raises DeskError if Ray is missing, and
+    CacheError.
     """
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
@@ -134,7 +132,7 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
     if spec.shared is None and settings.cluster == LOCAL:
         spec = replace(spec, shared=str(settings.modules_folder))
     elif spec.shared is None:
-        spec = replace(spec, disk=0)  # what each machine would keep could not be forgotten when its engine has ended
+        spec = replace(spec, disk=0)  # a machine without a running engine could not delete
     options = ClusterOptions(
         address=settings.cluster or LOCAL,
         engines=settings.cluster_engines,
@@ -146,17 +144,19 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
 
 
 def load_embedder_of(settings: Settings) -> Embedder:
-    """The embedder that the settings name. Raises RetrievalError."""
+    """Load the embedder of the settings. Raises RetrievalError."""
     return SentenceEmbedder(settings.embedder)
 
 
 def load_ranker_of(settings: Settings) -> StatementRanker:
-    """What ranks statements for these settings. Raises RetrievalError."""
+    """Load the ranker of statements. Raises RetrievalError."""
     return StatementEncoder(find_ranker(settings))
 
 
 class part(Generic[T]):
-    """A part of the service that is opened when it is first needed, once, also if several threads need it at a time."""
+    """A part of the service that is opened once, when it is first needed, also if several threads need it at the same
+    time.
+    """
 
     def __init__(self, opening: Callable[[Any], T]) -> None:
         self._open, self._name, self.__doc__ = opening, opening.__name__, opening.__doc__
@@ -165,15 +165,15 @@ class part(Generic[T]):
         if service is None:
             return cast("T", self)
         with service.opening:
-            if self._name not in service.__dict__:  # where Python looks first from then on
+            if self._name not in service.__dict__:  # Python looks here first from then on
                 service.__dict__[self._name] = self._open(service)
         return cast("T", service.__dict__[self._name])
 
 
 class Loading(TypedDict, total=False):
-    """How parts are loaded otherwise than the settings say: functions called when the part is first needed. upgrade: of
-    the database, see `open_database`. may_start_process: whether the engine gets a process of its own if the settings
-    say so; else a thread.
+    """How parts are loaded if not by the settings: functions called when the part is first needed. upgrade: of the
+    database, see `open_database`. may_start_process: the engine may get its own process if the settings say so; else a
+    thread.
     """
 
     model: Callable[[Settings], LanguageModel]
@@ -209,11 +209,14 @@ class Parts:
         self._in_flight = InFlight()
 
     def is_open(self, name: str) -> bool:
-        """Whether a part is there already."""
         return name in self.__dict__
 
+    def is_ready(self) -> bool:
+        """Whether a question would be answered now. Loads nothing."""
+        return self.is_open("_answering")
+
     def _set_awaited(self, awaited: str) -> None:
-        """What the part that is being opened waits for; "": nothing."""
+        """awaited: what the part that is being opened waits for; "": nothing."""
         self.awaited = awaited
 
     @part
@@ -272,7 +275,7 @@ class Parts:
 
     @part
     def finder(self) -> Finder:
-        """Search, and what judges its results, as fitted for this embedder and ranker."""
+        """Search with the thresholds fitted for this embedder and ranker."""
         name = self.settings.reranker
         reranker = None if name is None else CrossEncoderReranker(name)
         classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
@@ -285,8 +288,8 @@ class Parts:
 
     @property
     def policy(self) -> Policy:
-        """How passages are linked unless a question asks otherwise: the setting, else as calibrated, else fast. A model
-        that runs elsewhere reads everything anew, or finds it exactly so.
+        """How passages are linked by default: the setting, else as calibrated, else fast. A remote model recomputes
+        passages or reuses them exactly.
         """
         if self.is_elsewhere:
             return "exact"
@@ -316,9 +319,9 @@ class Parts:
 
     @part
     def module_care(self) -> ModuleCare:
-        """What an admin can do with one encoded passage. Raises DeskError if the model runs elsewhere."""
+        """Actions of an admin on one encoded passage. Raises DeskError for a remote model."""
         if self.is_elsewhere:
-            raise DeskError(f"{ELSEWHERE}: nothing of it can be changed here", code="runs-elsewhere")
+            raise DeskError(f"{ELSEWHERE}: its memory cannot be changed here", code="runs-elsewhere")
         return ModuleCare(self._warming, self._in_flight)
 
     @part

@@ -1,1 +1,1 @@
-"""Plain values that all rooms exchange, settings and errors. No input or output but the settings file."""
+"""Plain values that all subpackages exchange, settings and errors. No input or output except the settings file."""

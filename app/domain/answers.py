@@ -1,12 +1,8 @@
-"""A conversation that goes to a person: its states, and why it went there.
+"""Answers, conversations, hand-offs and the overview, as plain values for CLI, pages and HTTP.
 
-A conversation is with the machine until somebody asks for a person. It is then *waiting*, *taken* by an agent, and in
-the end *closed*, which gives it back to the machine. Outside of office hours a customer leaves an address instead: that
-hand-off is *left*, and the machine goes on answering until an agent takes it.
-
-What the service gives back: answers, conversations and the overview, as plain values for CLI, pages and HTTP.
-
-What the models alone are asked and give, without documents: plain values for HTTP.
+The assistant handles a conversation until an agent is requested. The hand-off is then *waiting*, *taken* by an agent,
+and finally *closed*, which gives the conversation back to the assistant. Outside of office hours a customer leaves an
+e-mail address instead: that hand-off is *left*, and the assistant continues to answer until an agent takes it.
 """
 
 from dataclasses import dataclass, field
@@ -23,9 +19,9 @@ HandoffReason = Literal["button", "keyword", "refused", "thumbs", "support", "ap
 """button, keyword, api: the customer asked for it. refused, thumbs, support: by rule (`app.support.handoff`)."""
 REASONS: dict[HandoffReason, str] = {
     "button": translatable("Asked for a person"),
-    "keyword": translatable("Wrote that they want a person"),
+    "keyword": translatable("Asked for a person in a message"),
     "refused": translatable("Two questions without an answer"),
-    "thumbs": translatable("Two answers judged bad"),
+    "thumbs": translatable("Two answers rated bad"),
     "support": translatable("Two answers that the documents hardly support"),
     "api": translatable("Sent by a program"),
 }
@@ -33,9 +29,9 @@ REASONS: dict[HandoffReason, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
-    """A hand-off. agent: the account that took it, or how customers are told of it; "" before that. email: where the
-    customer wants to be answered, "" if not said. place: in the queue, from 1; 0 if it is not waiting. messages: how
-    many the conversation has. fresh: nothing was asked since it was closed.
+    """A hand-off. agent: the account that took it, or its name for customers; "" before that. email: the address for a
+    reply, "" if none. place: in the queue, from 1; 0 if it is not waiting. messages: number in the conversation. fresh:
+    nothing was asked since it was closed.
     """
 
     id: int
@@ -53,30 +49,32 @@ class Handoff:
 
     @property
     def is_with_person(self) -> bool:
-        """Whether the machine keeps silent."""
+        """Whether an agent answers and the assistant does not."""
         return self.state in ("waiting", "taken")
 
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
-"""How a question ended. answered: sure enough. unsure: what may help, or a question back. nothing: the documents do not
-answer. smalltalk: a greeting and the like, answered without the documents."""
+"""How a question ended. answered: with confidence. unsure: statements that may help, or a question back. nothing: the
+documents do not answer. smalltalk: a greeting or the like, answered without the documents.
+"""
 Unanswered = Literal["lost", "failed"]
-"""Why a question has no answer. lost: the desk was stopped, or killed, before it was finished. failed: it was stopped
-before the first word, or could not be answered."""
+"""Why a question has no answer. lost: the server was stopped, or killed, before it was finished. failed: it was stopped
+before the first word, or ended with an error.
+"""
 BETWEEN = "\n\n"
-"""What stands between the statements of an answer, and behind the line with which an unsure one begins."""
+"""Separator of an answer's statements, also after the first line of an unsure answer."""
 
 
 def from_documents(text: str, outcome: Outcome) -> str:
-    """The part of an answer's text that comes from the documents, without what the desk itself says."""
+    """The part of an answer's text that comes from the documents, without Warmdesk's own words."""
     if outcome == "unsure":
         return text.partition(BETWEEN)[2]
     return text if outcome == "answered" else ""
 
 
 class Mark(NamedTuple):
-    """A part of a passage that an answer says. paragraph: of the answer's statements, from 0. start, end: characters of
-    the citation's quote.
+    """A part of a passage that an answer quotes. paragraph: of the answer's statements, from 0. start, end: characters
+    of the citation's quote.
     """
 
     paragraph: int
@@ -86,11 +84,11 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """A passage an answer rests on. Stored with the message, text included, so that it never changes afterwards.
+    """A passage that an answer cites. Stored with the message, text included, so that it never changes.
 
-    document: path or name the document was ingested under. passage: heading path and number. quote: the passage's
-    text. score: cosine similarity of question and passage. see_also: the answer says nothing of it; it is only near.
-    url: where everybody can read the page, "" if that is not known. marks: what of it the answer says.
+    document: path or name of the ingested document. passage: heading path and number. quote: the passage's text. score:
+    cosine similarity of question and passage. see_also: the answer does not use it; it is only similar. url: public
+    address of the page, "" if unknown. marks: the parts that the answer quotes.
     """
 
     document: str
@@ -105,10 +103,10 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer: source is device, host, disk, computed (these have a miss reason), or elsewhere:
-    the model's server has it, or read it, and does not say which.
+    """A prompt module of an answer. source: device, host, disk, computed (with a miss reason), or elsewhere: a remote
+    model server had or computed it, and does not say which.
 
-    document: path of the document whose passage it is; empty for the system text.
+    document: path of its passage's document; empty for the system text.
     """
 
     id: str
@@ -121,8 +119,8 @@ class UsedModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerUsage:
-    """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module. Of a model that runs
-    elsewhere, prefix is what its server says it had; what the server does not say is in none of them.
+    """Sources of the prompt's tokens: prompt_tokens = computed + session + prefix + module. For a remote model, prefix
+    is what its server reports as cached; tokens that the server does not report are in no source.
     """
 
     prompt_tokens: int
@@ -134,18 +132,16 @@ class AnswerUsage:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were reused."""
         return self.session + self.prefix + self.module
 
     @property
     def is_reuse_known(self) -> bool:
-        """Whether it is known what was reused."""
         return self.computed + self.cached_tokens == self.prompt_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTimings:
-    """Milliseconds of each stage; ttft and total count from the question's arrival, retrieval included."""
+    """Milliseconds of each stage; ttft and total count from the question's arrival, search included."""
 
     retrieve: float
     load: float
@@ -156,10 +152,10 @@ class AnswerTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A finished answer. outcome: how the question ended. policy: how its passages were linked; exact: no module stood
-    in for full attention. grounding: how well the passages support what the model said, 0 to 1, None where nothing was
-    checked; quoted: whether sentences of the passages stand in place of the model's words. notice: something the reader
-    should know (older turns were dropped, the answer was cut), or None.
+    """A finished answer. outcome: how the question ended. policy: how its passages were linked; exact: no module
+    replaced full attention. grounding: how well the passages support the model's text, 0 to 1, None if nothing was
+    checked; quoted: whether sentences of the passages replace the model's words. notice: something the reader should
+    know (older turns were dropped, the answer was cut), or None.
     """
 
     answer: str
@@ -178,36 +174,35 @@ class Answer:
 
     @property
     def is_from_elsewhere(self) -> bool:
-        """Whether a model that runs elsewhere was to answer."""
+        """Whether a remote model was used."""
         return any(module.source == "elsewhere" for module in self.modules)
 
     @property
     def is_uncounted(self) -> bool:
-        """Whether its server answered and said nothing of tokens; it is not asked for quotations."""
+        """Whether the remote server reported no token counts; it is not asked for quotations."""
         return self.is_from_elsewhere and not self.usage.prompt_tokens and self.timings.prefill > 0
 
     @property
     def refused(self) -> bool:
-        """Whether the documents answer nothing."""
+        """Whether the documents have no answer."""
         return self.outcome == "nothing"
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended because it was long enough, had taken too long, or repeated itself."""
+        """Whether it ended because of its length, its time, or repetition."""
         return any(end in (self.notice or "") for end in (CUT, LATE, REPEATED))
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What is said from the documents, a paragraph each, in the order shown."""
+        """The statements from the documents, one paragraph each, in the order shown."""
         said = from_documents(self.answer, self.outcome)
         return tuple(paragraph for paragraph in said.split(BETWEEN) if paragraph.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A stored message. role: user, assistant (the machine; `answer` is there) or agent (a person). author: who of the
-    agents, if it is told. feedback, reason: what its reader thinks of it. unanswered: of a question that has no answer
-    and gets none.
+    """A stored message. role: user, assistant (with `answer`) or agent (a person). author: the agent's name, if it is
+    told. feedback, reason: the reader's rating. unanswered: why a question has no answer.
     """
 
     message_id: str
@@ -234,7 +229,7 @@ class ConversationSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
     """A module as the dashboard shows it. tier: device, host, disk, or none (not encoded). hits: prompts that found it
-    encoded; misses: prompts for which it had to be computed. is_kept: it is evicted last.
+    encoded; misses: prompts for which it was computed. is_kept: it is evicted last.
     """
 
     id: str
@@ -256,7 +251,7 @@ class ModuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissRow:
-    """A module that had to be computed for an answer, and why."""
+    """A module that was computed for an answer, and why."""
 
     created: datetime
     document: str
@@ -268,7 +263,7 @@ class MissRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonRow:
-    """How often modules had to be computed for one reason, and their tokens."""
+    """How often modules were computed for one reason, and their tokens."""
 
     reason: str
     misses: int
@@ -277,9 +272,10 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRow:
-    """A beginning that later prompts shared. text: the first words of its last run.
+    """A prefix that later prompts shared. text: the first words of its last segment.
 
-    tokens: its length from the prompt's beginning; hits: prompts that began with it; saved: tokens its last run saved.
+    tokens: its length from the prompt's start; hits: prompts with this prefix; saved: tokens that its last segment
+    saved.
     """
 
     text: str
@@ -290,8 +286,8 @@ class PrefixRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportRow:
-    """An answer in which the passages did not support everything that the model said. shown: the text after the check;
-    quoted: whether it holds quotations.
+    """An answer whose passages did not support all of the model's text. shown: the text after the check; quoted:
+    whether it contains quotations.
     """
 
     created: datetime
@@ -337,8 +333,8 @@ class AnswerTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """Bytes of the disk that encoded passages are on: those that are free, and those of them that stay so. is_short:
-    there are hardly more, or fewer.
+    """Bytes of the disk with the encoded passages: free bytes, and how many of them must stay free. is_short: hardly
+    more are free, or fewer.
     """
 
     free: int
@@ -348,9 +344,9 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(AnswerTotals):
-    """The dashboard's numbers. weak: the latest answers with a statement that the passages did not support.
-    calibration: the result of `warmdesk calibrate` in one line, empty if there is none. reading: how far the model has
-    read, where it reads ahead. is_elsewhere: the model runs in a server of somebody else, at `device`.
+    """The dashboard's numbers. weak: the latest answers with an unsupported statement. calibration: the result of
+    `warmdesk calibrate` in one line, empty if there is none. reading: progress of pre-encoding. is_elsewhere: the model
+    is remote, at `device`.
     """
 
     documents: int
@@ -387,8 +383,8 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOptions:
-    """How the model answers. max_tokens: None for the desk's default. temperature: 0 is greedy, None the desk's
-    setting. seed: makes a sampled answer repeatable. stop: strings that end the answer.
+    """Options of the model alone. max_tokens: None for the default. temperature: 0 is greedy, None the setting. seed:
+    makes a sampled answer repeatable. stop: strings that end the answer.
     """
 
     max_tokens: int | None = None
@@ -400,7 +396,7 @@ class PlainOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainAnswer:
-    """What the model said. finish_reason: stop, or length where it was cut."""
+    """The model's text. finish_reason: stop, or length if it was cut."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -410,7 +406,7 @@ class PlainAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embedded:
-    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: of all texts, as the embedder reads them."""
+    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: of all texts, counted by the embedder."""
 
     vectors: Vectors
     tokens: int
@@ -418,7 +414,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNames:
-    """The models of a desk by the names that callers know. dimension: numbers in a vector of the embedder."""
+    """The model names that callers use. dimension: numbers in a vector of the embedder."""
 
     language: str
     embedder: str

@@ -1,8 +1,7 @@
-"""Names under which encoded modules are kept apart (`cache.memory.keys.PUBLIC_TENANT` is the desk's own).
+"""Who sends a request and owns conversations, and the notices that the reader of an answer gets.
 
-Who asks, and whose conversations somebody may see.
-
-What the reader of an answer is told about it, beside its text. Stored in English, shown in the page's language.
+Tenants keep encoded modules apart; `cache.memory.keys.PUBLIC_TENANT` has the passages. Notices are stored in English
+and shown in the page's language.
 """
 
 from collections.abc import Callable
@@ -12,24 +11,25 @@ from typing import Literal, TypeAlias
 from app.domain.words import gettext, translatable
 
 PML_TENANT = "pml"
-"""Modules of prompts written in PML are kept apart from the desk's passages: they may hold any text, also that of a
-document, so forgetting a document drops all of them."""
+"""Tenant of prompts written in PML. They may contain any text, also a document's, so deleting a document drops all of
+their modules.
+"""
 
 OPERATOR = "operator"
 """Owner of the conversations of the command line, and of those from before there were owners."""
 COMMAND_LINE = "command line"
-"""Who did something, in the audit log, if a command did. No account is called that: names have no spaces."""
+"""Author in the audit log for a command. Account names have no spaces."""
 SCHEDULE = "the schedule"
-"""Who did something, in the audit log, if the desk did when it was due. No account is called that, either."""
+"""Author in the audit log for scheduled work. Account names have no spaces."""
 Record: TypeAlias = Callable[[str, str, str], None]
-"""Writes into the audit log (`app.storage.people`): who, action, subject."""
+"""Writes to the audit log (`app.storage.people`): who, action, subject."""
 Role = Literal["", "agent", "admin"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who sends a request. owner: whose conversations it sees, and under which tenant its prompts are kept; "" for
-    nobody. name: of the account or the API key, for people. role: of an account. scopes: of an API key.
+    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for nobody. name:
+    of the account or the API key, for people. role: of an account. scopes: of an API key.
     """
 
     owner: str = ""
@@ -39,7 +39,7 @@ class Caller:
 
     @property
     def who(self) -> str:
-        """What the audit log calls it; no account can have the name that a key has there."""
+        """The name in the audit log; no account can have the name of a key."""
         return f"API: {self.name}" if self.scopes else self.name
 
 
@@ -47,13 +47,13 @@ NOBODY = Caller()
 
 
 KNOWN = "u-"
-"""What the owners begin with whom the company's site signed in."""
+"""Owners that the company's site signed in begin with this."""
 CUSTOMERS = ("v-", KNOWN)
-"""What the owners begin with that are visitors, known to the company or not: neither the operator nor a program."""
+"""Owners that are visitors begin with one of these, known to the company or not; operator and programs do not."""
 
 
 def is_customer(owner: str) -> bool:
-    """Whether conversations are a visitor's."""
+    """Whether an owner is a visitor."""
     return owner.startswith(CUSTOMERS)
 
 
@@ -69,7 +69,7 @@ NOTICES = (QUOTED, CUT, STOPPED, LATE, REPEATED, OLDER_TURNS_LEFT_OUT)
 
 
 def notice_words(notice: str) -> str:
-    """The notices of an answer, one behind the other as they are stored; what is none of ours stays as it is."""
+    """The notices of an answer, separated as stored; an unknown text stays as it is."""
     for known in NOTICES:
         notice = notice.replace(known, gettext(known))
     return notice

@@ -1,8 +1,6 @@
-"""What `library` takes and gives: documents and passages as they are stored, as plain values.
+"""Documents, passages and synchronised folders as they are stored, as plain values.
 
-Not covered: documents as files are read and passages as they are cut (`retrieval.documents.document`).
-
-Folders that the desk reads again and again: what is known of each, and what its last reading did.
+Out of scope: documents as files are read, and passages as they are cut (`retrieval.documents.document`).
 """
 
 from collections.abc import Sequence
@@ -23,7 +21,7 @@ def passage_label(heading_path: Sequence[str], ordinal: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDocument:
-    """A document to be stored. path: the absolute path or name it is known by. url: where everybody can read it."""
+    """A document to be stored. path: its absolute path or name. url: its public address."""
 
     path: str
     title: str
@@ -47,7 +45,7 @@ class NewPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDocument:
-    """A document as stored."""
+    """A stored document."""
 
     id: int
     path: str
@@ -61,8 +59,8 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPassage:
-    """A passage as stored, with its document's path, title, collection and url. id: its number in the vector index.
-    neighbours: passages read before it while it is encoded, the closest first, without their own.
+    """A stored passage, with its document's path, title, collection and url. id: its number in the vector index.
+    neighbours: passages before it while it is encoded, the closest first, without their own neighbours.
     """
 
     id: int
@@ -80,7 +78,6 @@ class StoredPassage:
 
     @property
     def label(self) -> str:
-        """Heading path and number, for people."""
         return passage_label(self.heading_path, self.ordinal)
 
 
@@ -94,7 +91,7 @@ class ModuleLabel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleSize:
-    """A passage by its number, how long it is, and the module that encodes it, if one was ever begun."""
+    """A passage's number and length, and the module that encodes it, if any."""
 
     id: int
     num_tokens: int
@@ -103,9 +100,9 @@ class ModuleSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """What a change did, by passage number. ids: all passages of the document now, in its order.
+    """The result of a change, by passage number. ids: all current passages of the document, in its order.
 
-    removed_module_keys: modules that no passage has any more, those of passages that lost a neighbour included.
+    removed_module_keys: modules that no passage uses, including those of passages that lost a neighbour.
     """
 
     ids: tuple[int, ...]
@@ -117,8 +114,8 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageState:
-    """A passage, and how the model has it. tier: where it is encoded, "device", "host" or "disk"; "none" if it
-    is not. last_used: by an answer.
+    """A passage and its encoding. tier: "device", "host" or "disk"; "none" if it is not encoded. last_used: by an
+    answer.
     """
 
     passage: StoredPassage
@@ -128,7 +125,7 @@ class PassageState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionSize:
-    """How much is in a collection. name: "" for the documents that are in none."""
+    """The size of a collection. name: "" for documents without one."""
 
     name: str
     documents: int
@@ -138,7 +135,7 @@ class CollectionSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How much there is."""
+    """The number of stored documents and passages."""
 
     documents: int
     passages: int
@@ -146,7 +143,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadFile:
-    """A file that was not taken in, or not in whole, and why."""
+    """A file that was skipped or is incomplete, and why."""
 
     path: str
     reason: str
@@ -154,9 +151,8 @@ class UnreadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """What one reading of a folder did, in documents. files: those that were not taken in, or not in whole; only the
-    first of them, num_files says how many there are. problem: why the reading failed, "" if it did not; code: of that
-    DeskError.
+    """The result of one run over a folder, in documents. files: skipped and incomplete files, only the first of them;
+    num_files: how many there are. problem: why the run failed, "" if it did not; code: of that DeskError.
     """
 
     added: int = 0
@@ -170,19 +166,19 @@ class SyncResult:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the folder was read; single files may be left out."""
+        """Whether the folder was read; single files may be skipped."""
         return not self.problem
 
     @property
     def num_changes(self) -> int:
-        """Documents that are not as they were before."""
+        """Number of changed documents."""
         return self.added + self.changed + self.removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedFolder:
-    """A folder that is read every so many minutes, into a collection. folder: its absolute path. last_run, last_result:
-    None before the first reading. next_run: when it is due.
+    """A folder that is read regularly into a collection. folder: its absolute path. last_run, last_result: None before
+    the first run. next_run: when it is due.
     """
 
     folder: str

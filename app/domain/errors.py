@@ -1,8 +1,7 @@
-"""The one error of the product: a mistake or a condition a person can do something about.
+"""The one error of the product: a mistake or a condition that a person can fix.
 
-The message is one clear line that names the thing and the cure. `code` is for programs: short, in kebab-case,
-printed by `--json` and the HTTP API. Broken invariants are assertions and do not appear here; `retrieval` and
-`cache` raise errors of their own.
+The message is one clear line that names the thing and the fix. `code` is for programs: short, in kebab-case, printed by
+`--json` and the HTTP API. Broken invariants are assertions. `retrieval` and `cache` have their own errors.
 """
 
 from typing import Final
@@ -11,7 +10,7 @@ _AWAY: Final = frozenset(("database-lost", "database-unreachable", "database-log
 
 
 class DeskError(Exception):
-    """Something the user, or whoever runs the desk, can put right. `str(error)` is the line to show."""
+    """An error that the user or the operator can fix. `str(error)` is the line to show."""
 
     def __init__(self, message: str, *, code: str = "error") -> None:
         super().__init__(message)
@@ -19,8 +18,8 @@ class DeskError(Exception):
 
     @property
     def is_away(self) -> bool:
-        """Whether the database is not there now. It says so itself, when that begins and when it is over
-        (`app.storage.database`): nobody else needs to log it.
+        """Whether the database is away now. `app.storage.database` logs when that begins and ends, so no other code
+        needs to.
         """
         return self.code in _AWAY
 

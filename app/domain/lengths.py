@@ -1,8 +1,8 @@
-"""How long the texts of callers may be.
+"""Maximum lengths of callers' texts.
 
-Every way in checks this before anything else is done with a text: a body may have a megabyte, which becomes eighteen
-when it is normalised. Routes have the types below for what they take; methods of the desk, which all ways in lead to,
-begin with `check_length`. What is stored is often shorter than this: each subject has limits of its own.
+Every entry point checks this before any other work on a text: a body may have a megabyte, which becomes eighteen when
+normalised. Routes use the types below; methods of the service begin with `check_length`. Stored texts often have
+shorter limits of their own.
 """
 
 from typing import Annotated, TypeAlias
@@ -15,7 +15,7 @@ LONGEST_ID = 64
 LONGEST_LINE = 4_096
 LONGEST_TEXT = 100_000
 LONGEST_PAST = 40_000
-"""Characters of a conversation that a program sends along; what is earlier is left out."""
+"""Characters of a conversation that a program sends along; earlier messages are skipped."""
 
 
 def _at_most(most: int) -> AfterValidator:
@@ -34,11 +34,11 @@ Id: TypeAlias = Annotated[str, _at_most(LONGEST_ID)]
 Line: TypeAlias = Annotated[str, _at_most(LONGEST_LINE)]
 """A name, a title, a search, an address, a path."""
 LongText: TypeAlias = Annotated[str, _at_most(LONGEST_TEXT)]
-"""Whatever may have several lines."""
+"""A text of several lines."""
 
 
 def check_length(text: str, most: int, name: str = "question") -> None:
-    """Raises DeskError for a longer text. name: what it is, for people."""
+    """Raises DeskError for a longer text. name: its name for people."""
     if len(text) > most:
         message = f"the {name} has {len(text):,} characters, the limit is {most:,}: shorten it"
         raise DeskError(message, code="question-too-long")

@@ -1,7 +1,6 @@
-"""What a desk says of itself: log records know the request that they belong to, and who started the program is told
-what happens.
+"""Log records that know their request, and messages for the operator on stderr.
 
-Not covered: how records are written (`cache.engine.log_lines`), which id a request has (`app.web.request_log`).
+Out of scope: the format of records (`cache.engine.log_lines`), the id of a request (`app.web.request_log`).
 """
 
 import logging
@@ -22,13 +21,13 @@ log = logging.getLogger("app")
 
 
 def request_id() -> str:
-    """Of the request that is being answered; "" outside of one."""
+    """The id of the current request; "" outside of one."""
     return _request.get()
 
 
 @contextmanager
 def of_request(id_: str) -> Iterator[None]:
-    """What is logged within the block belongs to a request. Not around a `yield`: see `steps_of_request`."""
+    """Records logged inside the block belong to the request. Not around a `yield`: see `steps_of_request`."""
     before = _request.set(id_)
     try:
         yield
@@ -37,12 +36,12 @@ def of_request(id_: str) -> Iterator[None]:
 
 
 def enter_request(id_: str) -> None:
-    """What is logged from now on belongs to a request. Only where the context is the caller's own, and ends soon."""
+    """Records logged from now on belong to the request. Only in a context that is the caller's own and ends soon."""
     _request.set(id_)
 
 
 def in_request(work: Callable[[], T]) -> Callable[[], T]:
-    """Work for another thread, which belongs to the request of now."""
+    """Work for another thread that belongs to the current request."""
     id_ = request_id()
 
     def working() -> T:
@@ -53,7 +52,7 @@ def in_request(work: Callable[[], T]) -> Callable[[], T]:
 
 
 def steps_of_request(id_: str, steps: Iterator[T]) -> Iterator[T]:
-    """The steps of an iterator, each of which may be taken by another thread, as those of a request."""
+    """The steps of an iterator, which all belong to the request, also if different threads take them."""
     while True:
         with of_request(id_):
             try:
@@ -64,26 +63,25 @@ def steps_of_request(id_: str, steps: Iterator[T]) -> Iterator[T]:
 
 
 class OfRequest(logging.Filter):
-    """Notes in each record which request it belongs to."""
+    """Writes the id of the request into each record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Lets all through."""
         record.request_id = request_id()
         return True
 
 
 class Recurring:
-    """What is done again and again, whether it succeeds or not: an error of the desk is one line when it begins, not
-    each time. Not covered: a database that is away, which says so itself.
+    """Repeated work: an error is logged as one line when it begins, not each time. Out of scope: a lost database, which
+    is logged elsewhere.
     """
 
     def __init__(self, log: logging.Logger, failure: str) -> None:
-        """failure: what the line begins with, such as "housekeeping failed"."""
+        """failure: the beginning of the log line, such as "housekeeping failed"."""
         self._log, self._failure, self._problem = log, failure, ""
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """One time; nothing leaves the block."""
+        """Run once; no error leaves the block."""
         try:
             yield
             self._problem = ""
@@ -91,12 +89,12 @@ class Recurring:
             if not error.is_away and str(error) != self._problem:
                 self._log.warning("%s: %s", self._failure, error)
             self._problem = str(error)
-        except Exception:  # such as a mistake of ours: the next time may be better
+        except Exception:  # such as a programming error: the next time may be better
             self._log.exception("%s", self._failure)
 
 
 def say(line: str, level: int = logging.INFO) -> None:
-    """Tell who started the program, on stderr: a plain line, or a record of any level where the log is JSON."""
+    """Tell the operator on stderr: a plain line, or a record of any level if the log is JSON."""
     handlers = [one for one in logging.getLogger().handlers if isinstance(one.formatter, JsonLines)]
     if handlers:
         record = log.makeRecord(log.name, level, "", 0, line, (), None)

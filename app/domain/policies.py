@@ -26,7 +26,7 @@ RECOMPUTATIONS: dict[Policy, SelectiveRecomputation] = {
 
 
 def policy_named(name: str) -> Policy:
-    """Raises DeskError for a name that is none."""
+    """Raises DeskError for an unknown name."""
     if name in POLICIES:
         return name
     raise DeskError(f"policy is {name!r}: it must be {', '.join(POLICIES[:-1])} or {POLICIES[-1]}", code="bad-policy")

@@ -1,4 +1,4 @@
-"""How long work tells how far it is, and how far the model has read."""
+"""Progress of long work, and of pre-encoding."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -18,11 +18,10 @@ STAGES = {
     "archiving": "Saving files",
     "checking": "Reading them again",
 }
-"""What each stage is called."""
+"""The name of each stage."""
 
 
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Reports nothing."""
+def no_progress(stage: str, done: int, total: int) -> None: ...
 
 
 def both(one: Progress, other: Progress) -> Progress:
@@ -37,13 +36,12 @@ def both(one: Progress, other: Progress) -> Progress:
 
 @contextmanager
 def no_bars() -> Iterator[Progress]:
-    """Shows nothing."""
     yield no_progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingCost:
-    """What encoding takes. modules: how many; seconds: about how long, at the speed that was measured last."""
+    """The cost of encoding. modules: how many; seconds: about how long, at the last measured speed."""
 
     modules: int
     seconds: float
@@ -51,8 +49,8 @@ class ReadingCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassagesRead:
-    """How many of the passages the model has read (encoded). is_reading: it goes on; else the others have no room, and
-    are read when a question needs them.
+    """The number of encoded passages. is_reading: encoding continues; else memory is full, and the rest is encoded when
+    a question needs it.
     """
 
     read: int

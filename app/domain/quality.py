@@ -1,4 +1,4 @@
-"""What agents see of the desk's answers, and the questions that they answer themselves (FAQ)."""
+"""Bad answers as agents see them, and the FAQ."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -7,14 +7,15 @@ from typing import Literal, get_args
 from app.domain.answers import Answer, Outcome
 
 Cause = Literal["nothing", "unsure", "down", "unsupported", "handed"]
-"""Why an answer is on the quality page. nothing: the documents have nothing. unsure: something was found, and judged
-not to answer for sure. down: the customer's thumb. unsupported: the passages do not support what the model said.
-handed: the conversation went to a person after it."""
+"""Why an answer is on the quality page. nothing: the documents have no answer. unsure: something was found, without
+confidence. down: the customer's rating. unsupported: the passages do not support the model's text. handed: the
+conversation went to an agent afterwards.
+"""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 WEAK = 0.5
-"""An answer counts as not supported if its grounding is at most this."""
+"""An answer counts as unsupported if its grounding is at most this."""
 FAQ = "faq"
-"""The collection of the FAQ's document; also the finish reason of an answer that is a pair of the FAQ."""
+"""The collection of the FAQ's document; also the finish reason of an answer from the FAQ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,12 @@ class FaqDraft:
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """The question and its other wordings."""
         return (self.question, *self.wordings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaqPair(FaqDraft):
-    """A pair of the FAQ. author: the account that wrote it last. hits: how often it answered a customer by itself."""
+    """A pair of the FAQ. author: the account that changed it last. hits: how often it alone answered a customer."""
 
     id: int
     author: str
@@ -44,7 +44,7 @@ class FaqPair(FaqDraft):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaqSaved:
-    """A pair that was saved, and what its question is answered now; None if it could not be asked. problem: why not."""
+    """A saved pair, and the current answer to its question; None if it could not be asked. problem: why not."""
 
     id: int
     answer: Answer | None
@@ -53,7 +53,7 @@ class FaqSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadAnswer:
-    """A question that was not answered, or badly. causes: at least one. reason: that of the customer's thumb."""
+    """A question without a good answer. causes: at least one. reason: from the customer's rating."""
 
     message_id: str
     conversation_id: str
@@ -66,24 +66,23 @@ class BadAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionGroup:
-    """Questions that ask about the same, the latest first; there is at least one."""
+    """Similar questions, the latest first; at least one."""
 
     answers: tuple[BadAnswer, ...]
 
     @property
     def question(self) -> str:
-        """The one that stands for all."""
+        """The question that represents the group."""
         return self.answers[0].question
 
     def counts(self) -> dict[Cause, int]:
-        """How many of its answers have each cause; only causes that occur."""
         return counts_of(self.answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
     """groups: the largest first. counts: of all causes, whichever are shown. is_cut: whether there were more answers
-    than are looked at.
+    than were examined.
     """
 
     groups: tuple[QuestionGroup, ...]
@@ -92,7 +91,7 @@ class QualityReport:
 
 
 def counts_of(answers: tuple[BadAnswer, ...]) -> dict[Cause, int]:
-    """How many answers have each cause; only causes that occur."""
+    """The number of answers with each cause; only causes that occur."""
     numbers = {cause: sum(cause in one.causes for one in answers) for cause in CAUSES}
     return {cause: number for cause, number in numbers.items() if number}
 
@@ -109,13 +108,14 @@ class TranscriptSummary:
 
 
 Why = Literal["faq", "smalltalk", "empty", "low", "sure", "topic", "between"]
-"""What decided how a question ends. empty: nothing was found. low: the chance is below the lower threshold. sure: at
-least the upper one. topic: it names a thing and asks nothing. between: between the two."""
+"""The rule that decided how a question ends. empty: nothing was found. low: the chance is below the lower threshold.
+sure: at least the upper one. topic: it names a thing and asks nothing. between: between the two.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRow:
-    """A passage found. score: what it is ranked by. cosine: -1 to 1. share: of the question's words, 0 to 1."""
+    """A passage found. score: for ranking. cosine: -1 to 1. share: of the question's words, 0 to 1."""
 
     title: str
     passage: str
@@ -127,7 +127,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementRow:
-    """A statement found. logit: log-odds that it answers. shown: whether the answer would say it."""
+    """A statement found. logit: log-odds that it answers. shown: whether the answer would contain it."""
 
     text: str
     title: str
@@ -137,8 +137,8 @@ class StatementRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestPair:
-    """The pair of the FAQ whose wording has the question's telling words. likeness: 0 to 1, of the two questions.
-    threshold: from which on the pair answers.
+    """The pair of the FAQ whose wording has the question's telling words. likeness: similarity of the two questions, 0
+    to 1. threshold: from here on the pair answers.
     """
 
     wording: str
@@ -148,8 +148,8 @@ class NearestPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchExplanation:
-    """What search finds for a question, and how it would end. relevance: the chance that what was found answers.
-    refuse_below, answer_above: the two thresholds. says: the desk's own words, or the FAQ's.
+    """What search finds for a question, and how it would end. relevance: the chance that the results answer.
+    refuse_below, answer_above: the two thresholds. says: Warmdesk's own words, or the FAQ's.
     """
 
     question: str

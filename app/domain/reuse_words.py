@@ -1,4 +1,4 @@
-"""What was reused for an answer, in plain words: the same for pages, dashboard and terminal. No HTML."""
+"""What was reused for an answer, in words for pages, dashboard and terminal. No HTML."""
 
 from app.domain.answers import Answer
 from app.domain.words import count, counted, gettext, milliseconds, translatable
@@ -8,52 +8,48 @@ SOURCES = {
     "device": translatable("Model memory"),
     "host": translatable("Main memory"),
     "disk": translatable("Disk"),
-    "computed": translatable("Read now"),
+    "computed": translatable("Computed now"),
     "elsewhere": translatable("Sent to the model's server"),
 }
 REASONS = {
-    translatable("never built"): translatable("This passage had not been read before."),
-    translatable("evicted"): translatable("It had been read, but was dropped to make room."),
-    translatable("document changed"): translatable("The document changed after it was read."),
-    translatable("model or template changed"): translatable(
-        "Another model or instruction text was in use when it was read."
-    ),
+    translatable("never built"): translatable("This passage had not been encoded before."),
+    translatable("evicted"): translatable("It had been encoded, but was evicted to free memory."),
+    translatable("document changed"): translatable("The document changed after it was encoded."),
+    translatable("model or template changed"): translatable("It was encoded with another model or system text."),
     translatable("placement"): translatable(
-        "It had been read for another place in the prompt, or this model cannot place passages."
+        "It had been encoded for another position in the prompt, or this model cannot move passages."
     ),
-    translatable("too short"): translatable("Too short to be worth keeping."),
-    translatable("load failed"): translatable("The kept copy could not be loaded."),
+    translatable("too short"): translatable("Too short to be worth storing."),
+    translatable("load failed"): translatable("The stored copy could not be loaded."),
     translatable("bypassed"): translatable(
-        "It was not to be used for this question: reuse was off, the policy computes passages anew, or the disk is so "
-        "slow that reading it anew was quicker."
+        "Not used for this question: reuse was off, the policy recomputes passages, or recomputing was faster than the "
+        "disk."
     ),
 }
 CURES = {
-    "never built": translatable("Nothing to do, if the document is new; the desk reads ahead when nobody asks."),
-    "evicted": translatable(
-        "Give the desk more memory or disk (settings device_memory and disk), or keep the passages that matter."
-    ),
-    "document changed": translatable("Nothing to do: it is read once for each change. Add changes at a quiet hour."),
-    "model or template changed": translatable("Nothing to do: passages are read again once after such a change."),
+    "never built": translatable("Nothing to do if the document is new: passages are encoded when the server is idle."),
+    "evicted": translatable("Increase the settings device_memory and disk, or pin important passages."),
+    "document changed": translatable("Nothing to do: it is encoded once for each change. Add changes at a quiet hour."),
+    "model or template changed": translatable("Nothing to do: passages are encoded again once after such a change."),
     "placement": translatable("Use a model with rotary positions, or placement = contiguous."),
-    "too short": translatable("Nothing to do: reading it costs less than keeping it."),
-    "load failed": translatable("Look at the disk and its free space; the passage was read again and stored anew."),
+    "too short": translatable("Nothing to do: encoding it costs less than storing it."),
+    "load failed": translatable("Check the disk and its free space; the passage was encoded and stored again."),
     "bypassed": translatable(
         "Use the policy fast or balanced, leave reuse on, and keep the data folder on a fast disk."
     ),
 }
-"""What an admin can do about each reason."""
-EXACT = translatable("Exact: the same computation as reading everything again for this question.")
+"""The fix of an admin for each reason."""
+EXACT = translatable("Exact: the same computation as encoding everything again for this question.")
 APPROXIMATE = translatable(
-    "Approximate: the documents were read one by one beforehand, so passages have not all seen each other. "
-    "The answer can differ slightly from reading everything again."
+    "Approximate: the passages were encoded separately beforehand. The answer can differ slightly from encoding "
+    "everything together."
 )
-ELSEWHERE = translatable("The language model runs elsewhere: what it keeps in memory is its server's own.")
-"""Texts of this file are English; the functions, and whoever shows one, translate."""
+ELSEWHERE = translatable("The language model is remote: its server manages its own memory.")
+"""Texts of this file are English; the functions, and the code that shows them, translate."""
 
 
 def source_words(source: str) -> str:
-    """Where a module came from; an unknown place is shown as it is."""
+    """The source of a module; an unknown one is shown as it is."""
     return gettext(SOURCES[source]) if source in SOURCES else source
 
 
@@ -63,12 +59,12 @@ def reason_words(reason: str | None) -> str:
 
 
 def cure_words(reason: str) -> str:
-    """What to do about a miss reason; nothing for an unknown one."""
+    """The fix for a miss reason; "" for an unknown one."""
     return gettext(CURES[reason]) if reason in CURES else ""
 
 
 def reuse_line(answer: Answer) -> str:
-    """The one line everybody sees, as plain text."""
+    """The one line below each answer, as plain text."""
     usage = answer.usage
     used = {module.document for module in answer.modules if module.source not in ("computed", "elsewhere")}
     documents = len(used - {""})  # the system text belongs to no document
@@ -77,13 +73,13 @@ def reuse_line(answer: Answer) -> str:
         origins.append(gettext("this conversation"))
     numbers = {"reused": count(usage.cached_tokens), "all": count(usage.prompt_tokens)}
     if answer.is_uncounted:
-        text = gettext("The model's server does not say how many tokens it read")
+        text = gettext("The model's server does not report how many tokens it computed")
     elif not usage.is_reuse_known:
-        text = gettext("%(all)s prompt tokens; the model's server does not say how many it reused") % numbers
+        text = gettext("%(all)s prompt tokens; the model's server does not report how many it reused") % numbers
     elif usage.cached_tokens and answer.is_from_elsewhere:
-        text = gettext("%(reused)s of %(all)s prompt tokens reused by the model's server, an exact beginning") % numbers
+        text = gettext("%(reused)s of %(all)s prompt tokens reused by the model's server, an exact prefix") % numbers
     elif not usage.cached_tokens:
-        text = gettext("All %(all)s prompt tokens read now") % numbers
+        text = gettext("All %(all)s prompt tokens computed now") % numbers
     elif origins:
         text = gettext("%(reused)s of %(all)s prompt tokens reused from %(origins)s") % {
             **numbers,

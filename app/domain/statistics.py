@@ -1,13 +1,4 @@
-"""What a desk did and is doing, for those who count it (`app.api.metrics`).
-
-How the desk did over time, as the dashboard's charts show it.
-
-What other sizes of memory would do for the questions that were asked lately.
-
-What came of verifying an encoded passage.
-
-What reuse saved, measured: some answers computed a second time without any reuse, and both compared.
-"""
+"""Values that count what was served, how memory was used, and what reuse saved."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +9,8 @@ from app.domain.answers import AnswerTimings, AnswerUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """An answer that was given. outcome: of the desk (`app.domain.answers.Outcome`), or "plain" for the language model
-    alone. queue_ms: how long it waited for the engine.
+    """A finished answer. outcome: of Warmdesk (`app.domain.answers.Outcome`), or "plain" for the language model alone.
+    queue_ms: time in the engine's queue.
     """
 
     outcome: str
@@ -30,11 +21,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What a desk holds and does now. running, waiting: requests in the engine. num_bytes, capacity, evictions: by
-    tier, or by kind of what was evicted. restarts: how often the engine began anew after an error.
-    disk_free, disk_floor: bytes of the disk that encoded passages are on, as far as known, and those that stay free of
-    them. failed_writes, skipped_writes: passages that the disk did not take, and had no time for.
-    shortages: how often device memory has run out in a pass, which was tried again with fewer rows.
+    """The current load. running, waiting: requests in the engine. num_bytes, capacity, evictions: by tier, or by kind
+    of what was evicted. restarts: of the engine after an error. disk_free, disk_floor: bytes of the disk with encoded
+    passages, if known, and those that must stay free. failed_writes, skipped_writes: of passages to disk. shortages:
+    forward passes that ran out of device memory and were repeated with fewer tokens.
     """
 
     model: str
@@ -64,13 +54,12 @@ class FirstTokenTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSpan:
-    """What happened within a span of time that begins at `start`. A name that is missing happened never.
+    """What happened within a span of time that begins at `start`. A missing name means never.
 
     answers: by outcome. tokens: of prompts, by source: computed, session, prefix, module; together all of them. modules
-    and module_tokens: uses of modules, and their tokens, by where they were found: device, host, disk, or computed.
-    misses: uses that were computed, by reason. warm: answers whose modules were all found encoded; cold: some were not;
-    server: those of a model that runs elsewhere. None where there was no such answer. Answers for which the model read
-    nothing are in none of them.
+    and module_tokens: uses of modules, and their tokens, by source: device, host, disk, or computed. misses: uses that
+    were computed, by reason. warm: answers whose modules were all encoded; cold: some were not; server: those of a
+    remote model. None without such an answer. Answers without the model are in none of them.
     """
 
     start: datetime
@@ -86,8 +75,8 @@ class UsageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """A size of memory. found: share of the uses of passages that would have been found in it. tokens: of those that
-    would not, on average for an answer: loaded from disk or computed. is_current: it is the size that is set.
+    """A size of memory. found: share of the uses of passages that memory of this size would have had. tokens: mean
+    tokens per answer that it would not have had: loaded from disk or computed. is_current: it is the size that is set.
     """
 
     num_bytes: int
@@ -98,8 +87,8 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """The latest answers that used passages, and what each size would have done for them, the smallest first. enough:
-    the smallest size that comes close to the largest one; None without any answer.
+    """The latest answers that used passages, and the simulated result of each size, the smallest first. enough: the
+    smallest size that comes close to the largest one; None without any answer.
     """
 
     answers: int = 0
@@ -113,8 +102,8 @@ CLOSE = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What came of verifying a module. largest_difference: between its stored rows and rows computed anew, as a share
-    of its largest number; None if the stored rows could not be read, and why is in `problem`.
+    """The result of verifying a module. largest_difference: between its stored rows and recomputed rows, as a share of
+    its largest number; None if the stored rows could not be read, with the reason in `problem`.
     """
 
     largest_difference: float | None
@@ -130,8 +119,8 @@ class Verified:
 class SavingsSample:
     """One answer computed twice. Times are milliseconds to the first token in the engine, without search and waiting:
     as the customer got it, and without reuse. computed_tokens: of the prompt, in the first run. question_id: of the
-    customer's question, None where it is not stored any more. likeness: of the two texts, 0 to 1 (1: word for word the
-    same); None where they cannot be compared, because words are drawn by chance or the answer was stopped.
+    customer's question, None if it was deleted. likeness: similarity of the two texts, 0 to 1 (1: identical); None if
+    they cannot be compared, because the answer was sampled or stopped.
     """
 
     created: datetime
@@ -145,7 +134,7 @@ class SavingsSample:
 
     @property
     def saved_ms(self) -> float:
-        """How much sooner the first token came; below 0 if it came later."""
+        """How much earlier the first token came; below 0 if it came later."""
         return self.without_reuse_ms - self.first_token_ms
 
 
@@ -160,10 +149,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """What some samples say. samples: how many. first_token_ms, without_reuse_ms: means. saved_ms: mean of one answer.
-    times_sooner: median of the ratios. tokens_reused: share of prompt tokens. compared: samples whose texts could be
-    compared. same: share of them that are word for word the same. likeness: mean of the others; None if there are none.
-    Values that need more samples for an interval are None.
+    """Statistics of some samples. samples: how many. first_token_ms, without_reuse_ms: means. saved_ms: mean of one
+    answer. times_sooner: median of the ratios. tokens_reused: share of prompt tokens. compared: samples whose texts
+    could be compared. same: share of them with identical texts. likeness: mean similarity of the others; None if there
+    are none. Values that need more samples for an interval are None.
     """
 
     samples: int = 0

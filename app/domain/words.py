@@ -1,10 +1,8 @@
-"""Texts in the language of the page that is being drawn. English stands in the code and is what nobody translated.
+"""Texts, numbers, sizes and times in the language of the page. No HTML.
 
-Who draws a page says so once (`speaking`); whatever words are made below it are then in that language. The command line
-never does, so it speaks English. Not covered: which language a page has, and the translations (`app.web.rendering`);
-what the desk answers (`app.replies`), which follows the question.
-
-Numbers, sizes and times in words, the same on every page and on the command line. No HTML here.
+The code contains English, which is also used for missing translations. A page sets its language once with `speaking`.
+The command line sets none and is in English. Out of scope: the language of a page and the translations
+(`app.web.rendering`); answers (`app.replies`), which are in the question's language.
 """
 
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ _speaking: ContextVar[NullTranslations] = ContextVar("translations", default=_EN
 
 @contextmanager
 def speaking(translations: NullTranslations) -> Iterator[None]:
-    """Within it, texts are translated. Not around a `yield`: who resumes a generator may do so in another context."""
+    """Translate the texts of the block. Not around a `yield`: a generator may be resumed in another context."""
     before = _speaking.set(translations)
     try:
         yield
@@ -28,7 +26,6 @@ def speaking(translations: NullTranslations) -> Iterator[None]:
 
 
 def gettext(text: str) -> str:
-    """The translation of an English text."""
     return _speaking.get().gettext(text) if text else ""  # a catalogue keeps its own header under ""
 
 
@@ -38,7 +35,7 @@ def ngettext(one: str, several: str, number: int) -> str:
 
 
 def translatable(text: str) -> str:
-    """The text itself. Marks one that is kept in English and given to `gettext` where it is shown."""
+    """Mark a text that is stored in English and given to `gettext` when it is shown."""
     return text
 
 
@@ -51,7 +48,7 @@ def count(number: int) -> str:
 
 
 def counted(number: int, one: str, several: str) -> str:
-    """A number of something, in the page's language. one, several: English, with %(count)s for the number."""
+    """A number of things, in the page's language. one, several: English, with %(count)s for the number."""
     return ngettext(one, several, number) % {"count": count(number)}
 
 
@@ -88,12 +85,17 @@ def size(num_bytes: int) -> str:
 
 
 def utc(moment: datetime) -> datetime:
-    """Databases give naive times back; all of ours are UTC."""
+    """The database returns naive times; all of them are UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
+def one_line(text: str) -> str:
+    """The text without line breaks and repeated spaces."""
+    return " ".join(text.split())
+
+
 def short_path(document: str) -> str:
-    """The last two parts of a document's path, which tell help pages apart without filling the page."""
+    """The last two parts of a document's path: enough to identify help pages."""
     return "/".join(document.replace("\\", "/").rsplit("/", 2)[-2:])
 
 

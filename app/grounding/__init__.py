@@ -1,1 +1,1 @@
-"""Whether the passages support a sentence of an answer."""
+"""Check whether the passages support a sentence of an answer."""

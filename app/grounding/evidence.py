@@ -1,12 +1,8 @@
-"""A text taken apart: its clauses, each with the words it is about, its facts, and whether it denies.
+"""The evidence for one answer: the statements of its passages, with clauses, words and facts that can be compared.
 
-The same for sentences of answers and statements of passages, so that they can be compared. Rules over a few closed
-lists, no grammar. Not covered: irony, denial by an ordinary verb ("we refuse to").
-
-The evidence for one answer: the statements of its passages.
-
-Statements are those that the desk quotes (`retrieval.statements`): a
-list item has the line above it that denies, a table row is a sentence.
+A clause knows its words, its facts, and whether it denies. The same rules, over a few closed lists and without grammar,
+apply to answers and passages. Statements are those that Warmdesk quotes (`retrieval.statements`): a list item belongs
+to the line above it, a table row is a sentence. Out of scope: irony, denial by an ordinary verb ("we refuse to").
 """
 
 import heapq
@@ -25,7 +21,7 @@ from retrieval.text.sentences import sentences
 from retrieval.text.terms import language_of
 
 MARKUP = re.compile(r"\*\*|__|`|^#{1,6}\s|\[\d{1,2}\]|^\s*(?:[-*•]|\d{1,3}[.)])\s+", re.MULTILINE)
-"""Signs of Markdown, references to sources and list markers, which say nothing."""
+"""Markdown, references to sources and list markers, which have no meaning."""
 DENIAL = re.compile(
     r"\b(?:not|no|never|cannot|none|nor|neither|nobody|nothing|nowhere|without|unless|except|closed|denied"
     r"|exclud(?:ed?s?|ing)|forbid(?:s|den)?|prohibit(?:s|ed)?|refused?s?|reject(?:s|ed)?)\b"
@@ -36,15 +32,15 @@ HARMLESS = re.compile(
     r"\b(?:not only|no matter|no doubt|no problem|no worries|or not|(?:do not|don['’]t) (?:worry|hesitate)|why not)\b",
     re.IGNORECASE,
 )
-"""Looks like a denial, but is none."""
+"""Expressions that look like a denial, but are not."""
 HEAD = re.compile(
     r"(?P<lists>(?:what|which|who|where|items|products|goods|things|you|we|never|not?|do(?:n['’]| no)t)\b"
     r"(?!.*\b(?:have|need) to\b))?"
     r"[^.;:]{1,90}?(?:(?P<row> –)|:)\s",
     re.IGNORECASE,
 )
-"""What stands before a list or in the first cell of a table row belongs to all that follows. "You cannot return:"
-denies it all, "The light does not come on:" does not.
+"""The text before a list or in the first cell of a table row belongs to all that follows. "You cannot return:" denies
+it all, "The light does not come on:" does not.
 """
 BORDER = re.compile(
     r"[;!?()。！？；，、]|\.(?=\s|$)"
@@ -54,13 +50,13 @@ BORDER = re.compile(
     r"|are|has|have)\b)",
     re.IGNORECASE,
 )
-"""Where a clause ends: punctuation, a conjunction, a comma or "and" before what begins a clause."""
+"""The end of a clause: punctuation, a conjunction, a comma or "and" before the beginning of a clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A part of a text. words: what it is about, with its facts as words. signals: those that have an opposite, also
-    those of every text. begins: its first word, in small letters.
+    """A part of a text. words: its topic words, with its facts as words. signals: words with an opposite, also those of
+    every text. begins: its first word, in lower case.
     """
 
     words: frozenset[str]
@@ -71,7 +67,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """A text, read. words, signals: of all its clauses."""
+    """A text with its clauses. words, signals: of all its clauses."""
 
     text: str
     facts: tuple[Fact, ...]
@@ -83,7 +79,7 @@ class Reading:
 # the same passages come with every turn of a conversation
 @lru_cache(maxsize=4096)
 def read(text: str, language: str) -> Reading:
-    """Take a text in this language apart."""
+    """Split a text of this language into clauses."""
     body = with_bounds(MARKUP.sub("", text))
     found = tuple(facts(body, language))
     stated = [fact for fact in found if fact.kind != "name"]  # names are words already
@@ -112,17 +108,19 @@ def read(text: str, language: str) -> Reading:
 
 
 UNKNOWN = 3
-"""A word that is in no statement weighs as if it were in three: a paraphrase may have a few words of its own."""
+"""A word that is in no statement has the weight of one in three statements: a paraphrase may have a few words of its
+own.
+"""
 ELSEWHERE, AROUND = 0.6, 0.45
-"""How much a word counts that stands in another clause of the statement, and above or next to the statement."""
+"""Weight of a word in another clause of the statement, and in a text above or next to the statement."""
 NEAR = 8
-"""So many statements are looked at."""
+"""Number of statements that are compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatedUnit:
-    """A statement of a passage, or a line that is none, such as a heading. around: words of the headings and of the
-    statements next to it.
+    """A statement of a passage, or another line such as a heading. around: words of the headings and of the statements
+    next to it.
     """
 
     said: Reading
@@ -130,7 +128,7 @@ class StatedUnit:
     is_statement: bool
 
     def weight(self, words: Collection[str], weights: dict[str, float], clause: Clause | None = None) -> float:
-        """Weight of the words that the statement holds; those of a clause count most, those around it least."""
+        """Weight of the words that the statement contains; those of a clause count most, those around it least."""
         there, near = self.said.words, clause.words if clause else self.said.words
         return sum(
             weights[word] * (1.0 if word in near else ELSEWHERE if word in there else AROUND)
@@ -139,7 +137,7 @@ class StatedUnit:
         )
 
     def share(self, words: Collection[str], weights: dict[str, float]) -> float:
-        """Share of words, by weight, that stand in the statement or around it."""
+        """Share of words, by weight, that are in the statement or around it."""
         held = sum(weights[word] for word in words if word in self.said.words or word in self.around)
         return held / (sum(weights[word] for word in words) or 1.0)
 
@@ -147,12 +145,12 @@ class StatedUnit:
 class Evidence:
     """The statements of some passages. Never changes once built.
 
-    language: of the passages together, by which their facts and those of answers are read. text: all of them. known:
-    every word. said: their sentences and statements as `plain` writes them.
+    language: of the passages together; their facts and those of answers are read in it. text: all of them. known: every
+    word. said: their sentences and statements in the form of `plain`.
     """
 
     def __init__(self, passages: Sequence[str]) -> None:
-        """passages: each below a line with its heading path."""
+        """passages: each after a line with its heading path."""
         self.text = "\n".join(passages)
         self.language = language_of(self.text)
         self.units = [unit for passage in passages for unit in units(passage, self.language)]
@@ -163,31 +161,31 @@ class Evidence:
         self._facts = [(unit, fact) for unit in self.units for fact in unit.said.facts]
 
     def weights(self, words: Collection[str]) -> dict[str, float]:
-        """How much each word says: the rarer the more."""
+        """The weight of each word: rare words have more."""
         return {word: math.log(2 + len(self.units) / (1 + (self._count[word] or UNKNOWN))) for word in words}
 
     def nearest(self, words: Collection[str]) -> list[StatedUnit]:
-        """Statements that hold most of the words, best first."""
+        """Statements with most of the words, best first."""
         weights = self.weights(words)
         some = [unit for unit in self.units if not unit.said.words.isdisjoint(words)]
         return heapq.nlargest(NEAR, some, key=lambda unit: unit.weight(words, weights))
 
     def holding(self, name: str) -> list[StatedUnit]:
-        """Statements that hold a name, or have it around them."""
+        """Statements with a name in them or around them."""
         return [unit for unit in self.units if name in unit.said.words or name in unit.around]
 
     def stating(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
-        """Statements of a fact, with what they state it by."""
+        """Statements of a fact, each with its form there."""
         return [(unit, other) for unit, other in self._facts if other.key == fact.key or is_amount(fact, other, unit)]
 
     def rivals(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
-        """Statements of another fact that measures the same, said in so many words."""
+        """Explicit statements of another fact of the same measure."""
         alike = [(unit, other) for unit, other in self._facts if other.is_bound and other.measures == fact.measures]
         return [(unit, other) for unit, other in alike if other.key != fact.key]
 
 
 def is_amount(fact: Fact, other: Fact, unit: StatedUnit) -> bool:
-    """Whether equal numbers may be the same though one has no unit: the header of a table may name it."""
+    """Whether equal numbers may be the same although one has no unit: the header of a table may name it."""
     is_same = fact.as_written == other.as_written != ""
     return is_same and (not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(unit.said.words)))
 
@@ -199,7 +197,7 @@ def plain(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def units(passage: str, language: str) -> tuple[StatedUnit, ...]:
-    """The statements of a passage in their order, then the lines that belong to none."""
+    """The statements of a passage in their order, then the other lines."""
     heading, _, rest = passage.partition("\n")
     cut = statements_of(rest, heading.split(" > "))
     said, title = [read(statement.text, language) for statement in cut], read(heading, language)

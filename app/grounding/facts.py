@@ -1,26 +1,14 @@
-"""The words of a text in a form in which answers and passages can be compared.
+"""The words and facts of a text, in a form that can be compared: amounts, dates and times, addresses, model numbers,
+names.
 
-Words, stems and common words are those of search (`retrieval.text.terms`), so that both read a text alike; a table
-joins irregular forms and everyday synonyms. Not covered: meaning, word order, misspelling.
+Words, stems and common words are those of search (`retrieval.text.terms`); a table joins irregular forms and everyday
+synonyms. Numbers have base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3. Units are English, some Chinese
+and Japanese; decimal marks depend on the language. A date of three numbers begins with the day or the year, unless its
+month would not exist: English may be British or American. No part of a text is read as facts of two kinds.
 
-A fact that a text states, in a form in which it can be compared. `statements` finds the facts of a text.
-
-Numbers of a text with their units, in base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3.
-
-Rules for English, with some units of Chinese and Japanese; decimal marks by language. Not covered: fractions in words,
-conversion of currencies, thousands apart by spaces, units that are not in the table (the word behind the number then
-counts as a word).
-
-Dates, weekdays and times of day of a text, whichever way they are written.
-
-A date of three numbers begins with the day or the year, unless its month would be none: English does not say whether
-it is British or American. Not covered: names of months in other languages, dates relative to today, holidays by name,
-days that lie between two dates.
-
-The facts that a text states explicitly: amounts, dates and times, addresses, model numbers, names.
-
-No part of a text is read as facts of two kinds. Not covered: names written in lower case, names among German nouns
-(with a capital, each of them may be one), sums.
+Out of scope: meaning, word order, misspelling; fractions in words, currency conversion, spaces between thousands,
+unknown units (the word after the number then counts as a word); month names in other languages, relative dates,
+holidays, days between two dates; names in lower case, names among German nouns, sums.
 """
 
 import re
@@ -35,7 +23,7 @@ from retrieval.text import terms
 CJK = f"{terms.CHINESE_JAPANESE}\uff66-\uff9f"
 """Chinese and Japanese characters, half-width ones included, as a range of a regular expression."""
 UNSAID = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b|[请請不没未無无勿禁]", re.IGNORECASE)
-"""What is left out of words: short forms, and Chinese characters that say "please" or deny."""
+"""Parts without meaning: short forms, and Chinese characters for "please" or a denial."""
 SAME_WORDS = """
 begin began begun start / break broke broken / buy bought purchase / choose chose chosen choice pick select /
 cost price fee charge / deliver delivery / email e-mail / euro eur / find found / free gratis freely /
@@ -44,34 +32,34 @@ machine appliance device / old older / parcel package / pay paid payment payable
 phone telephone call ring / photo picture photograph / receive receipt / refund reimburse / repair fix / run ran /
 send sent ship dispatch mail post / shop store / take took taken last / use usage / write wrote written
 """
-"""Irregular forms and synonyms, behind the word that they count as. Regular forms are left to the stemmer."""
+"""Irregular forms and synonyms, after the word that they count as. The stemmer handles regular forms."""
 COUNTS_AS = {
     terms.stem(form): terms.stem(group.split()[0]) for group in SAME_WORDS.split("/") for form in group.split()[1:]
 }
 DENYING = "able available ca cannot closed except exclude go neither never none possible unless without wo yes"
-"""What denies or allows is no topic of its own."""
+"""Words that deny or allow are not a topic."""
 FUNCTION_WORDS = terms.COMMON.union(map(terms.stem, DENYING.split())) - {terms.stem("after"), terms.stem("before")}
 
 
 def stem(word: str) -> str:
-    """What a word shares with its other forms and its synonyms; case does not count."""
+    """The common form of a word's forms and synonyms, in lower case."""
     stemmed = terms.stem(terms.folded(word))
     return COUNTS_AS.get(stemmed, stemmed)
 
 
 def all_words(text: str) -> list[str]:
-    """Every word in its order, stemmed; numbers are words too, and so are pairs of Chinese characters."""
+    """Every word in its order, stemmed; numbers are words, and so are pairs of Chinese characters."""
     return [stem(word) for word in terms.asked_words(UNSAID.sub("", text))]
 
 
 def content_words(text: str) -> frozenset[str]:
-    """Words that say what a text is about: no function words, no bare numbers, no single letters."""
+    """The topic words of a text: no function words, no bare numbers, no single letters."""
     words = (word for word in terms.asked_words(UNSAID.sub("", text)) if not is_function_word(word))
     return frozenset(stem(word) for word in words if len(word) > 1 and not word.isdigit())
 
 
 def is_function_word(word: str) -> bool:
-    """Whether a word says nothing about what a text is about."""
+    """Whether a word says nothing about the topic of a text."""
     return terms.stem(terms.folded(word)) in FUNCTION_WORDS
 
 
@@ -85,8 +73,8 @@ class Fact:
     """One fact of a text.
 
     value and unit are normalised, text is as written. place: the offset of its first character. is_bound: whether the
-    text states the fact; "an hour" only implies 1 hour. as_written: the number of an amount before it was converted to
-    its base unit.
+    text states the fact; "an hour" only implies 1 hour. as_written: the number of an amount before its conversion to
+    the base unit.
     """
 
     kind: FactKind
@@ -99,7 +87,7 @@ class Fact:
 
     @property
     def measures(self) -> str:
-        """What the fact measures. Facts that measure the same can be mistaken for each other."""
+        """The measure. Facts of the same measure can be mistaken for each other."""
         return f"{self.kind} {'duration' if self.unit in DURATIONS else self.unit}"
 
     @property
@@ -109,7 +97,7 @@ class Fact:
 
 
 def without(text: str, found: Iterable[Fact]) -> str:
-    """The text with the given facts blanked out, everything else in its place."""
+    """The text with the facts replaced by spaces, so that places stay valid."""
     letters = list(text)
     for fact in found:
         letters[fact.place : fact.place + len(fact.text)] = " " * len(fact.text)
@@ -146,9 +134,9 @@ UNITS = [
     for base, _, multiples in (line.partition(":") for line in _TABLE.strip().splitlines())
     for factor, _, forms in (multiple.strip().partition(" ") for multiple in multiples.split(";"))
 ]
-"""How each unit is written, and of how many of its base unit it is made. The sign ¥ stands for yen and yuan."""
+"""The ways to write each unit, and its size in the base unit. The sign ¥ means yen and yuan."""
 SIGNS = {"EUR": "EUR|€", "GBP": "GBP|£", "USD": r"USD|\$", "¥": "¥|￥|JPY|CNY|RMB", "INR": "INR|₹", "CHF": "CHF"}
-"""How a currency is written before its amount."""
+"""The ways to write a currency before an amount."""
 # no letter may follow, so that "5 m" is not found in "5 maps"
 ANY_UNIT = "|".join(rf"(?P<u{i}>(?:{forms})(?![^\W\d_{CJK}]))" for i, (*_, forms) in enumerate(UNITS))
 QUALIFIER = r"(?:(?:full|more|extra|further|additional|calendar|consecutive|whole)\s)?"
@@ -173,12 +161,12 @@ NUMBER = re.compile(
 )
 IMPLIED = re.compile(rf"\ban?\s{QUALIFIER}(?:{ANY_UNIT})", re.IGNORECASE)
 DECIMAL_POINT = frozenset({"ar", "en", "fa", "he", "hi", "ja", "ko", "th", "zh"})
-"""Languages that write 1,000.50 for what others write as 1.000,50 (Unicode CLDR)."""
+"""Languages that write 1,000.50 where others write 1.000,50 (Unicode CLDR)."""
 POINT_LAST = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 COMMA_LAST = re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?")
 CLOCK = re.compile(r"([01]?\d|2[0-4])\.([0-5]\d)")
 LONGEST_NUMBER = 20
-"""Digits of a number that can be calculated with; longer ones are compared as written."""
+"""Maximum digits of a number for arithmetic; longer ones are compared as written."""
 
 
 def amounts(text: str, language: str = "en") -> Iterator[Fact]:
@@ -199,12 +187,12 @@ def amounts(text: str, language: str = "en") -> Iterator[Fact]:
 
 
 def is_range(text: str, first: Fact, second: Fact) -> bool:
-    """Whether two numbers are the ends of a range or alternatives, so that one unit serves both."""
+    """Whether two numbers are the ends of a range or alternatives with one unit."""
     return RANGE.fullmatch(text, first.place + len(first.text), second.place) is not None
 
 
 def amount(text: str, match: re.Match[str], language: str) -> Fact:
-    """The number of a match with the unit right behind it or the currency right before it, not yet in base units."""
+    """The number of a match with the unit after it or the currency before it, not yet in base units."""
     start, end, unit = match.start(), match.end(), ""
     if before := CURRENCY_BEFORE.search(text, max(0, start - 4), start):
         start, unit = before.start(), tuple(SIGNS)[(before.lastindex or 1) - 1]
@@ -226,7 +214,7 @@ def signed(fact: Fact, text: str) -> Fact:
 
 def number(text: str, has_point: bool) -> str:
     """A number without thousands separators, with a decimal point and without needless zeros. has_point: whether the
-    decimal mark of the language is a point; if the number cannot be read so, a point or comma is a decimal mark.
+    language's decimal mark is a point; if the number cannot be read so, a point or comma is a decimal mark.
     """
     if text.lower() in SPELLED:
         return str(SPELLED[text.lower()])
@@ -237,7 +225,7 @@ def number(text: str, has_point: bool) -> str:
 
 
 def unit_of(match: re.Match[str]) -> str:
-    """The unit that matched, behind its factor: "60 seconds"."""
+    """The matched unit, after its factor: "60 seconds"."""
     return next(f"{factor} {base}" for i, (factor, base, _) in enumerate(UNITS) if match[f"u{i}"])
 
 
@@ -248,7 +236,7 @@ def in_base_units(fact: Fact) -> Fact:
 
 
 def times(number: str, factor: int) -> str:
-    """A number taken so many times, without needless zeros and without an exponent; as written if it is none."""
+    """A product without needless zeros and without an exponent; as written if it is not a number."""
     if number.count(".") > 1 or len(number) > LONGEST_NUMBER:
         return number
     return format((Decimal(number) * factor).normalize(), "f")
@@ -256,7 +244,7 @@ def times(number: str, factor: int) -> str:
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-# "march" and "may" in small letters are other words
+# "march" and "may" in lower case are other words
 MONTH = (
     r"(?:(?i:january|february|april|june|july|august|september|october|november|december)|March|May"
     r"|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)(?!\w)"
@@ -330,9 +318,9 @@ ADDRESS = re.compile(
 CODE = re.compile(r"\b(?!(?:EUR|GBP|USD)\d)(?=[A-Za-z-]{0,40}\d)[A-Za-z][A-Za-z0-9]*(?:-[A-Za-z0-9]+)*\b")
 PHONE = re.compile(r"\+\d(?: ?\d){5,18}|(?<![\w.,:/+-])0\d{2,4}(?:[ /-]\d{2,8}){1,4}(?![\w:/]|[.,]\d)")
 NAME = re.compile(r"(?<=[\w,>&%] )[\"'“‘]?(?!(?:I|EUR|GBP|USD|OK)\b)(?P<name>[A-ZÀ-ÖØ-Þ]\w*)")
-"""A word with a capital letter that begins no sentence."""
+"""A capitalised word that does not begin a sentence."""
 ODD_CASE = str.maketrans("İıſ", "Iis")
-"""Letters that patterns without regard to case match as "i" and "s", although their lower case is another letter."""
+"""Letters that case-insensitive patterns match as "i" and "s", although their lower case is another letter."""
 CAPITAL_NOUNS = frozenset({"de"})
 """Languages that write every noun with a capital letter."""
 

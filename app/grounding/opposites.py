@@ -1,4 +1,4 @@
-"""Words that say the opposite of each other, in closed lists; and bounds, written so that they are words, too."""
+"""Words of opposite meaning, in closed lists, and bounds of amounts, written as words."""
 
 import re
 
@@ -20,7 +20,7 @@ OPPOSITES = frozenset(
     for other in others
 )
 SIGNALS = frozenset(word for pair in OPPOSITES for word in pair)
-"""Words that are compared although search takes some of them for too common."""
+"""Words that are compared although search treats some of them as too common."""
 PREFIX = re.compile(r"(?:un|in|im|ir|il|dis|non)(?=\w{4})")
 _AMOUNT = r"(?= [$€£]?\w*\s?\d)"
 BOUNDS = {
@@ -29,16 +29,16 @@ BOUNDS = {
     "overthan": rf"(?:(?:more|longer|later|higher|greater) than|over|above|exceed(?:s|ing)?){_AMOUNT}",
     "underthan": rf"(?:(?:less|fewer|shorter|earlier|lower) than|under|below){_AMOUNT}",
 }
-"""Bounds of an amount behind the word that each of them counts as."""
+"""Bounds of an amount after the word that each of them counts as."""
 
 
 def with_bounds(text: str) -> str:
-    """The text with its bounds as words."""
+    """Replace the bounds of a text by words."""
     for word, forms in BOUNDS.items():
         text = re.sub(rf"\b(?:{forms})\b", word, text, flags=re.IGNORECASE)
     return text
 
 
 def are_opposite(one: str, other: str) -> bool:
-    """Whether two stems say the opposite: by the list, or because one is the other with "un" and the like before it."""
+    """Whether two stems are opposite: by the list, or because one is the other with "un" or a similar prefix."""
     return frozenset((one, other)) in OPPOSITES or other == PREFIX.sub("", one, 1) or one == PREFIX.sub("", other, 1)

@@ -1,1 +1,1 @@
-"""Documents in and out: ingestion, warming, neighbours, forgetting, search."""
+"""The documents: ingest, encode, find, delete."""

@@ -1,21 +1,16 @@
-"""Whether two questions ask the same: how alike they are, and whether they have the same telling words.
+"""What the documents say about a question: passages, the chance that they answer it, and their statements. Also whether
+two questions ask the same.
 
-An embedder says how alike two questions sound. It does not tell those apart that matter most: "Is the store open on
+The encoder reads the statements of a passage once, at ingestion, and their vectors are stored. A passage without
+vectors, stored by another version of the program, is read when it is first found. Search and database are read in the
+same state, also while documents change.
+
+An embedder rates the similarity of two questions, but misses the most important differences: "Is the store open on
 Sunday?" and "... on Saturday?" have a cosine of .93, "Are returns free?" and "... not free?" one of .97. So questions
-count as the same only if no telling word (a stem that is none of the commonest words) stands in one of them alone. (The
-1,690 questions about the sample shop, compared with each other: eight pairs have the same telling words. All ask the
-same, and their cosines are .89 or more. By the cosine alone, some pairs of .88 to .89 are wrong.)
-
-Of a language that the embedder does not know, the cosine says little and counts as little as in search.
-
-The statements of stored passages, with the vectors by which they are ranked.
-
-A passage is cut and read by the statement encoder once, when it is ingested, and both are kept in the database.
-Passages that have none yet, because another version of the program stored them, are read when they are first found.
-
-What the desk's documents say about a question: passages, the chance that they answer it, and their statements.
-
-Search and database are read in the same state, also while documents are added and removed.
+count as the same only if no telling word (a stem that is not a common word) is in only one of them. (1,690 questions
+about the sample shop, compared with each other: eight pairs have the same telling words. All ask the same, and their
+cosines are .89 or more. By the cosine alone, some pairs of .88 to .89 are wrong.) If the embedder does not know the
+language, the cosine counts as little as in search.
 """
 
 import json
@@ -57,7 +52,7 @@ Telling = tuple[frozenset[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedQuestion:
-    """A question with its vector. trust: how much its cosines count, 0 to 1."""
+    """A question with its vector. trust: the weight of its cosines, 0 to 1."""
 
     text: str
     vector: Vectors
@@ -66,13 +61,13 @@ class EmbeddedQuestion:
 
 
 def telling(question: str) -> Telling:
-    """What a question is about; of one without a telling word, all of its words."""
+    """The telling words of a question; without any, all of its words."""
     stems = frozenset(map(stem, telling_words(question))) - COMMON - _SAY_LITTLE
     return stems or frozenset(asked_words(question)), bool(_DENYING.search(folded(question)))
 
 
 def embedded(embedder: Embedder, texts: Sequence[str]) -> list[EmbeddedQuestion]:
-    """Questions, ready to be compared."""
+    """Questions with vectors, ready to be compared."""
     vectors = embedder.embed_queries(texts)
     return [
         EmbeddedQuestion(text, vector, embedder.knowledge(text) ** 2, telling(text))
@@ -81,7 +76,7 @@ def embedded(embedder: Embedder, texts: Sequence[str]) -> list[EmbeddedQuestion]
 
 
 def likeness(one: EmbeddedQuestion, other: EmbeddedQuestion) -> float:
-    """How alike two questions are, 0 to 1: the cosine, and the telling words as far as it cannot be trusted."""
+    """The similarity of two questions, 0 to 1: the cosine, and shared telling words as far as it cannot be trusted."""
     trust = min(one.trust, other.trust)
     (words, _), (others, _) = one.telling, other.telling
     shared = 2 * len(words & others) / (len(words) + len(others)) if words or others else 0.0
@@ -101,22 +96,21 @@ class PassageStatements:
     vectors: StatementVectors
 
     def packed(self) -> bytes:
-        """Both in one byte string, to be stored."""
         cut = json.dumps([astuple(one) for one in self.statements], ensure_ascii=False).encode("utf-8", "surrogatepass")
         return len(cut).to_bytes(_SIZE, "little") + cut + self.vectors.packed()
 
     @classmethod
     def unpacked(cls, stored: bytes) -> "PassageStatements":
-        """What `packed` gave. Raises ValueError for other bytes."""
+        """Read the result of `packed`. Raises ValueError for other bytes."""
         behind = _SIZE + int.from_bytes(stored[:_SIZE], "little")
         cut = json.loads(stored[_SIZE:behind].decode("utf-8", "surrogatepass"))
         return cls(statements=tuple(Statement(*one) for one in cut), vectors=StatementVectors.unpacked(stored[behind:]))
 
 
 class StatementStore:
-    """Reads passages, and remembers what it read. Safe to use from any thread.
+    """Encodes passages and stores the result. Safe to use from any thread.
 
-    name: of what is kept; statements that are cut or read otherwise have another.
+    name: of the stored data; statements that are cut or encoded otherwise have another name.
     """
 
     def __init__(self, library: Library, encoder: StatementRanker) -> None:
@@ -125,7 +119,7 @@ class StatementStore:
         self.name = f"{encoder.name} {VERSION}.{_FORMAT}"
 
     def of(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
-        """The statements of passages, in the passages' order; none of a passage that the encoder cannot read."""
+        """The statements of passages, in the passages' order; none for a passage that the encoder cannot read."""
         stored = self._library.statement_vectors(self.name, [passage.id for passage in passages])
         found = {id_: PassageStatements.unpacked(kept) for id_, kept in stored.items()}
         if missing := [
@@ -139,10 +133,12 @@ class StatementStore:
         return [found[passage.id] for passage in passages]
 
     def _readable(self, passages: Sequence[StoredPassage]) -> dict[int, PassageStatements]:
-        """The statements of those passages that can be read, by number. The others are read again at the next start."""
+        """The statements of the passages that can be encoded, by number. The others are tried again at the
+        next start.
+        """
         try:
             return dict(zip((passage.id for passage in passages), self._read(passages), strict=True))
-        except Exception as error:  # of any library below
+        except Exception as error:  # from any library below
             if len(passages) > 1:
                 return {id_: one for passage in passages for id_, one in self._readable([passage]).items()}
             [bad] = passages
@@ -176,9 +172,9 @@ class StatementStore:
 
 
 BEST = 8
-"""The passages of so many of the likeliest statements come first."""
+"""The passages of this many most likely statements come first."""
 CANDIDATES = 10
-"""Passages whose statements are ranked; ranking them costs no model, so these are more than the prompt has."""
+"""Number of passages whose statements are ranked. Ranking runs no model, so there are more than the prompt has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +189,7 @@ class FoundPassage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStatement:
     """A statement of a passage found. logit: log-odds that it answers the question. passage: the number of its passage.
-    start, end: the characters of the passage it stands for.
+    start, end: its characters in the passage.
     """
 
     text: str
@@ -206,8 +202,8 @@ class RankedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResults:
-    """passages: best first, as many as were asked for. found: these and more, for the nearest pages. statements:
-    likeliest first. relevance: probability that the likeliest answer.
+    """passages: best first, at most the requested number. found: these and more, for the nearest pages. statements:
+    most likely first. relevance: probability that the most likely statement answers.
     """
 
     passages: tuple[FoundPassage, ...]
@@ -218,7 +214,7 @@ class SearchResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedQuestion:
-    """What is known about a question before it is decided. hits: best first. passages: by number."""
+    """The search results of a question before its decision. hits: best first. passages: by number."""
 
     hits: tuple[PassageHit, ...]
     passages: dict[int, StoredPassage]
@@ -229,7 +225,7 @@ NOTHING = SearchResults(passages=(), found=(), statements=(), relevance=0.0)
 
 
 class Finder:
-    """Searches, and estimates whether what is found answers the question. Safe to use from any thread."""
+    """Searches, and estimates whether the results answer. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -243,14 +239,14 @@ class Finder:
         self.classifier, self._reranker = classifier, reranker
 
     one_question = staticmethod(one_question)
-    """Within it, what is found more than once of a question is embedded once."""
+    """Inside this block, the same text is embedded only once."""
 
     def find(
         self, question: str, *, earlier: str | None = None, count: int, collections: Collection[str] = ()
     ) -> SearchResults:
-        """What the documents say. earlier: the question before it in its conversation, used if this one refers to it or
-        means nothing alone: otherwise it would lead astray. count: how many passages, at most. collections: only
-        documents of these, if any are given.
+        """Return what the documents say. earlier: the question before it in its conversation, used only if this one
+        refers to it or means nothing alone: otherwise it would mislead. count: maximum passages. collections: only
+        their documents, if given.
         """
         if earlier is not None and may_stand_alone(question):
             alone = self._results(question, None, count, collections)
@@ -293,7 +289,7 @@ class Finder:
         collections: Collection[str] = (),
         without: Collection[int] = (),
     ) -> JudgedQuestion:
-        """Search and measure; arguments as of `find`. without: passages that are left out, as if they did not exist."""
+        """Search and measure; arguments as in `find`. without: passages that are ignored."""
         retriever, queries, hits, stored = self._found(question, earlier, count, collections)
         hits = [hit for hit in hits if hit.id not in without]
         read = self._statements.of([stored[hit.id] for hit in hits])
@@ -313,7 +309,7 @@ class Finder:
     def _found(
         self, question: str, earlier: str | None, count: int, collections: Collection[str]
     ) -> tuple[Retriever, list[Query], list[PassageHit], dict[int, StoredPassage]]:
-        """The snapshot, the wordings, the passages found, and what is stored of them."""
+        """The snapshot, the texts to search, the passages found, and their stored data."""
         while True:
             retriever = self._search.retriever_for(collections)
             queries = retriever.queries(wordings(question, earlier))
@@ -321,7 +317,7 @@ class Finder:
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
-            self._search.follow()  # a passage was replaced meanwhile: the next snapshot has the new one
+            self._search.follow()  # a passage was replaced during the search: the next snapshot has the new one
             if retriever is self._search.retriever_for(collections):
                 break
         found = [hit for hit in found if hit.id in stored]
@@ -338,11 +334,11 @@ REFERS_BACK = re.compile(
 )
 """Words by which a question refers to the one before it."""
 SOME_TERMS, ENOUGH_TERMS = 2, 5
-"""A question without a word that refers back may be understood alone if it has some terms, and is if it has enough."""
+"""A question without a word that refers back may be clear alone with this many terms, and is with that many."""
 
 
 def wordings(question: str, earlier: str | None) -> list[str]:
-    """The texts to search for: the question, and if it may refer to an earlier one, also both together, as the last."""
+    """The texts to search: the question, and if it may refer to an earlier one, also both together, as the last."""
     if earlier is None:
         return [question]
     if may_stand_alone(question, ENOUGH_TERMS):
@@ -351,6 +347,6 @@ def wordings(question: str, earlier: str | None) -> list[str]:
 
 
 def may_stand_alone(question: str, least: int = SOME_TERMS) -> bool:
-    """Whether a question has so many terms of its own, and no word that refers to the one before it."""
+    """Whether a question has at least this many terms, and no word that refers to the one before it."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) >= least and not REFERS_BACK.search(question)

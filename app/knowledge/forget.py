@@ -1,14 +1,12 @@
-"""Removing a document from the desk: database, search, citations and every module tier, and checking that nothing of it
-is left.
+"""Delete documents from database, search, citations and every module tier, and check that nothing is left.
 
-A module may hold the document's text although it encodes another passage, which had one of the document's passages as
-neighbour; or it may be a module of a PML prompt or of an older version. Therefore only two kinds of modules are kept:
-the system text and those that encode a passage as it is now. Passages that lost a neighbour get others and are encoded
-again. Questions that began before the document was removed are answered first, because they may store its modules
-again; those that begin later do not find it, and nobody waits for them.
+A module may contain a document's text although it encodes another passage with a neighbour in that document. Modules of
+PML prompts and of older versions may contain it as well. So only two kinds of modules stay: the system text and the
+current encodings of passages. Passages that lost a neighbour are encoded again. Questions that began before the
+deletion are answered first, because they may store its modules again. Later questions do not find the document, and the
+deletion does not wait for them.
 
-What is being removed is noted (`app.storage.begun`): a removal that failed or was killed is completed by the next one,
-and when the desk is opened again.
+A deletion is noted (`app.storage.begun`). If it failed or was killed, the next one completes it, or the next start.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -41,7 +39,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A document that was removed. removed: what there was of it. left: what was found when it was looked for again."""
+    """A deleted document. removed: what there was of it. left: the result of the final check."""
 
     document: str
     removed: Footprint
@@ -50,7 +48,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionForgotten:
-    """The same of all documents of a collection. documents: how many there were."""
+    """The same for all documents of a collection. documents: how many there were."""
 
     collection: str
     documents: int
@@ -59,7 +57,7 @@ class CollectionForgotten:
 
 
 class Forgetting:
-    """Removes documents from one desk."""
+    """Deletes documents."""
 
     def __init__(
         self,
@@ -69,34 +67,36 @@ class Forgetting:
         begun: BegunWork,
         let_go: Callable[[Sequence[str]], None],
     ) -> None:
-        """begun: notes of what is being removed. let_go: deletes what else there is of documents, given their paths."""
+        """begun: notes of unfinished deletions. let_go: deletes the other data of documents, given their paths."""
         self._ingestion, self._history, self._in_flight = ingestion, history, in_flight
         self._begun, self._let_go = begun, let_go
         self._library, self._search, warming = ingestion.library, ingestion.search, ingestion.open_warming()
         self._engine, self._prompts = warming.engine, warming.prompts
 
     def forget(self, path: str) -> Forgotten:
-        """Forget the document of exactly this path. Raises DeskError, also if anything of it is left."""
+        """Delete the document with exactly this path. Raises DeskError, also if anything of it is left."""
         return Forgotten(document=path, **self._forget([path], path))
 
     def forget_collection(self, name: str, paths: Sequence[str]) -> CollectionForgotten:
-        """Forget these documents, all that are in a collection, together. Raises as `forget`."""
+        """Delete these documents, which are a whole collection, together. Raises as `forget`."""
         return CollectionForgotten(collection=name, documents=len(paths), **self._forget(paths, f"collection {name!r}"))
 
     def finish(self) -> None:
-        """Complete removals that were begun and not finished. Raises as `forget`."""
+        """Complete unfinished deletions. Raises as `forget`."""
         if self._begun.left("forget"):
             self._forget([], "a document")
 
     def follow(self, *, is_forgotten: bool) -> None:
-        """Let go of the modules of passages that another desk removed or changed. is_forgotten: a document was
-        forgotten, so that its text may be in modules of PML prompts, too.
+        """Drop the modules of passages that another server deleted or changed. is_forgotten: a document was deleted, so
+        its text may also be in modules of PML prompts.
         """
         self._in_flight.wait()
         self._forget_unused_modules(with_pml=is_forgotten)
 
     def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
-        """What was removed and what is left; a removal that failed before is completed, too. what: for an error."""
+        """Return what was deleted and what is left; an earlier deletion that failed is completed. what: for
+        an error.
+        """
         with self._ingestion.alone():
             left = self._begun.left("forget")
             again = (path for path, version in left.items() if self._version(path) in ("", version))
@@ -111,7 +111,7 @@ class Forgetting:
             in_use = self._library.module_keys()
             unencoded = self._library.all_ids(only_unencoded=True)
             self._ingestion.remove(paths)
-            self._forget_quotes(paths)  # what was asked since the first time may have found them
+            self._forget_quotes(paths)  # questions since the first time may have found them
             self._in_flight.wait()
             self._forget_unused_modules()
             self._ingestion.restore_neighbours(unencoded)
@@ -119,14 +119,14 @@ class Forgetting:
             self._let_go(paths)
             found = self._footprint(paths, ids, gone)
             if parts := ", ".join(f"{count} {name}" for name, count in asdict(found).items() if count):
-                message = f"{what} is not forgotten completely ({parts} left): run it again"
+                message = f"{what} is not deleted completely ({parts} left): try again"
                 raise DeskError(message, code="forget-incomplete")
             self._begun.done("forget", [*paths, *left])
         return {"removed": removed, "left": found}
 
     def _version(self, path: str) -> str:
-        """Which of the documents of this path there have been is there now; "": none. One that was taken in after its
-        removal was begun is another one, and stays.
+        """Identify the current document of this path among those it has had; "" if there is none. A document added
+        after the deletion began is another one and stays.
         """
         document = self._library.find(path)
         return "" if document is None else document.loaded_at.isoformat()
@@ -149,18 +149,18 @@ class Forgetting:
         system = self._engine.segment(self._prompts.system)
         self._engine.settle()
         there = self._modules()
-        # In this order: passages are read ahead meanwhile, and the library knows a module before the engine has it.
+        # In this order: passages are pre-encoded during this, and the library knows a module before the engine has it.
         used = self._library.module_keys() | {self._engine.key(system)}
         of_pml = self._engine.modules(PML_TENANT) if with_pml else frozenset()
         self._engine.forget(of_pml | (there - used))
 
     def _modules(self) -> frozenset[str]:
-        """The desk's modules in any tier, and those with which prefixes in memory were computed, also if evicted."""
+        """Modules in any tier, and those with which prefixes in memory were computed, also if evicted."""
         return self._engine.modules(PUBLIC_TENANT) | self._engine.modules_of_prefixes()
 
 
 def find_document(library: Library, name: str, others: Collection[str] = ()) -> str:
-    """The path of a document, given it or an unambiguous end of it. others: those that may be meant, too. Raises
+    """Return a document's path, given it or an unambiguous end of it. others: further paths that may be meant. Raises
     DeskError.
     """
     paths = [document.path for document in library.documents()]
@@ -175,7 +175,5 @@ def find_document(library: Library, name: str, others: Collection[str] = ()) -> 
             code="document-ambiguous",
         )
     if not found:
-        raise DeskError(
-            f"there is no document {name!r}: `warmdesk documents` lists what there is", code="document-unknown"
-        )
+        raise DeskError(f"there is no document {name!r}: `warmdesk documents` lists all", code="document-unknown")
     return found[0]

@@ -1,25 +1,19 @@
-"""Freed memory that the C library still holds, returned to the system.
+"""Ingestion: load -> split -> embed -> store -> choose neighbours -> encode modules.
 
-Neighbours: related passages that stand before a passage while it is encoded, so that its keys and values have
-attended to them (FusionRAG, SIGMOD 2026). Chosen by embedding, recorded in the database, part of the module's key.
+Documents are stored in batches. A batch is one new snapshot of the search, so questions see all of a document or
+nothing of it. A run after an interrupted one repeats no finished work: unchanged files are recognised by their bytes,
+passages by their content, modules by their key, and computed vectors are in their own table until they are stored. Work
+is stored every few seconds, and unchanged files are read last, only for messages about them. So runs that are
+interrupted repeatedly also finish; only reading one large file starts from its beginning. A file that cannot be read or
+embedded is reported, and the others are ingested.
 
-A passage's neighbours are not chosen again when passages are added, so that most modules can be kept; the result
-therefore depends on the order of ingestion. They are chosen again when one of them is changed or removed (the library
-then deletes all neighbours of the passage) and when the setting `neighbours` has changed.
+Neighbours are related passages before a passage while it is encoded, so that its KV has attended to them (FusionRAG,
+SIGMOD 2026). They are chosen by embedding, stored in the database, and part of the module's key. Adding passages does
+not change a passage's neighbours, so that most modules stay; the result therefore depends on the order of ingestion.
+They are chosen again when one of them is changed or deleted, and when the setting `neighbours` changes. A passage's
+encoding contains information from its neighbours, so they must be in the same collection.
 
-The encoding of a passage contains information from its neighbours, so whoever may read the passage must be allowed to
-read them: neighbours are of the same collection.
-
-Not covered: encoding (`warm`), how neighbours are written before a passage (`prompts`).
-
-Ingestion: load -> split -> embed -> store -> choose neighbours -> encode modules.
-
-Documents are stored in batches. A batch is one new snapshot of the search, so questions asked meanwhile see all of a
-document or nothing of it. A run after an interrupted one repeats no finished work: unchanged files are recognised by
-their bytes, passages by their content, modules by their key, and vectors that were computed but not stored are in a
-table of their own. Something is kept every few seconds, and unchanged files are read last, only for what is to be said
-of them: so runs that are interrupted again and again come to an end, too. Only reading one large file is begun again
-from its start. A file that cannot be read or embedded is reported, and the others are ingested.
+Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`).
 """
 
 import ctypes
@@ -47,8 +41,8 @@ from retrieval.text.terms import printable
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, where the C library can (glibc). Batches of different lengths fragment it:
-    embedding takes 40 MB more for every 64 passages unless this is called.
+    """Return freed memory to the system, if the C library can (glibc). Batches of different lengths fragment it:
+    without this, embedding takes 40 MB more for every 64 passages.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library
@@ -56,23 +50,23 @@ def give_memory_back() -> None:
 
 
 NEIGHBOURS = "neighbours"
-"""Fact: the setting `neighbours` with which the recorded ones were chosen."""
+"""Name of a stored fact: the setting `neighbours` with which the recorded ones were chosen."""
 CHOOSING = "choosing neighbours"
-"""Fact: while they are chosen anew for all, how many each gets, and the last passage that has them."""
+"""Name of a stored fact, while all neighbours are chosen again: their number, and the last finished passage."""
 NOTHING_CHOSEN = "0 0"
 CHOSEN_AT_ONCE = 100
 """Passages whose neighbours are recorded in one transaction."""
 
 
 def chosen_for(library: Library) -> int:
-    """The number of neighbours that was set when the recorded ones were chosen."""
+    """The setting `neighbours` when the recorded ones were chosen."""
     return int(library.fact(NEIGHBOURS) or 0)
 
 
 def choose_neighbours(library: Library, search: Search, count: int) -> frozenset[str]:
-    """Choose `count` neighbours (fewer if there are not so many passages) for every passage that has none; for all
-    passages if `count` has changed. A passage whose neighbours change loses its module; returns the modules that no
-    passage has any more. The search must know all passages.
+    """Choose `count` neighbours (fewer if there are fewer passages) for every passage that has none; for all passages
+    if `count` has changed. A passage whose neighbours change loses its module; returns the modules that no passage uses
+    any more. The search must know all passages.
 
     Raises DeskError. If it is interrupted, the next call does the rest.
     """
@@ -100,7 +94,7 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
 
 
 def chosen_until(library: Library, count: int) -> int:
-    """The last passage for which an interrupted call chose so many; 0 for none."""
+    """The last passage of an interrupted call with this count; 0 for none."""
     wanted, last = (library.fact(CHOOSING) or NOTHING_CHOSEN).split()
     return int(last) if int(wanted) == count else 0
 
@@ -108,19 +102,19 @@ def chosen_until(library: Library, count: int) -> int:
 BATCH = 64
 """A batch is stored when it has this many new passages,"""
 BATCH_S = 4.0
-"""or when so many seconds have passed since the one before it was stored."""
+"""or when this many seconds have passed since the one before it was stored."""
 EMBEDDED_AT_ONCE = 8
-"""Passages that are embedded together, and read together for their statements: few, so that a run can be stopped."""
+"""Passages that are embedded together, and encoded together for their statements: few, so that a run can be stopped."""
 LONGEST_READING_S = 120.0
-"""Seconds that reading one file may take."""
+"""Maximum seconds for reading one file."""
 LONGEST_PATH = 2500
-"""Bytes of the path by which a document is known: PostgreSQL's index takes few more."""
-IS_IT_MOUNTED = "is its disk mounted? Documents that are not wanted any more can be forgotten"
+"""Maximum bytes of a document's path: PostgreSQL's index allows few more."""
+IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `warmdesk forget`"
 
 
 class IngestOptions(TypedDict, total=False):
-    """collection: what the documents belong to, "" (default) for none. sync: remove documents whose files are gone from
-    the given folders, False by default. warm: encode passages ahead of questions, True by default.
+    """collection: of the documents, "" (default) for none. sync: delete documents whose files are gone from the given
+    folders, default False. warm: encode passages before questions need them, default True.
     """
 
     collection: str
@@ -130,7 +124,7 @@ class IngestOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReason:
-    """A file, and why it was not ingested, or which part of it was not."""
+    """A file that was skipped or is incomplete, and why."""
 
     path: str
     reason: str
@@ -156,11 +150,11 @@ class IngestTimings:
 
 @dataclass(slots=True, kw_only=True)
 class IngestReport:
-    """What a run did.
+    """The result of a run.
 
-    documents, passages: of the given files, in the desk now. unchanged, replaced, removed: documents; removed only with
-    sync. failed: files that were not ingested; what an earlier run stored of them stays. warnings: files that were
-    ingested without some part. modules: those of these documents and of other passages that had none.
+    documents, passages: of the given files, now stored. unchanged, replaced, removed: documents; removed only with
+    sync. failed: files that were not ingested; what an earlier run stored of them stays. warnings: incomplete files.
+    modules: those of these documents and of other passages that had none.
     """
 
     documents: int = 0
@@ -184,8 +178,8 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
-    """A document that is read and split, but not stored yet. embedded: content hashes of passages that have vectors.
-    is_new: whether it replaces none.
+    """A document that is read and split, but not stored yet. embedded: content hashes of passages with vectors. is_new:
+    whether it replaces no document.
     """
 
     document: NewDocument
@@ -195,12 +189,11 @@ class SplitDocument:
 
     @property
     def new_passages(self) -> list[Passage]:
-        """Its passages without vectors."""
         return [passage for passage in self.passages if passage.content_hash not in self.embedded]
 
 
 class Ingestion:
-    """Brings files into the library, the index and the module store; one run at a time."""
+    """Adds files to the library, the index and the module store; one run at a time."""
 
     def __init__(
         self,
@@ -215,9 +208,9 @@ class Ingestion:
         names: Mapping[Path, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """open_warming: called when the model is needed, and loads it. passage_tokens: longest passage. neighbours: how
-        many each passage gets; none if the model is not position-independent. names: of documents that are not known by
-        their path. clock: seconds, by which batches end.
+        """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
+        neighbours: number for each passage; none if the model is not position-independent. names: of documents that are
+        not identified by their path. clock: seconds, by which batches end.
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements
@@ -228,14 +221,14 @@ class Ingestion:
     def run(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Ingest files and folders. Raises DeskError or OSError when another run is active or the data folder cannot be
-        written; what was stored until then is kept.
+        """Ingest files and folders. Raises DeskError or OSError if another run is active or the data folder cannot be
+        written; what was stored before that stays.
         """
         with self.alone():
             return self.run_alone(list(paths), progress, **options)
 
     def run_alone(self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]) -> IngestReport:
-        """The same for a caller that is `alone`."""
+        """The same for a caller inside `alone`."""
         started = time.perf_counter()
         report = IngestReport()
         try:
@@ -263,8 +256,8 @@ class Ingestion:
         return report
 
     def remove(self, paths: Sequence[str]) -> Sequence[Replaced]:
-        """Remove documents from library and search together; gives what changed for each that was there. The caller
-        forgets their modules and calls this within `alone`.
+        """Delete documents from library and search together; return the changes for each that existed. The caller
+        deletes their modules and calls this within `alone`.
         """
         if not paths:
             return ()
@@ -273,9 +266,9 @@ class Ingestion:
         return changes
 
     def restore_neighbours(self, unencoded: Collection[int]) -> None:
-        """After a document was removed: passages that had neighbours in it get other neighbours and are encoded again
-        before this returns. unencoded: passages that had no module before; they get none now. A changed setting
-        `neighbours` has no effect before the next run. Raises as `run`.
+        """After a deletion: passages with deleted neighbours get others and are encoded again before this returns.
+        unencoded: passages that had no module before; they get none now. A changed setting `neighbours` has no effect
+        before the next run. Raises as `run`.
         """
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
@@ -283,23 +276,23 @@ class Ingestion:
             self.open_warming().encode(sorted(lost), no_progress)
 
     def forget_unused(self) -> None:
-        """Forget modules that no passage has any more: what was killed after it changed documents did not do it."""
+        """Delete unused modules, which a run that was killed after its changes left."""
         self._forget_modules(self.open_warming().unused())
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For the time in which nobody else may change documents, here or in another desk of the database. Raises
+        """Inside this block no other run may change documents, here or in another server of the database. Raises
         DeskError if another run is active.
         """
         if not self._running.acquire(blocking=False):
-            raise DeskError("documents are being taken in already: wait until that is done", code="ingestion-running")
+            raise DeskError("documents are already being ingested: wait until that is done", code="ingestion-running")
         try:
             with self.library.alone() as is_alone:
                 if not is_alone:
-                    message = "another desk is taking in documents: wait until that is done"
+                    message = "another server is ingesting documents: wait until that is done"
                     raise DeskError(message, code="ingestion-running")
                 if self.library.is_shared:
-                    self.search.follow()  # what the others did before
+                    self.search.follow()  # the changes of the other runs
                 yield
         finally:
             self._running.release()
@@ -307,7 +300,7 @@ class Ingestion:
     def _store_files(
         self, files: Sequence[tuple[Path, str | None]], collection: str, report: IngestReport, progress: Progress
     ) -> list[str]:
-        """Read, split and store; returns the names of the documents that are stored now."""
+        """Read, split and store; return the names of the stored documents."""
         if not files:
             return []
         names: list[str] = []
@@ -350,7 +343,7 @@ class Ingestion:
         return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
 
     def _is_unchanged(self, path: Path, collection: str) -> bool:
-        """Whether it is stored as it is: told by its bytes, without the seconds that reading thousands takes."""
+        """Whether a file is stored as it is, by its bytes: reading thousands of files would take long."""
         before = self.library.find(self._name(path))
         if before is None or before.collection != collection:
             return False
@@ -375,7 +368,7 @@ class Ingestion:
         )
         try:
             passages = split(document, self._count, self.passage_tokens)
-        except Exception as error:  # of any tokenizer
+        except Exception as error:  # from any tokenizer
             raise UnreadableDocument(document.path, f"it cannot be cut into passages: {first_line(error)}") from error
         return [SplitDocument(new, passages, self.library.known_hashes(name), is_new=before is None)]
 
@@ -397,13 +390,13 @@ class Ingestion:
     def _embedded(
         self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress
     ) -> list[tuple[NewDocument, list[NewPassage]]]:
-        """Documents with the vectors of their new passages; one that has none, whatever the reason, is reported."""
+        """Documents with the vectors of their new passages; a document that fails is reported, whatever the reason."""
         try:
             vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
             return [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
-        except (DeskError, OSError):  # of database or disk: no document is the reason
+        except (DeskError, OSError):  # from database or disk: no document is the reason
             raise
-        except Exception as error:  # of any embedder or tokenizer
+        except Exception as error:  # from any embedder or tokenizer
             if len(batch) > 1:
                 return [document for one in batch for document in self._embedded([one], report, progress)]
             reason = f"it cannot be embedded: {first_line(error)}"
@@ -425,7 +418,7 @@ class Ingestion:
         )
 
     def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
-        """Vectors by content hash; those that an interrupted run computed are used."""
+        """Vectors by content hash; vectors of an interrupted run are used."""
         by_hash = {passage.content_hash: passage for passage in passages}
         embedder = self.search.embedder
         vectors = self.library.staged(embedder.name, by_hash, embedder.dimension)
@@ -443,10 +436,10 @@ class Ingestion:
     def _remove_missing(
         self, paths: Sequence[Path], known: Collection[str], found: Collection[str], report: IngestReport
     ) -> None:
-        """Remove documents whose files are gone from these folders. known: the documents that were read now. found: all
-        files of which there was one when the run began: a disk that was unmounted since has deleted nothing.
+        """Delete documents whose files are gone from these folders. known: the documents read in this run. found: all
+        files that existed when the run began: a disk unmounted since then has deleted nothing.
 
-        A folder in which no document can be read any more loses none, because an unmounted disk looks like that.
+        A folder without any readable document loses none, because an unmounted disk looks like that.
         """
         stored = [Path(document.path) for document in self.library.documents()]
         missing = list[str]()
@@ -472,7 +465,7 @@ class Ingestion:
     def _forget_modules(self, keys: frozenset[str]) -> None:
         if keys:
             engine = self.open_warming().engine
-            engine.settle()  # what was asked before may store them again
+            engine.settle()  # earlier questions may store them again
             engine.forget(keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
@@ -483,8 +476,8 @@ class Ingestion:
 
 
 def is_gone(path: Path) -> bool:
-    """Whether a file is certainly gone; if a link has taken its place, it is. A file in a folder that cannot be entered
-    is not.
+    """Whether a file certainly does not exist; also if a link has replaced it. A file in a folder without access may
+    exist.
     """
     try:
         return not path.exists() or path.resolve() != path

@@ -1,12 +1,10 @@
-"""Passages to prompt modules, conversations to prompts.
+"""Make prompt modules from passages, and prompts from conversations.
 
-A conversation reads
-    [system module][passage]...[question 1][answer 1][new passages]...[question 2] ...
-and only grows at its end, so that every earlier turn is an exact prefix of the next one. Each passage is one module.
-It is encoded with the system module before it and, if it has neighbours, with their texts in between, the closest
-last (FusionRAG, SIGMOD 2026); the neighbours' texts are not part of the prompt. Within a turn the most relevant passage
-stands last, next to the question (measured: closest to full attention there). A passage that is in the conversation
-already is not inserted again.
+A conversation reads [system module][passage]...[question 1][answer 1][new passages]...[question 2] ... and only grows
+at its end, so that every earlier turn is an exact prefix of the next one. Each passage is one module. It is encoded
+after the system module and, if it has neighbours, after their texts, the closest last (FusionRAG, SIGMOD 2026); the
+neighbours' texts are not part of the prompt. Within a turn the most relevant passage is last, next to the question
+(measured: closest to full attention there). A passage that is already in the conversation is not inserted again.
 
 Texts of documents, customers and settings are literal: only the chat template's own strings are structure, and only our
 own marks begin a page or a question.
@@ -22,7 +20,7 @@ from cache.prompt.tokenizer import ChatTemplate
 
 SYSTEM = "system"
 PAGE_MARK, QUESTION_MARK = "Help page:", "Question:"
-"""What a passage and a question begin with, always at the beginning of a line."""
+"""The beginning of a passage and of a question, always at the beginning of a line."""
 _BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _UNSEEN = rf"(?:[^\S{_BREAKS}]|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff])*"
 _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[:\uff1a])", re.IGNORECASE)
@@ -30,8 +28,8 @@ _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageText:
-    """A passage as the prompt needs it. name: unique in the knowledge base, and the same after its document changed.
-    neighbours: passages that stand before it while it is encoded, the closest first; their own neighbours are ignored.
+    """A passage as the prompt needs it. name: unique, and the same after its document changed. neighbours: passages
+    before it while it is encoded, the closest first; their own neighbours are ignored.
     """
 
     name: str
@@ -42,7 +40,6 @@ class PassageText:
 
     @classmethod
     def of(cls, passage: StoredPassage) -> "PassageText":
-        """A stored passage."""
         return cls(
             name=f"{passage.document}#{passage.ordinal}",
             title=passage.title,
@@ -54,8 +51,8 @@ class PassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTurn:
-    """One question with the passages found for it, and its answer if it has one. answer_tokens: the exact ids of the
-    answer, if the model generated them.
+    """One question with its passages, and its answer if it has one. answer_tokens: the exact ids of the answer, if the
+    model generated them.
     """
 
     passages: tuple[PassageText, ...]
@@ -106,18 +103,18 @@ class PromptBuilder:
 
 
 def passage_text(passage: PassageText) -> str:
-    """What the model reads of a passage. All end the same way, so that no token spans two passages."""
+    """The text of a passage for the model. All end the same way, so that no token spans two passages."""
     headings = " > ".join(passage.heading_path) or passage.title
     return without_marks(f"{PAGE_MARK} {headings}\n{passage.text.strip()}\n\n")
 
 
 def question_text(question: str) -> str:
-    """What the model reads of a question."""
+    """The text of a question for the model."""
     return without_marks(f"{QUESTION_MARK} {question.strip()}")
 
 
 def without_marks(text: str) -> str:
-    """A text in which no line but the first begins like a page or a question of ours: such a line is quoted, as in an
-    e-mail. All other texts stay as they are, because a changed character is another module.
+    """Quote, as in an e-mail, each line except the first that begins like a page or a question of ours. All other texts
+    stay as they are, because a changed character is another module.
     """
     return _FORGED.sub("> ", text)

@@ -1,8 +1,8 @@
-"""The search of this desk: vectors and keywords, opened from their files and replaced as a whole.
+"""Vector and keyword search over the documents, opened from files and replaced as a whole.
 
-Readers take a snapshot and keep it for one search; a change makes a new one. What the files lack is taken from the
-database: passages that were stored when the program was killed, or everything if a file is missing, damaged, of another
-embedder or of words that were counted differently.
+A reader takes a snapshot and uses it for one search; a change makes a new one. Missing entries are taken from the
+database: passages stored when the program was killed, or everything if a file is missing, damaged, of another embedder
+or of another way to count words.
 """
 
 import logging
@@ -26,11 +26,11 @@ from retrieval.search.vector_index import Selection, VectorIndex, passage_id, wi
 log = logging.getLogger(__name__)
 
 EMBEDDER = "embedder"
-"""Fact that names the embedder of the stored embeddings."""
+"""Name of a stored fact: the embedder of the stored embeddings."""
 VIEWS_KEPT = 32
-"""Sets of collections whose passages are looked up once for a snapshot."""
+"""Sets of collections whose passages are looked up once per snapshot."""
 EMBEDDED_AT_ONCE = 8
-"""Passages that are embedded together after another embedder was set."""
+"""Passages that are embedded together after a change of the embedder."""
 ADDED_AT_ONCE = 1000
 """Passages whose texts are in memory together while the keyword index is rebuilt."""
 
@@ -50,7 +50,7 @@ class Snapshot:
         self._limited = lru_cache(VIEWS_KEPT)(self._limit)
 
     def retriever(self, collections: Collection[str] = ()) -> Retriever:
-        """Finds passages of these collections; of all if none are given."""
+        """Finds passages of these collections, or of all."""
         known = frozenset(self._passages_in).intersection(collections)
         return self._limited(known) if collections else self._everything
 
@@ -66,7 +66,7 @@ class Search:
         self.embedder = embedder
         self._library, self._path = library, path
         self._lock = threading.Lock()
-        for unfinished in path.parent.glob(f".{path.name}.*"):  # of a process that was killed while it wrote
+        for unfinished in path.parent.glob(f".{path.name}.*"):  # of a process that was killed during a write
             unfinished.unlink(missing_ok=True)
         self._use_this_embedder()
         stored = frozenset(library.all_ids())
@@ -78,14 +78,12 @@ class Search:
         return self._snapshot.retriever()
 
     def retriever_for(self, collections: Collection[str]) -> Retriever:
-        """Finds passages of these collections only, of all if none are given. It is the same one until documents
-        change.
-        """
+        """Finds passages of these collections only, or of all. The same object until documents change."""
         return self._snapshot.retriever(collections)
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`. Raises what the
-        embedder raises, and RetrievalError for numbers that are none.
+        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`. Raises the
+        embedder's errors, and RetrievalError for invalid numbers.
         """
         windows = [window_texts(path, text) for path, text in passages]
         vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
@@ -94,22 +92,22 @@ class Search:
         return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
-        """For each of these passages the `count` others that are closest to the whole of it (cosine), closest first.
-        within: only these are candidates.
+        """For each of these passages the `count` others closest to the whole of it (cosine), closest first. within:
+        only these are candidates.
         """
         numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
         index = self._snapshot.index
         only = None if within is None else index.selection(within)
         found: dict[int, list[int]] = {}
         for id_, vector in zip(numbers.tolist(), vectors, strict=True):
-            if id_ not in found:  # the first of a passage's vectors is that of the whole
+            if id_ not in found:  # the first of a passage's vectors is of the whole
                 found[id_] = others_nearby(index, vector, id_, count, only)
         return found
 
     def change(self, write: Callable[[], Sequence[Replaced]], gone: Collection[int] = ()) -> Sequence[Replaced]:
         """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
-        of it. gone: passages that nobody finds from the beginning on, because removing many takes a while. Raises what
-        `write` raises; the snapshot is then what was stored until that.
+        of it. gone: passages that are not found from the beginning on, because removing many takes a while. Raises the
+        errors of `write`; the snapshot then has what was stored before.
         """
         with self._lock:
             try:
@@ -120,32 +118,32 @@ class Search:
                 new = [id_ for replaced in changes for id_ in replaced.new]
                 self._update(removed, new)
             except BaseException:
-                with suppress(Exception):  # of the same cause, which is told
+                with suppress(Exception):  # of the same cause, which is reported
                     self._catch_up()
                 raise
         return changes
 
     def follow(self) -> bool:
-        """Make the snapshot what the library is now, also if another desk changed it; gives whether passages are gone.
-        Waits for a change in progress. Raises DeskError, also if another desk's embedder made the vectors.
+        """Update the snapshot from the library, also after changes of another server; return whether passages are gone.
+        Waits for a change in progress. Raises DeskError, also if another server's embedder made the vectors.
         """
         with self._lock:
             if (stored_by := self._library.fact(EMBEDDER)) != self.embedder.name:
                 raise DeskError(
-                    f"another desk of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
-                    "give all of them the same, and restart them",
+                    f"another server of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
+                    "set the same on all of them, and restart them",
                     code="embedder-differs",
                 )
             return self._catch_up()
 
     def _catch_up(self) -> bool:
-        """Find out what has changed, whoever changed it; gives whether passages are gone. The lock is held."""
+        """Apply the changes of any server; return whether passages are gone. The lock is held."""
         stored, indexed = frozenset(self._library.all_ids()), self._snapshot.index.passage_ids
         self._update(sorted(indexed - stored), sorted(stored - indexed))
         return bool(indexed - stored)
 
     def _update(self, removed: Sequence[int], new: Sequence[int]) -> None:
-        """The next snapshot. The lock is held."""
+        """Make the next snapshot. The lock is held."""
         index, keywords = self._snapshot.index, self._snapshot.keywords
         if removed or new:
             ids, vectors = self._library.vectors(self.embedder.dimension, new)
@@ -154,15 +152,15 @@ class Search:
         self._snapshot = self._state(index, keywords)  # a document may only have moved to another collection
 
     def save(self) -> None:
-        """Write both indexes, so that the next start does not read everything from the database. Raises OSError; what
-        was not written is then as it was.
+        """Write both indexes, so that the next start does not read everything from the database. Raises OSError; an
+        index that was not written stays as it was.
         """
         with self._lock:
             self._snapshot.index.save(self._path)
             save_keywords(self._snapshot.keywords, keywords_folder(self._path))
 
     def _state(self, index: VectorIndex, keywords: KeywordIndex) -> Snapshot:
-        """A snapshot of both. The library must not change meanwhile."""
+        """A snapshot of both. The library must not change during this."""
         passages_in = {name: self._library.ids_in([name]) for name in self._library.collections()}
         return Snapshot(self.embedder, index, keywords, passages_in)
 
@@ -194,7 +192,7 @@ class Search:
             index = index.updated(gone, {})
             for first in range(0, len(missing), ADDED_AT_ONCE):
                 index = index.updated((), self._library.searchable(missing[first : first + ADDED_AT_ONCE]))
-                save_keywords(index, keywords_folder(self._path))  # a rebuild that is killed goes on from here
+                save_keywords(index, keywords_folder(self._path))  # a killed rebuild continues from here
             save_keywords(index, keywords_folder(self._path))
         return index
 
@@ -206,7 +204,7 @@ class Search:
         if stored is not None and self._library.counts().passages:
             log.warning("all passages are embedded again: the embedder was %s, is %s", stored, self.embedder.name)
             paths = [document.path for document in self._library.documents()]
-            for path in paths:  # which takes hours, and may be given up for the embedder that was
+            for path in paths:  # which takes hours, and may be undone by setting the earlier embedder
                 self._embedded_again(self._library.passages_of(path))
             self._library.set_fact(EMBEDDER, f"{self.embedder.name} (not for all passages yet)")
             for path in paths:
@@ -215,7 +213,9 @@ class Search:
         self._library.clear_staged()
 
     def _embedded_again(self, passages: Sequence[StoredPassage]) -> dict[int, Vectors]:
-        """Their vectors by number. Each few are kept, and found again by the next start if this one is killed."""
+        """Their vectors by number. A few at a time are stored, and found again by the next start if this
+        one is killed.
+        """
         name = self.embedder.name
         found = self._library.staged(name, [p.content_hash for p in passages], self.embedder.dimension)
         missing = [p for p in passages if p.content_hash not in found]
@@ -229,15 +229,15 @@ class Search:
 
 
 def keywords_folder(index_path: Path) -> Path:
-    """The keyword index beside a vector index."""
+    """The keyword index next to a vector index."""
     return index_path.with_suffix(".keywords")
 
 
 def warn_of(name: str, missing: Sequence[int], gone: Sequence[int], reason: str) -> None:
-    """Say that an index is not as the database, and why."""
+    """Log that an index differs from the database, and why."""
     log.warning(
-        "the %s index is brought up to date from the database, %d passages to add and %d to remove: %s",
-        *(name, len(missing), len(gone), reason or "it holds other passages"),
+        "the %s index is updated from the database, %d passages to add and %d to remove: %s",
+        *(name, len(missing), len(gone), reason or "it contains other passages"),
     )
 
 

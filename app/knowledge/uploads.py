@@ -1,15 +1,13 @@
-"""Files that were uploaded: kept in the data folder, because a document is known by its path.
+"""Uploaded files and synchronised folders.
 
-A file is kept under its own name, in a folder of its collection; one without a collection in the folder of uploads
-itself. Keeping and ingesting are one step: a file is kept only if it is a document of the desk afterwards. One that was
-begun and not finished is noted (`app.storage.begun`).
+An uploaded file is stored in the data folder under its own name, in a folder of its collection, because a document is
+identified by its path. Storing and ingesting are one step: a file stays only if it becomes a document. An unfinished
+upload is noted (`app.storage.begun`).
 
-Synchronised folders: kept in step with the desk's documents by reading them again and again, as `warmdesk ingest
---sync` does once. New and changed files are taken in, documents whose files are gone are removed.
-
-A folder that is gone, or in which nothing can be read any more, loses no document: its reading failed, and the next one
-comes when it is due. A reading that was interrupted is due at once. Not covered: when folders are looked at
-(`app.desk.repeating`); how a folder is ingested (`ingest`).
+A synchronised folder is re-read regularly, as `warmdesk ingest --sync` does once: new and changed files are ingested,
+documents whose files are gone are deleted. A folder that is gone, or in which nothing can be read, loses no document:
+its run failed, and the next one comes when it is due. An interrupted run is due at once. Out of scope: when folders are
+looked at (`app.desk.repeating`), how a folder is ingested (`ingest`).
 """
 
 import logging
@@ -25,6 +23,7 @@ from app.domain.callers import SCHEDULE, Record
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
+from app.domain.words import one_line
 from app.knowledge.ingest import Ingestion, IngestReport
 from app.storage.begun import BegunWork
 from app.storage.faq import SyncedFolderTable
@@ -40,15 +39,15 @@ LONGEST_NAME = 150
 
 
 class Uploads:
-    """The uploaded files of a desk. folder: where they are kept; it is made when it is needed. begun: notes."""
+    """The uploaded files. folder: where they are stored; it is made when it is needed. begun: notes."""
 
     def __init__(self, folder: Path, ingestion: Ingestion, begun: BegunWork) -> None:
         self._folder, self._ingestion, self._library, self._begun = folder, ingestion, ingestion.library, begun
 
     def take(self, name: str, data: bytes, progress: Progress, collection: str = "") -> IngestReport:
-        """Keep a file and ingest it, in place of one of the same name and collection. Raises DeskError for a bad name,
-        too much data, a file that cannot be read, and while documents are taken in already; OSError. Unless the file
-        is a document of the desk by then, everything is as before.
+        """Store a file and ingest it; it replaces one of the same name and collection. Raises OSError, and DeskError
+        for a bad name, too much data, a file that cannot be read, and while other documents are ingested. If the file
+        does not become a document, everything is as before.
         """
         with self._ingestion.alone():
             file = self._place(safe_name(name), collection)
@@ -70,9 +69,7 @@ class Uploads:
             return report
 
     def finish(self) -> None:
-        """Take in the files whose upload was begun and not finished, and delete those that are no documents. Raises as
-        `take`.
-        """
+        """Ingest the files of unfinished uploads, and delete those that are not documents. Raises as `take`."""
         if not (left := self._begun.left("upload")):
             return
         with self._ingestion.alone():
@@ -81,14 +78,14 @@ class Uploads:
             for name, collection in left.items():
                 file = self._folder / name
                 path = file.resolve()
-                if file.is_file() and path.is_relative_to(self._folder.resolve()):  # a note may be of another's backup
+                if file.is_file() and path.is_relative_to(self._folder.resolve()):  # else from another backup
                     self._ingestion.run_alone([file], no_progress, collection=collection, warm=False)
                     if self._library.find(str(path)) is None:
                         file.unlink()
                 self._begun.done("upload", [name])
 
     def delete(self, path: Path, before: datetime | None = None) -> None:
-        """Delete a file if it is our own copy; one of the user stays. before: also one that was kept later."""
+        """Delete a file if it is an uploaded copy; the user's own files stay. before: spare a copy stored later."""
         if not path.is_relative_to(self._folder.resolve()):
             return
         with suppress(FileNotFoundError):
@@ -98,7 +95,7 @@ class Uploads:
     def _place(self, name: str, collection: str) -> Path:
         plain = self._folder / name
         there = self._library.find(str(plain.resolve()))
-        is_its_own = collection == "" if there is None else collection == there.collection  # once all were kept here
+        is_its_own = collection == "" if there is None else collection == there.collection  # once all were stored here
         return plain if is_its_own else self._folder / collection_folder(collection) / name
 
 
@@ -116,8 +113,8 @@ def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
 
 
 def keep_file(file: Path, data: bytes) -> None:
-    """Write a file completely or not at all, in place of one of the same name. Raises DeskError for too much data, or a
-    file that cannot be read as a document; then nothing is kept.
+    """Write a file completely or not at all; it replaces one of the same name. Raises DeskError for too much data, or a
+    file that cannot be read as a document; then nothing is stored.
     """
     if len(data) > MAX_BYTES:
         raise DeskError(f"{file.name} is larger than {MAX_BYTES // 2**20} MB", code="upload-too-large")
@@ -130,19 +127,17 @@ def keep_file(file: Path, data: bytes) -> None:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a path without invisible characters. Raises DeskError if it is empty, too long or begins with
-    a dot.
+    """The last part of a path without invisible characters. Raises DeskError if it is empty, too long or begins with a
+    dot.
     """
     plain = " ".join(readable(name.replace("\\", "/").rpartition("/")[2]).split())
     if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
-        raise DeskError(f"{plain[:40]!r} cannot be the name of a document: give the file another one", code="bad-name")
+        raise DeskError(f"{plain[:40]!r} is not a valid document name: rename the file", code="bad-name")
     return plain
 
 
 def collection_folder(collection: str) -> str:
-    """The name of a collection's folder, another one for each; no document's name ends like it. Raises DeskError if it
-    is too long.
-    """
+    """The unique name of a collection's folder; no document's name ends like it. Raises DeskError if it is too long."""
     plain = "".join(one if one.isalnum() or one in " -_." else f"%{ord(one):06X}" for one in collection)
     if len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{collection[:40]!r} is too long for the name of a collection: shorten it", code="bad-name")
@@ -159,27 +154,27 @@ def _put_back(file: Path, former: bytes | None) -> None:
 log = logging.getLogger(__name__)
 
 SOONEST, LATEST = 5, 31 * 24 * 60
-"""Fewest and most minutes between two readings."""
+"""Minimum and maximum minutes between two runs."""
 LONGEST_COLLECTION = 80
 SYSTEM = tuple(map(Path, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")))
-"""Places without documents for customers: an admin of the pages has no business there."""
+"""System folders, which have no documents for customers: an admin of the pages must not read them."""
 KEPT_FILES = 20
-"""Files that were not taken in, of which a result says why."""
-FAILED = "something went wrong on our side; the log of the desk says more"
+"""Number of skipped files that a result names with the reason."""
+FAILED = "something went wrong on our side; the server's log has more"
 
 IngestFolder: TypeAlias = Callable[[Path, str, Progress], IngestReport]
 """Ingests a folder into a collection, with sync."""
 
 
 class SyncStopped(Exception):
-    """Raised by a progress report to end a reading at once. Nothing is recorded: it is due at the next start."""
+    """Raised by a progress report to end a run at once. Nothing is recorded: it is due at the next start."""
 
 
 class Synchronising:
-    """The synchronised folders of one desk. Safe to use from any thread; every method may raise DeskError."""
+    """The synchronised folders. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, folders: SyncedFolderTable, record: Record, ingest: IngestFolder, data_dir: Path) -> None:
-        """record: into the audit log."""
+        """record: writes to the audit log."""
         self._folders, self._record, self._ingest, self._data_dir = folders, record, ingest, data_dir
 
     def all(self) -> list[SyncedFolder]:
@@ -188,7 +183,7 @@ class Synchronising:
 
     def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
         """Add a folder, or change how it is read; it is then due. folder: an absolute path. who: for the audit log.
-        Raises DeskError for a folder that cannot be read, is hidden, the system's or the desk's own, or shares
+        Raises DeskError for a folder that cannot be read, is hidden, a system folder or the data folder, or shares
         documents with another one.
         """
         collection = collection.strip()
@@ -206,14 +201,14 @@ class Synchronising:
         return self._find(saved.folder)
 
     def remove(self, folder: str, *, who: str) -> None:
-        """Read a folder no more; its documents stay."""
+        """Stop reading a folder; its documents stay."""
         if not self._folders.remove(folder):
             raise _unknown(folder)
         self._record(who, "sync-remove", folder)
 
     def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
-        """Read a folder now, and record what that did; a failure is a result, too. Raises DeskError if there is no such
-        folder, or while other documents are taken in: then it is tried again when it is due.
+        """Read a folder now, and record the result; a failure is also a result. Raises DeskError if the folder is not
+        synchronised, or while other documents are ingested: then it is tried again when it is due.
         """
         stored = self._find(folder)
         try:
@@ -226,7 +221,7 @@ class Synchronising:
                 raise
             result = SyncResult(code=error.code, problem=str(error))
         except (CacheError, RetrievalError, OSError) as error:
-            result = SyncResult(code="system", problem=" ".join(str(error).split()))
+            result = SyncResult(code="system", problem=one_line(str(error)))
         except Exception:
             log.exception("the folder %s could not be synchronised", folder)
             result = SyncResult(code="internal", problem=FAILED)
@@ -237,8 +232,8 @@ class Synchronising:
         return result
 
     def run_due(self, progress: Progress = no_progress) -> None:
-        """Read the folders that are due, one after another, and none while other documents are taken in, or another
-        desk does this. Raises what `progress` raises.
+        """Read the due folders, one after another. Does nothing while other documents are ingested, or another server
+        does this. Raises what `progress` raises.
         """
         with self._folders.alone() as is_alone:
             if is_alone:
@@ -249,14 +244,13 @@ class Synchronising:
             try:
                 result = self.run(folder.folder, progress, who=SCHEDULE)
             except DeskError as error:
-                if error.code not in ("ingestion-running", "sync-unknown"):  # it waits, or was removed meanwhile
+                if error.code not in ("ingestion-running", "sync-unknown"):  # it waits, or was just removed
                     raise
             else:
                 if not result.is_ok:
                     log.warning("the folder %s could not be synchronised: %s", folder.folder, result.problem)
 
     def folders_of(self, collection: str) -> list[str]:
-        """The folders that are read into a collection."""
         return [one.folder for one in self.all() if one.collection == collection]
 
     def _find(self, folder: str) -> SyncedFolder:
@@ -266,15 +260,15 @@ class Synchronising:
         raise _unknown(folder)
 
     def _checked(self, folder: str) -> Path:
-        """The folder as it is known from now on: without links."""
+        """The folder's stored path: without links."""
         if not os.path.isabs(folder):
-            raise DeskError(f"{folder!r} is not the whole path of a folder: begin with /", code="sync-relative")
+            raise DeskError(f"{folder!r} is not an absolute path of a folder: begin with /", code="sync-relative")
         place = readable_folder(Path(folder)).resolve()
         if any(place.is_relative_to(one) for one in SYSTEM) or any(part.startswith(".") for part in place.parts):
-            raise DeskError(f"{str(place)!r} is hidden or of the system: choose another folder", code="sync-system")
+            raise DeskError(f"{str(place)!r} is hidden or a system folder: choose another one", code="sync-system")
         own = self._data_dir.resolve()
         if share_files(place, own):
-            message = f"{str(place)!r} holds the desk's own files: choose a folder that has documents only"
+            message = f"{str(place)!r} contains the server's own files: choose a folder with documents only"
             raise DeskError(message, code="sync-own-folder")
         for one in self.all():
             if place != Path(one.folder) and share_files(place, Path(one.folder)):
@@ -286,7 +280,7 @@ class Synchronising:
 
 
 def readable_folder(folder: Path) -> Path:
-    """The folder, if it is one and its files can be listed. Raises DeskError."""
+    """Return the folder if its files can be listed. Raises DeskError."""
     try:
         os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -304,7 +298,7 @@ def share_files(one: Path, other: Path) -> bool:
 
 
 def result_of(report: IngestReport) -> SyncResult:
-    """What a run did. If it found no document but reasons, it failed."""
+    """The result of a run. It failed if it found no document but reasons."""
     files = tuple(UnreadFile(path=one.path, reason=one.reason) for one in (*report.failed, *report.warnings))
     result = SyncResult(
         added=report.documents - report.unchanged - report.replaced,
@@ -315,12 +309,12 @@ def result_of(report: IngestReport) -> SyncResult:
         num_files=len(files),
     )
     if report.failed and not report.documents:
-        last = report.failed[-1]  # what is said of the whole folder comes last
+        last = report.failed[-1]  # the reason for the whole folder comes last
         return replace(result, code="sync-nothing", problem=f"{last.path}: {last.reason}")
     return result
 
 
 def _unknown(folder: str) -> DeskError:
     return DeskError(
-        f"{printable(folder)} is not synchronised: `warmdesk sync list` shows what is", code="sync-unknown"
+        f"{printable(folder)} is not synchronised: `warmdesk sync list` lists the folders", code="sync-unknown"
     )

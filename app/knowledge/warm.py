@@ -1,22 +1,12 @@
-"""Questions, and batches to be encoded, between reading conversation and documents and reaching the engine: a passage
-they found, or on which an earlier answer rests, may be removed meanwhile.
+"""Encode passages before questions need them, and manage single modules.
 
-Whoever removes a document waits for the questions that began before, and then for the engine (`Engine.forget`).
-Questions that begin later do not find the document and are not waited for.
+`Warming` encodes every passage without a module while the tiers have space. `ReadingAhead` runs it in the background of
+a server: for passages of a stopped run, new files and lost modules. The engine serves questions first. `ModuleCare` has
+an admin's actions on one module. `InFlight` counts questions and batches that have read the documents but have not
+reached the engine: a passage they found may be deleted. A deletion waits for these and then for the engine
+(`Engine.forget`), but not for later questions, which do not find the document.
 
-Encoding passages ahead of questions: every passage without a module gets one, as long as the tiers have room.
-
-The engine serves questions first, then this. Not covered: which passages there are (`ingest`), their neighbours
-(`neighbours`).
-
-What an admin can do with one encoded passage: have it ready in memory, take it out, have it kept, verify it.
-
-Not covered: which passages are encoded by themselves (`reading_ahead`), eviction (`cache.memory.store`).
-
-While the desk serves, the model reads in the background what it has not read: passages of a run that was stopped, of
-files that were just added, and of modules that are gone.
-
-Not covered: which passages these are and how they are encoded (`warm`). The engine answers questions first.
+Out of scope: which passages there are (`ingest`), eviction (`cache.memory.store`).
 """
 
 import json
@@ -43,7 +33,7 @@ from cache.serving.interface import EngineInterface
 
 
 class InFlight:
-    """Counts these questions. Safe to use from any thread."""
+    """Counts questions between reading the documents and reaching the engine. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -51,7 +41,7 @@ class InFlight:
 
     @contextmanager
     def track(self) -> Iterator[None]:
-        """For the time from before a question reads its conversation and the documents until the engine has it."""
+        """Surround the time from before a question reads its conversation and the documents until the engine has it."""
         mark = object()
         with self._changed:
             self._open.add(mark)
@@ -70,14 +60,14 @@ class InFlight:
 
 
 JOBS_IN_FLIGHT = 2
-"""Batches in the engine's queue at once: enough to fill its passes. Whoever removes a document waits for them."""
+"""Batches in the engine's queue at once: enough to fill its passes. A deletion waits for them."""
 AT_ONCE = 4
 """Passages in a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageReason:
-    """A passage, and why it was not encoded."""
+    """A passage that was not encoded, and why."""
 
     passage: str
     reason: str
@@ -85,8 +75,8 @@ class PassageReason:
 
 @dataclass(slots=True, kw_only=True)
 class WarmReport:
-    """encoded, kept, dropped: modules. waiting: passages for whose modules no tier has room; they are encoded when a
-    question needs them. failed: passages that the model cannot read, or memory not hold.
+    """encoded, kept, dropped: modules. waiting: passages for whose modules no tier has space; they are encoded when a
+    question needs them. failed: passages that the model cannot read, or that do not fit into memory.
     """
 
     encoded: int = 0
@@ -96,29 +86,27 @@ class WarmReport:
     failed: list[PassageReason] = field(default_factory=list)
 
     def count(self, result: Encoded, num_passages: int) -> None:
-        """Include what became of some passages."""
+        """Add the result of some passages."""
         self.encoded += result.computed
         self.kept += num_passages - result.computed - len(result.failed)
         for segment, error in result.failed.items():
             self.failed.append(PassageReason(passage=segment.name, reason=str(error)))
-            log.warning("passage %s is not read ahead: %s", segment.name, error)
+            log.warning("passage %s is not pre-encoded: %s", segment.name, error)
 
     @property
     def done(self) -> int:
-        """Passages with which the engine is done."""
+        """Passages that the engine has finished."""
         return self.encoded + self.kept + len(self.failed)
 
 
 class Warming:
-    """Encodes passages of one desk."""
+    """Encodes passages."""
 
     def __init__(self, library: Library, engine: EngineInterface, prompts: PromptBuilder, in_flight: InFlight) -> None:
         self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
-        """Encode all passages that have no module: first those of these documents, then the others. None where the
-        model runs elsewhere.
-        """
+        """Encode all passages without a module, these documents' first. Encodes none with a remote model."""
         if self.engine.info.is_elsewhere:
             return WarmReport()
         inside = self.library.ids_of(documents)
@@ -126,22 +114,22 @@ class Warming:
         return self.encode([*sorted(inside), *others], progress)
 
     def unused(self) -> frozenset[str]:
-        """Modules that no passage has any more: a run that was killed did not forget them."""
+        """Modules that no passage uses: a killed run did not delete them."""
         if self.engine.info.is_elsewhere:
             return frozenset()
         there = self.engine.modules(PUBLIC_TENANT)
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
 
     def survey(self) -> tuple[int, list[int]]:
-        """How many passages have no module in any tier, and those of them for which the largest tier has room, in the
-        order in which they are to be encoded.
+        """Return the number of passages without a module in any tier, and those of them that fit into the largest tier,
+        in the order of encoding.
         """
         if not self.engine.info.places_modules:
             return 0, []
         stored = self.engine.modules(PUBLIC_TENANT)
         sizes = self.library.module_sizes()
         unread = [(one.id, one.num_tokens) for one in sizes if one.module_key not in stored]
-        # encoding more would only evict what was encoded before
+        # encoding more would only evict the ones before
         room = self.engine.module_room - sum(one.num_tokens for one in sizes if one.module_key in stored)
         tokens = list(accumulate((num_tokens for _, num_tokens in unread), initial=0))
         return len(unread), [id_ for id_, _ in unread[: max(0, bisect_right(tokens, room) - 1)]]
@@ -149,8 +137,8 @@ class Warming:
     def encode(
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
     ) -> WarmReport:
-        """Encode those of these passages that have no module, a few batches ahead of the engine. until: whether to
-        begin no more of them.
+        """Encode the given passages that have no module, a few batches ahead of the engine. until: whether to stop
+        starting batches.
         """
         report = WarmReport()
         running: deque[tuple[Future[Encoded], int]] = deque()
@@ -183,17 +171,17 @@ class Warming:
 
 
 KEPT = "kept modules"
-"""Fact: the keys of modules that are to be kept, as a JSON list."""
+"""Name of a stored fact: the keys of pinned modules, as a JSON list."""
 
 
 def kept_modules(library: Library) -> frozenset[str]:
-    """The modules that are to be kept."""
+    """The keys of pinned modules."""
     return frozenset(json.loads(library.fact(KEPT) or "[]"))
 
 
 class ModuleCare:
-    """Acts on the modules of one desk, by key. Safe to use from any thread; every method raises DeskError for a module
-    that encodes no passage of the desk, and where memory is short.
+    """Actions on single modules, by key. Safe to use from any thread; every method raises DeskError for a module that
+    encodes no passage, and if memory is short.
     """
 
     def __init__(self, warming: Warming, in_flight: InFlight) -> None:
@@ -201,18 +189,18 @@ class ModuleCare:
         self._in_flight = in_flight
 
     def warm(self, key: str) -> None:
-        """Have a module in memory: from disk, or encoded now."""
+        """Load a module into memory: from disk, or by encoding it."""
         with self._in_flight.track(), _as_desk_errors():
             self._engine.bring_to_device(self._segment(key))
 
     def evict(self, key: str) -> None:
-        """Take a module out of memory; a copy on disk stays. Raises DeskError while an answer uses it."""
+        """Remove a module from memory; a copy on disk stays. Raises DeskError while an answer uses it."""
         self._segment(key)
         if not self._engine.evict(key):
             raise DeskError("this passage is in use by an answer: try again in a moment", code="module-in-use")
 
     def keep(self, key: str, *, is_kept: bool) -> None:
-        """Let a module be evicted only when nothing else may be; or not any more."""
+        """Pin a module, so that it is evicted only as a last resort, or unpin it."""
         self._segment(key)
         kept = kept_modules(self._library) & self._library.module_keys()
         kept = kept | {key} if is_kept else kept - {key}
@@ -220,8 +208,8 @@ class ModuleCare:
         self._engine.keep(kept)
 
     def verify(self, key: str) -> Verified:
-        """Compute a module anew and compare it with what is stored, number by number; of a file the checksum, too. A
-        file that cannot be read is removed.
+        """Recompute a module and compare it with the stored one, number by number; for a file also the checksum. A file
+        that cannot be read is deleted.
         """
         with self._in_flight.track(), _as_desk_errors():
             check = self._engine.verify(self._segment(key))
@@ -234,7 +222,7 @@ class ModuleCare:
             segment = self._engine.segment(self._prompts.module(PassageText.of(passage)))
             if self._engine.key(segment) == key:
                 return segment
-        raise DeskError("this passage is not there any more, or its text has changed", code="module-unknown")
+        raise DeskError("this passage no longer exists, or its text has changed", code="module-unknown")
 
 
 @contextmanager
@@ -246,7 +234,7 @@ def _as_desk_errors() -> Iterator[None]:
 
 
 AGAIN_S = 10.0
-"""After which reading goes on that a failure of engine or database ended."""
+"""Pause after a failure of engine or database, in seconds."""
 log = logging.getLogger(__name__)
 
 _STOPPED_S = 2.0
@@ -256,7 +244,7 @@ class ReadingAhead:
     """A thread that encodes passages. Safe to use from any thread."""
 
     def __init__(self, warming: Warming, bars: Bars, when_read: Callable[[], None]) -> None:
-        """bars: show how far it is. when_read: called once, when everything has been read for the first time."""
+        """bars: show the progress. when_read: called once, when all passages are encoded for the first time."""
         self._warming, self._bars, self._when_read = warming, bars, when_read
         self._look = threading.Event()
         self._look.set()
@@ -265,16 +253,15 @@ class ReadingAhead:
         self._thread = threading.Thread(target=self._run, name="reading-ahead", daemon=True)
 
     def start(self) -> "ReadingAhead":
-        """Begin; returns itself."""
         self._thread.start()
         return self
 
     def look_again(self) -> None:
-        """The documents have changed."""
+        """Tell it that the documents have changed."""
         self._look.set()
 
     def stop(self) -> None:
-        """Begin nothing more. What is being encoded ends with the engine."""
+        """Start no further batches. The current one ends with the engine."""
         self._is_closed = True
         self._look.set()
 
@@ -290,7 +277,7 @@ class ReadingAhead:
                 if not self._look.is_set() and not self._was_read:
                     self._was_read = True
                     self._when_read()
-            except Exception as error:  # questions are answered all the same
+            except Exception as error:  # questions are still answered
                 if not self._is_closed and not (isinstance(error, DeskError) and error.is_away):
                     is_known = isinstance(error, DeskError | CacheError)
                     log.warning("passages could not be encoded: %s", error, exc_info=not is_known)
@@ -317,6 +304,6 @@ class ReadingAhead:
 
 
 def _may_go_on(error: Exception) -> bool:
-    """Whether what failed may be there again soon: the engine, which has begun anew, or the database."""
+    """Whether the failed part may return soon: a restarting engine, or the database."""
     is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
     return is_engine or (isinstance(error, DeskError) and error.is_of_database)

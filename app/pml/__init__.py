@@ -1,1 +1,1 @@
-"""PML on the command line: reading files, position ids, running, exporting."""
+"""PML on the command line: read files, print position ids, run, advise, export."""

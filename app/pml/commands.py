@@ -1,20 +1,16 @@
-"""`warmdesk pml check`: the position ids of a schema and of a prompt for it, as data.
+"""The commands of `warmdesk pml`, as data: check (position ids), run (one prompt on an engine), advise (advice on a
+file) and export (the documents as one schema).
 
-`warmdesk pml run`: one prompt written in PML on an engine, with where its tokens came from.
-
-`warmdesk pml advise`: which advice fits a file.
-
-`warmdesk pml export`: the documents as one PML schema.
+The exported schema:
 
     <schema name="desk"><system>system text</system>
-      <module name="slot-1"><union>
-        <module name="returns.md"><union><module name="p1">...</module> ...</union></module> ...
-      </union></module> ...
-    </schema>
+    <module name="slot-1"><union>
+    <module name="returns.md"><union><module name="p1">...</module> ...</union></module> ...
+    </union></module> ... </schema>
 
-A slot is a union over the documents and a document one over its passages, so that the schema is as long as the longest
-passages a prompt can hold, not as all documents. The desk itself places passages one after another
-(`app.knowledge.prompts`); the schema is the same knowledge with fixed places, for prompts written by hand.
+A slot is a union over the documents, and a document a union over its passages. So the schema is only as long as the
+longest passages that a prompt can hold. Warmdesk itself places passages without gaps (`app.knowledge.prompts`); the
+schema has the same knowledge at fixed places, for prompts written by hand.
 """
 
 import json
@@ -52,7 +48,7 @@ T = TypeVar("T")
 def registry_for(
     settings: Settings, *, tokenizer: str | None, template: str | None = None, max_positions: int | None = None
 ) -> Registry:
-    """An empty registry for a tokenizer: `words`, a model's, or the desk's own. Raises DeskError and ModelError."""
+    """An empty registry for a tokenizer: `words`, a model's, or the configured one. Raises DeskError and ModelError."""
     if template is not None and template not in NAMED:
         raise DeskError(f"--template is {template!r}: it must be {', '.join(NAMED)}", code="usage")
     roles = NO_ROLES if template is None else NAMED[template]
@@ -67,7 +63,7 @@ def registry_for(
 
 
 def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
-    """Parse a file. Raises DeskError if it cannot be read, PMLError that names it if it is wrong."""
+    """Parse a file. Raises DeskError if it cannot be read, and PMLError with its name if it is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -76,12 +72,12 @@ def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
 
 
 def read_schema(path: Path) -> Schema:
-    """A schema file; `src` files lie beside it. Raises as `read_source`."""
+    """Read a schema file; `src` files are in the same folder. Raises as `read_source`."""
     return read_source(path, lambda content: parse_schema(content, folder=path.parent))
 
 
 def read_prompt(path: Path) -> Prompt:
-    """A prompt file. Raises as `read_source`."""
+    """Read a prompt file. Raises as `read_source`."""
     return read_source(path, parse_prompt)
 
 
@@ -90,8 +86,8 @@ def facts(
 ) -> dict[str, Any]:
     """Position ids of a schema file and, if given, of a prompt file.
 
-    add, remove: more schemas for the registry the prompt is bound in, and names to take out again. The position ids are
-    those of the prompt's schema; without a prompt, of the schema added last. Raises DeskError, PMLError.
+    add, remove: schemas to add to the prompt's registry, and names to remove from it. The position ids are those of the
+    prompt's schema; without a prompt, of the schema added last. Raises DeskError, PMLError.
     """
     for path in (schema, *add):
         parsed_schema = read_schema(path)
@@ -118,7 +114,7 @@ def facts(
 
 
 def named(path: Path, step: Callable[[], T]) -> T:
-    """A step about a file: its mistakes name the file."""
+    """Run a step on a file; errors name the file."""
     try:
         return step()
     except PMLError as error:
@@ -132,7 +128,7 @@ def run_prompt(engine: EngineInterface, schema: Path, prompt: Path, sampling: Sa
         raise DeskError(f"--reuse is {reuse!r}: it must be on, prefix or off", code="usage")
     parsed_schema, parsed_prompt = read_schema(schema), read_prompt(prompt)
     if engine.info.is_elsewhere:
-        raise DeskError(f"{ELSEWHERE}: PML needs a model that runs here, give --model", code="runs-elsewhere")
+        raise DeskError(f"{ELSEWHERE}: PML needs a local model, set --model", code="runs-elsewhere")
     schemas = Registry.for_model(engine.tokenizer, engine.info)
     named(schema, lambda: schemas.replace(parsed_schema))
     bound = named(prompt, lambda: schemas.bind(parsed_prompt))
@@ -156,7 +152,7 @@ NEEDED = 'each line is a JSON string, {"prompt": text} or {"messages": [{"role":
 def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) -> dict[str, Any]:
     """Advice on a schema, a PML prompt, a plain prompt or JSON lines of prompts.
 
-    schema_file: the schema of a PML prompt, so that what it reuses can be counted. Raises DeskError, PMLError.
+    schema_file: the schema of a PML prompt, to count what it reuses. Raises DeskError, PMLError.
     """
     text = read_text(file)
     beginning = root_of(text)
@@ -177,18 +173,18 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
 
 
 def laid_out(file: Path, registry: Registry) -> Layout:
-    """A schema file at its position ids. Raises DeskError, PMLError."""
+    """Lay out a schema file. Raises DeskError, PMLError."""
     schema = read_schema(file)
     return named(file, lambda: registry.lay_out(schema))
 
 
 def root_of(text: str) -> str:
-    """The text from its first element on: white space, comments and processing instructions left out."""
+    """The text from its first element on, without white space, comments and processing instructions."""
     return re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)
 
 
 def prompts_of(text: str, file: Path) -> list[str]:
-    """Prompts of JSON lines: a string, {"prompt": text} or {"messages": [{"role", "content"}]}. Raises DeskError."""
+    """Read JSON lines: a string, {"prompt": text} or {"messages": [{"role", "content"}]}. Raises DeskError."""
     prompts: list[str] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -234,7 +230,7 @@ def export_schema(library: Library, system_text: str, slots: int) -> tuple[str, 
 
 
 def module_name(path: str, taken: set[str]) -> str:
-    """A document's file name as a name of the language, made different from those in `taken`, which it joins."""
+    """A document's file name as a PML name, different from those in `taken`, to which it is added."""
     name = re.sub(r"[^\w.-]+", "-", re.split(r"[/\\]", path)[-1]) or "document"
     if not re.match(r"[^\W\d]", name):
         name = f"_{name}"
@@ -245,5 +241,5 @@ def module_name(path: str, taken: set[str]) -> str:
 
 
 def literal(text: str) -> Text:
-    """Text without the control characters that XML cannot say."""
+    """The text without the control characters that XML does not allow."""
     return Text(text=NOT_XML.sub(" ", text))

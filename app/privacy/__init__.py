@@ -1,1 +1,1 @@
-"""What customers write of themselves and the desk need not know."""
+"""Private data that customers write and Warmdesk does not need."""

@@ -1,11 +1,10 @@
-"""E-mail addresses, phone and card numbers in what a customer writes, replaced before anything is kept of them.
+"""Replace e-mail addresses, phone and card numbers in customers' text before it is stored.
 
-Numbers that are none of these stay, because answers depend on them: dates, prices, model and order numbers. A number
-that could be either counts as a phone number if it is written like one (with +, a leading 0, brackets or groups) or a
-word such as "call" stands before it, and as an order number if "order" does. Numbers that companies are reached by,
-such as 1-800, are not private.
+Dates, prices, model and order numbers stay, because answers depend on them. An ambiguous number counts as a phone
+number if it is written like one (with +, a leading 0, brackets or groups) or follows a word such as "call", and as an
+order number after "order". Companies' numbers such as 1-800 are not private.
 
-Not covered: names, postal addresses, bank accounts; what documents and answers say.
+Out of scope: names, postal addresses, bank accounts; the text of documents and answers.
 """
 
 import re
@@ -18,23 +17,23 @@ from stdnum import luhn
 
 EMAIL, PHONE, CARD = "[e-mail]", "[phone]", "[card]"
 REGIONS = ("CN", "DE", "AT", "CH", "FR", "BE", "ES", "IT", "NL", "GB", "IE", "US")
-"""Whose national way of writing phone numbers is known; with + any country's is."""
+"""Countries whose national way of writing phone numbers is known. With +, any country's is."""
 _PRIVATE = {
     *(PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE_OR_MOBILE),
     *(PhoneNumberType.VOIP, PhoneNumberType.PERSONAL_NUMBER, PhoneNumberType.PAGER, PhoneNumberType.UNKNOWN),
 }
 Place: TypeAlias = tuple[int, int]
-"""Where something begins and ends in a text."""
+"""Start and end in a text."""
 _LEAST_DIGITS = 7
 _LOOKED_AT = 300
-"""Characters of runs of digits in which phone numbers are looked for: each costs a third of a millisecond."""
+"""Maximum characters of digit runs that are searched for phone numbers: each costs a third of a millisecond."""
 _NEAR = 50
-"""How many characters before a number may hold the word for it."""
+"""A word such as "call" counts within this many characters before a number."""
 
 _LETTER = "A-Za-z0-9À-ɏ"  # not \w: Chinese has no spaces before an address
 _DOMAIN = re.compile(rf"@(?:[{_LETTER}-]+\.)+[A-Za-zÀ-ɏ]{{2,}}")
 _BEFORE_AT = re.compile(rf"[{_LETTER}_][{_LETTER}.!#$%&'*+/=?^_`{{|}}~-]*")
-"""What stands before the @, read backwards."""
+"""The part before the @, read backwards."""
 _LONGEST_BEFORE_AT = 64
 
 _DIGITS = re.compile(r"\d(?:\W{0,4}\d)*")
@@ -65,7 +64,7 @@ _OTHER_NUMBERS = re.compile(
     r"|(?<![\d./-])\d{1,2}[-./]\s?\d{1,2}[-./]\s?\d{4}(?![\d/-])"
     r"|\d{1,2}:\d{2}(?::\d{2})?"
     r"|[€$£¥￥]\s?\d[\d.,' ]{0,20}|\d[\d.,' ]{0,20}\s?(?:[€$£¥￥元]|(?:EUR|USD|GBP|CHF|CNY|RMB|euros?|dollars?)\b)"
-    r"|(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"  # an internet address
+    r"|(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"  # an IP address
     r"|\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"  # a bank account
     r"|\b[A-Za-z]{1,6}\d*-\d[\w-]*"  # KM-450, LM-2026-0045123
     # free numbers as they are written; without groups, 1800... is a mobile phone in China
@@ -81,8 +80,8 @@ _LOOKS_LIKE_PHONE = re.compile(r"[+＋(（0０]|1[3-9]\d{9}$|\d+[ ./\u00a0-]")
 
 
 def redact(text: str) -> str:
-    """The text with `EMAIL`, `PHONE` and `CARD` in place of addresses and numbers. The time it takes grows with the
-    text's length and not faster; callers bound that all the same.
+    """Return the text with `EMAIL`, `PHONE` and `CARD` instead of addresses and numbers. The time grows linearly with
+    the length; callers still bound the length.
     """
     for word, places in ((EMAIL, _emails), (CARD, _cards), (PHONE, _phones)):
         text = _replaced(text, sorted(places(text)), word)
@@ -90,13 +89,15 @@ def redact(text: str) -> str:
 
 
 def _replaced(text: str, places: Sequence[Place], word: str) -> str:
-    """The text with a word in place of each of these, which are in order."""
+    """The text with a word in each of these ordered places."""
     starts, ends = [start for start, _ in places], [end for _, end in places]
     return word.join(text[end:start] for end, start in zip([0, *ends], [*starts, len(text)], strict=True))
 
 
 def _emails(text: str) -> Iterator[Place]:
-    """Where addresses stand. Read from each @ on to both sides: a long run of letters without one costs nothing."""
+    """Places of e-mail addresses. The search starts at each @ in both directions, so a long run of letters costs
+    nothing.
+    """
     last = 0
     for domain in _DOMAIN.finditer(text):
         before = text[max(last, domain.start() - _LONGEST_BEFORE_AT) : domain.start()]
@@ -106,7 +107,7 @@ def _emails(text: str) -> Iterator[Place]:
 
 
 def _cards(text: str) -> Iterator[Place]:
-    """Where card numbers stand, none within another. An expiry date may stand behind one, so every length is tried."""
+    """Places of card numbers, none within another. An expiry date may follow one, so every length is tried."""
     last = 0
     for start in _CARD_START.finditer(text):
         if start.start() < last:
@@ -124,9 +125,7 @@ def _cards(text: str) -> Iterator[Place]:
 
 
 def _phones(text: str) -> set[Place]:
-    """Where phone numbers stand, none within another. In a text with very many digits nobody looks which are phone
-    numbers: all that are long enough count as such.
-    """
+    """Places of phone numbers, none within another. With very many digits, every long number counts."""
     if sum(char.isdecimal() for char in text) < _LEAST_DIGITS:
         return set()
     plain = _OTHER_NUMBERS.sub(_blank, text)
@@ -145,7 +144,7 @@ def _is_long(run: re.Match[str]) -> bool:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """As long as what was found: places stay."""
+    """Spaces of the same length, so that places stay valid."""
     return "x" * len(found[0])
 
 
@@ -158,5 +157,5 @@ def _is_private(found: PhoneNumberMatch, text: str) -> bool:
 
 
 def _within(one: Place, other: Place) -> bool:
-    """Whether one place lies in another, or begins in it."""
+    """Whether one place starts in another."""
     return one != other and other[0] <= one[0] < other[1] and (other[0] < one[0] or one[1] < other[1])

@@ -1,1 +1,1 @@
-"""What the desk says of itself: small talk, contacts, and how it says that it is not sure."""
+"""Warmdesk's own texts: small talk, contacts, "I am not sure"."""

@@ -1,16 +1,9 @@
-"""What the desk says and understands without documents, in each language: one file of `texts` a language.
+"""Warmdesk's own texts and the small talk that it understands, in each language: one file of `texts` per language.
 
-For another language, write its file with the same keys; the tests compare it with the English one.
-
-How customers reach people: the contacts of the settings as lines of text, and as links for the page.
-
-Small talk, and messages too vague to search for: told from a few phrases per language, without search and model.
-
-A message is small talk only if all of its words are known: phrases of `hears`, and the words that may stand around
-them. One other word ("hello, how do I return a lamp?") makes it a question. A slip of the keyboard is forgiven in
-longer words. Not covered: what is answered (`answers`), small talk in other languages than those of `texts`.
-
-What the desk says in its own words, in the customer's language. Not covered: when (`app.answering.prepare`).
+For another language, write its file with the same keys; the tests compare it with the English one. A message is small
+talk only if all of its words are known: phrases of `hears`, and the words of `around`. One other word ("hello, how do I
+return a lamp?") makes it a question. A typing error is accepted in longer words. Search and model are not used. Out of
+scope: when a text is used (`app.answering.prepare`), small talk in other languages.
 """
 
 import re
@@ -29,14 +22,14 @@ from app.domain.settings import Settings
 from retrieval.text.terms import CHINESE_JAPANESE
 
 FALLBACK = "en"
-"""The language for those that have no file."""
+"""The language for those without a file."""
 _FOLDER = Path(__file__).parent / "texts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """A language. says: texts by name. hears: what customers write, by kind (`app.replies.replies`). around: words
-    that may stand beside, by kind; those under "any" beside every kind.
+    """A language. says: texts by name. hears: customers' phrases, by kind. around: words that may be next to them, by
+    kind; those under "any" with every kind.
     """
 
     says: Mapping[str, str]
@@ -46,7 +39,7 @@ class Texts:
 
 @cache
 def all_texts() -> Mapping[str, Texts]:
-    """Every language that there is, by its code."""
+    """Every language by its code."""
     return {file.stem: Texts(**tomllib.loads(file.read_text("utf-8"))) for file in sorted(_FOLDER.glob("*.toml"))}
 
 
@@ -60,13 +53,13 @@ CONTACTS = ("email", "phone", "url", "hours")
 
 
 def contact_lines(settings: Settings, texts: Texts) -> str:
-    """The contacts that are set, each as an item of a list; empty if none is."""
+    """The contacts that are set, each as a list item; "" if none is."""
     given = {name: getattr(settings, f"contact_{name}") for name in CONTACTS}
     return "\n".join(f"- {texts.says[name]}: {value}" for name, value in given.items() if value is not None)
 
 
 def contact_links(settings: Settings) -> Mapping[str, str]:
-    """Addresses by the text they stand for: http, https, mailto or tel."""
+    """Link targets by their text: http, https, mailto or tel."""
     links = {}
     if settings.contact_email is not None:
         links[settings.contact_email] = f"mailto:{settings.contact_email}"
@@ -83,7 +76,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MOST_WORDS = 24
 """Longer messages are questions."""
 SLIPS_FROM = 5
-"""Letters of the shortest word in which a slip is forgiven: "cook" is not "cool"."""
+"""Minimum letters of a word in which a typing error is accepted: "cook" is not "cool"."""
 _APOSTROPHES = re.compile("['’`´]")
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W_{CHINESE_JAPANESE}]+")
 Words = tuple[str, ...]
@@ -91,7 +84,7 @@ Words = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A message that needs no document. language: that of its phrases."""
+    """A message that needs no document. language: of its phrases."""
 
     kind: Kind
     language: str
@@ -108,8 +101,8 @@ class _Vocabulary:
 
 
 def heard(message: str, language: str) -> Heard | None:
-    """What kind of small talk a message is, or None for a question. language: the one it seems to be in, which is tried
-    first; slips of the keyboard are forgiven in that one and in English.
+    """Return the kind of small talk of a message, or None for a question. language: its likely language, which is tried
+    first; typing errors are accepted in that one and in English.
     """
     words = _words(message)
     if len(words) > MOST_WORDS:
@@ -129,12 +122,12 @@ def heard(message: str, language: str) -> Heard | None:
 
 
 def _kind(words: Words, known: _Vocabulary) -> Kind | None:
-    """The first kind whose phrases, with those of small talk before it in a message, cover all words."""
+    """The first kind whose phrases, with those of earlier kinds, cover all words."""
     return next((kind for kind in KINDS if kind in _covering(words, known, kind)), None)
 
 
 def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
-    """The kinds of the phrases in the division of all words into the fewest phrases, if those around `kind` may stand
+    """The kinds of the phrases in the division of all words into the fewest phrases, with the words around `kind`
     between them; none if there is no such division.
     """
     around = known.around["any"] | known.around.get(kind, frozenset())
@@ -152,7 +145,7 @@ def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
 
 
 def _corrected(word: str, known: frozenset[str]) -> str:
-    """The known word that a word with one slip (of nine letters and more, two) most likely is, or the word."""
+    """The most likely known word for a word with one wrong letter (from nine letters on, two), or the word."""
     if word in known:
         return word
     slips = 1 if len(word) < 9 else 2
@@ -191,8 +184,8 @@ def _plain(text: str) -> Iterator[str]:
 
 
 def nothing_text(settings: Settings, language: str) -> str:
-    """That the documents do not answer, and whom to ask instead. The setting `refusal_text` takes its place in every
-    language, if it is set.
+    """The text that the documents have no answer, with contacts. The setting `refusal_text` replaces it in every
+    language.
     """
     texts = texts_in(language)
     contacts = contact_lines(settings, texts)
@@ -202,7 +195,7 @@ def nothing_text(settings: Settings, language: str) -> str:
 
 
 def human_text(settings: Settings, language: str, page: str = "") -> str:
-    """The reply to a request for a person. page: what the documents say about it, in place of the contacts."""
+    """The reply to a request for a person. page: the documents' text about it, instead of the contacts."""
     texts = texts_in(language)
     if page:
         return texts.says["human"] + BETWEEN + page
@@ -210,7 +203,7 @@ def human_text(settings: Settings, language: str, page: str = "") -> str:
 
 
 def vague_text(topics: Sequence[str], language: str) -> str:
-    """The question back to a message that is too vague, with what the documents are about."""
+    """The question back to a message that is too vague, with topics of the documents."""
     return texts_in(language).says["vague"].format(topics=", ".join(topics))
 
 

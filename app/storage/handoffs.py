@@ -146,7 +146,7 @@ class Handoffs:
             if row.state == "taken":
                 raise DeskError(f"{row.agent} answers this customer already", code="handoff-taken")
             if row.state == "closed":
-                raise DeskError("this conversation went back to the machine", code="handoff-closed")
+                raise DeskError("this conversation is with the assistant again", code="handoff-closed")
             row.state, row.agent, row.taken = "taken", agent, now
             self._announce(session, row, "handoff.taken", now)
 

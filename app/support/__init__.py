@@ -1,3 +1,1 @@
-"""People who step in and look after the answers: hand-offs, the agents' queue and the webhook; bad answers, and the FAQ
-that agents write. Pages and routes are in `app.web`.
-"""
+"""Agents: hand-offs, their queue and the webhook; bad answers and the FAQ. Pages and routes are in `app.web`."""

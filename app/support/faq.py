@@ -1,16 +1,11 @@
-"""Groups questions that ask about the same: each joins the group whose first question is most like it, or begins one.
+"""Bad answers in groups, and the FAQ that agents write.
 
-One pass and no model: leader clustering (Hartigan 1975). The number of groups need not be known. Vectors
-are kept for the questions of the last report.
-
-The FAQ that agents write: a pair is stored, written into the FAQ's document, taken in like any other document
-(indexed, encoded), and its question is asked again.
-
-The document is one JSON Lines file in the data folder, a line for each pair, in the collection "faq". The table is what
-counts; the file is written from it. If the document cannot be taken in, the table is as it was before. Until both are
-in step again that is noted (`app.storage.begun`). Not covered: answering from it (`app.answering.curated`).
-
-What agents do for the quality of answers, as one object (`app.desk.interface.QualityDesk`).
+`Grouping` puts similar questions into groups: each joins the group whose first question is most similar, or starts one
+(leader clustering, Hartigan 1975): one pass, no model, no number of groups. A pair of the FAQ is stored, written into
+the FAQ's document, ingested like any other document, and its question is asked again. The document is one JSON Lines
+file in the data folder, a line for each pair, in the collection "faq". It is written from the database. If it cannot be
+ingested, the database is as before. Until both agree, that is noted (`app.storage.begun`). Out of scope: answering from
+the FAQ (`app.answering.curated`).
 """
 
 import json
@@ -35,6 +30,7 @@ from app.domain.quality import (
     SearchExplanation,
     counts_of,
 )
+from app.domain.words import one_line
 from app.knowledge.finder import EmbeddedQuestion, embedded, likeness
 from app.knowledge.ingest import IngestReport
 from app.storage.begun import BegunWork
@@ -44,10 +40,11 @@ from app.storage.files import remove_abandoned, replace_file
 from retrieval.search.embedding import Embedder
 
 ALIKE = 0.65
-"""Questions at least this alike are in one group. (Sample shop: "how long does a refund take" and "how long till refund
-after you checked my return" are .82 alike; "How do I open an account?" and "How do I close my account?" .65.)"""
+"""Minimum similarity of questions in one group. (Sample shop: "how long does a refund take" and "how long till refund
+after you checked my return" have .82; "How do I open an account?" and "How do I close my account?" .65.)
+"""
 AT_ONCE = 64
-"""Questions that are embedded together: customers' questions wait no longer than that takes."""
+"""Questions that are embedded together. Customers' questions wait at most for these."""
 
 
 class Grouping:
@@ -91,9 +88,9 @@ LONGEST_QUESTION, LONGEST_ANSWER, MOST_WORDINGS = 500, 10_000, 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publisher:
-    """What the desk does for the FAQ. take_in: index and encode a document. forget: remove a document, if it is there.
-    reload: answer from the pairs as they are now. vectors_of: the vectors of a pair's questions. try_out: what a
-    question is answered now, without storing anything. Each may raise DeskError.
+    """Functions that publish the FAQ. take_in: index and encode a document. forget: delete a document, if it exists.
+    reload: answer from the current pairs. vectors_of: the vectors of a pair's questions. try_out: the current answer to
+    a question, without storing anything. Each may raise DeskError.
     """
 
     take_in: Callable[[Path, Progress], IngestReport]
@@ -112,8 +109,8 @@ class FaqEditor:
         self._changing = threading.Lock()
 
     def save(self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
-        """Add a pair, or change that of a number; gives what its question is answered now, if it is answered. Raises
-        DeskError for one that cannot be stored.
+        """Add a pair, or change the pair of a number; return the current answer to its question, if any. Raises
+        DeskError for a pair that cannot be stored.
         """
         draft = checked(draft)
         vectors = self._publisher.vectors_of(draft.questions)
@@ -133,32 +130,32 @@ class FaqEditor:
         progress("asking", 0, 1)
         try:
             return FaqSaved(id=saved, answer=self._publisher.try_out(draft.question))
-        except DeskError as error:  # the model may be away; the pair is there
+        except DeskError as error:  # the model may be away; the pair is stored
             return FaqSaved(id=saved, answer=None, problem=str(error))
 
     def delete(self, id_: int, progress: Progress = no_progress) -> None:
-        """Delete a pair, and its text from the document; an unknown number is no error."""
+        """Delete a pair, and its text from the document; an unknown number is not an error."""
         with self._changing:
             self._begun.note("faq", _NOTED)
             self._store.delete(id_)
             self._publish(progress)
 
     def finish(self) -> None:
-        """Publish what the table says, if a change was begun and not finished. Raises DeskError."""
+        """Publish the stored pairs, if a change was not finished. Raises DeskError."""
         with self._changing:
             if self._begun.left("faq"):
                 remove_abandoned(self._file.parent)
                 self._publish(no_progress)
 
     def _publish(self, progress: Progress) -> None:
-        """Make the document what the table says, and answer from it."""
+        """Write the document from the stored pairs, and answer from it."""
         pairs = self._store.pairs()
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_document(self._file, pairs)
         if pairs:
             report = self._publisher.take_in(self._file, progress)
             if report.failed:
-                raise DeskError(f"the FAQ cannot be taken in: {report.failed[0].reason}", code="unreadable")
+                raise DeskError(f"the FAQ cannot be ingested: {report.failed[0].reason}", code="unreadable")
         else:
             self._publisher.forget()
         self._publisher.reload()
@@ -168,7 +165,7 @@ class FaqEditor:
         asked = {folded_line(text) for text in draft.questions}
         for pair in self._store.pairs():
             if pair.id != id_ and (known := asked & {folded_line(text) for text in pair.questions}):
-                raise DeskError(f"another FAQ asks {sorted(known)[0]!r} already: change that one", code="faq-known")
+                raise DeskError(f"another FAQ already asks {sorted(known)[0]!r}: change that one", code="faq-known")
 
 
 def checked(draft: FaqDraft) -> FaqDraft:
@@ -192,7 +189,7 @@ def checked(draft: FaqDraft) -> FaqDraft:
 
 
 def write_document(file: Path, pairs: Sequence[FaqPair]) -> None:
-    """Make the file what the table says."""
+    """Write the pairs to the file."""
     if pairs:
         replace_file(file, document_of(pairs))
     else:
@@ -200,27 +197,22 @@ def write_document(file: Path, pairs: Sequence[FaqPair]) -> None:
 
 
 def document_of(pairs: Sequence[FaqPair]) -> bytes:
-    """The FAQ's document: a JSON object a line."""
+    """The FAQ's document: a JSON object per line."""
     lines = (json.dumps({"question": pair.question, "answer": pair.answer}, ensure_ascii=False) for pair in pairs)
     return ("\n".join(lines) + "\n").encode("utf-8", "replace")
 
 
-def one_line(text: str) -> str:
-    """A text without line breaks and repeated spaces."""
-    return " ".join(text.split())
-
-
 def folded_line(text: str) -> str:
-    """A question as it is compared with others: without case and punctuation at its end."""
+    """A question for comparisons: without case and final punctuation."""
     return one_line(text).casefold().rstrip("?？!！.。 ")
 
 
 MOST = 500
-"""The latest bad answers that are looked at."""
+"""Maximum bad answers that are examined."""
 
 
 class Quality:
-    """Safe to use from any thread; methods may raise DeskError."""
+    """Bad answers and the FAQ, for agents. Safe to use from any thread; methods may raise DeskError."""
 
     def __init__(
         self,
@@ -230,8 +222,8 @@ class Quality:
         grouping: Grouping,
         explain: Callable[[str], SearchExplanation],
     ) -> None:
-        self._transcripts, self._store, self._editor, self._grouping = transcripts, store, editor, grouping
-        self.explain = explain
+        self._transcripts, self._store, self._grouping = transcripts, store, grouping
+        self.explain, self.save_faq, self.delete_faq = explain, editor.save, editor.delete
 
     def report(self, days: int, cause: Cause | None = None) -> QualityReport:
         """The bad answers of the last days, grouped; of one cause, or of all."""
@@ -245,13 +237,3 @@ class Quality:
     def faq(self) -> list[FaqPair]:
         """Every pair of the FAQ, the latest first."""
         return sorted(self._store.pairs(), key=lambda pair: pair.updated, reverse=True)
-
-    def save_faq(
-        self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress
-    ) -> FaqSaved:
-        """Store a pair, index and encode it, and ask its question again."""
-        return self._editor.save(draft, author, id_, progress)
-
-    def delete_faq(self, id_: int, progress: Progress = no_progress) -> None:
-        """Delete a pair; an unknown number is no error."""
-        self._editor.delete(id_, progress)

@@ -1,14 +1,8 @@
-"""When a conversation goes to a person although nobody asked for one.
+"""Hand-offs: the rules that start one, the agents' side and the customer's side.
 
-A rule never fires twice for the same reason: after a hand-off only what came since counts, and nothing does until the
-customer has asked `PAUSE` more questions, so a conversation cannot go back and forth.
-
-The agents' side of a hand-off: who waits, what was said, taking, answering, giving back.
-
-A customer's side of a hand-off: asking for a person, writing to one, going back to the machine.
-
-What a conversation is with is one row of the database, changed by buttons, phrases and rules; nothing that a language
-model says has any part in it. Not covered: the agents' side (`queue`).
+A rule never fires twice for the same reason. After a hand-off only later answers count, and none before the customer
+has asked `PAUSE` more questions, so a conversation cannot go back and forth. The state of a hand-off is one row of the
+database, changed by buttons, phrases and rules. The language model has no part in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,13 +25,13 @@ from retrieval.text.terms import language_of
 PAUSE = 5
 """Questions after an agent handed a conversation back before the rules apply again."""
 IN_A_ROW = 2
-"""As many answers in a row must be empty or hardly supported, and as many be judged bad."""
+"""This many consecutive answers must be empty or hardly supported, or rated bad."""
 LOW_SUPPORT = 0.5
 """Answers with less support by the documents count as hardly supported."""
 
 
 def due(answers: Sequence[Judged], came_back: bool) -> HandoffReason | None:
-    """Why a person should step in now, or None. answers: see `Handoffs.judged_since`. came_back: from a person."""
+    """Return why an agent should step in now, or None. answers: see `Handoffs.judged_since`. came_back: from an agent."""
     if came_back and len(answers) < PAUSE:
         return None
     last = answers[-IN_A_ROW:]
@@ -54,14 +48,14 @@ MAX_MESSAGE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCase:
-    """A hand-off with everything that was said in its conversation."""
+    """A hand-off with all messages of its conversation."""
 
     of: HandoffOfSomebody
     turns: list[Turn]
 
 
 class AgentQueue:
-    """For people who are signed in. Safe to use from any thread; every method may raise DeskError."""
+    """The agents' side. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(
         self, database: Database, settings: Settings, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -70,22 +64,22 @@ class AgentQueue:
         self._history, self._now = History(database), now
 
     def rows(self) -> list[HandoffOfSomebody]:
-        """Who waits, who has an agent, who left an address. Whoever looks counts as somebody who is there."""
+        """The hand-offs that wait, have an agent, or left an address. The caller counts as an agent who is present."""
         self._handoffs.watch(self._now())
         return self._handoffs.queue()
 
     def case(self, handoff_id: int, agent: str = "") -> OpenCase:
-        """A hand-off and its conversation. agent: who looks, unless it is an admin. Raises DeskError "handoff-closed"
-        for one that went back to the machine and was not this agent's: nobody handed them what is said there now.
+        """A hand-off and its conversation. agent: the reader, except an admin. Raises DeskError "handoff-closed" for a
+        hand-off that was closed and was not this agent's, because later messages were not handed to agents.
         """
         self._handoffs.watch(self._now())
         found = self._handoffs.named(handoff_id)
         if agent and found.handoff.state == "closed" and found.handoff.agent != agent:
-            raise DeskError("this conversation went back to the machine", code="handoff-closed")
+            raise DeskError("this conversation is with the assistant again", code="handoff-closed")
         return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
 
     def take(self, handoff_id: int, agent: str) -> None:
-        """The agent begins to answer, and the customer sees it."""
+        """Take the hand-off; the customer sees it."""
         self._handoffs.take(handoff_id, agent, self._now())
 
     def answer(self, handoff_id: int, agent: str, text: str) -> None:
@@ -99,17 +93,19 @@ class AgentQueue:
         self._history.record_said(handoff.conversation_id, text, handoff_id, agent)
 
     def close(self, handoff_id: int) -> None:
-        """Give the conversation back to the machine."""
+        """Give the conversation back to the assistant."""
         self._handoffs.close(handoff_id, self._now())
 
 
 WATCHED_FOR = timedelta(minutes=2)
-"""A rule hands a conversation off only if an agent looked at the queue so recently: else nobody would come."""
+"""A rule hands a conversation off only if an agent looked at the queue within this time. Otherwise
+no one would come.
+"""
 MAX_EMAIL = 254
 
 
 class HandingOff:
-    """What `app.desk.interface.Desk` offers of hand-offs. Safe to use from any thread; may raise DeskError."""
+    """The customer's side. Safe to use from any thread; may raise DeskError."""
 
     def __init__(
         self,
@@ -134,16 +130,16 @@ class HandingOff:
     def hand_off(
         self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
     ) -> Handoff:
-        """Ask for a person. text: what the customer wrote with it; needed where there is no conversation yet. email:
-        where to answer; needed outside of office hours, when the machine goes on answering meanwhile. Raises DeskError.
+        """Ask for an agent. text: the customer's message; required without a conversation. email: for the reply;
+        required outside of office hours, when the assistant continues to answer. Raises DeskError.
         """
         if self._settings.handoff == "off":
-            raise DeskError("nobody steps in at this desk: the setting handoff is off", code="handoff-off")
+            raise DeskError("hand-off to a person is disabled (setting handoff = off)", code="handoff-off")
         text = self._checked(text, email)
         state: HandoffState = "waiting" if self._is_open else "left"
         owned = self._owned(conversation_id, owner)
         if state == "left" and not email:
-            raise DeskError("nobody answers now: leave an e-mail address", code="outside-hours")
+            raise DeskError("no agent is available now: leave an e-mail address", code="outside-hours")
         if owned is None:
             most = self._settings.conversations_kept if is_customer(owner) else None
             title = redact(email) if self._settings.redact else email
@@ -154,8 +150,8 @@ class HandingOff:
         return self._shown(replace(handoff, messages=handoff.messages + bool(text)))
 
     def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
-        """Give a message to a person, if the conversation is with one or the message asks for one; None: it is for the
-        machine. Raises DeskError.
+        """Store a message for an agent, if the conversation is with one or the message asks for one; None if it is for
+        the assistant. Raises DeskError.
         """
         check_length(text, self._settings.max_question_chars, "message")
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
@@ -167,7 +163,7 @@ class HandingOff:
         return self.hand_off("keyword", owner=owner, conversation_id=conversation_id, text=text)
 
     def hand_off_by_rule(self, conversation_id: str, owner: str) -> Handoff | None:
-        """Hand the conversation off if a rule says so and somebody is there; None if not."""
+        """Hand the conversation off if a rule says so and an agent is present; None if not."""
         if self._settings.handoff != "rules" or not self._is_open:
             return None
         current, now = self._handoffs.latest(conversation_id, owner), self._now()
@@ -182,16 +178,16 @@ class HandingOff:
         return self._shown(self._handoffs.request(conversation_id, owner, "waiting", reason, "", now))
 
     def end_handoff(self, conversation_id: str, owner: str) -> None:
-        """The customer goes back to the machine; no error where there is no hand-off."""
+        """Give the conversation back to the assistant; not an error without a hand-off."""
         found = self._handoffs.latest(conversation_id, owner)
         if found is not None:
             self._handoffs.close(found.id, self._now())
 
     def check_with_machine(self, conversation_id: str | None, owner: str) -> None:
-        """Raises DeskError while a person answers this conversation."""
+        """Raises DeskError while an agent answers this conversation."""
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
         if current is not None and current.is_with_person:
-            raise DeskError("a person answers this conversation: the machine keeps silent", code="with-person")
+            raise DeskError("an agent answers this conversation: the assistant does not", code="with-person")
 
     @property
     def _is_open(self) -> bool:
@@ -201,24 +197,24 @@ class HandingOff:
         return handoff if self._settings.show_agent_names else replace(handoff, agent="")
 
     def _owned(self, conversation_id: str | None, owner: str) -> str | None:
-        """The id, if it is one of the owner's. Raises DeskError."""
+        """Return the id if the owner has this conversation. Raises DeskError."""
         if conversation_id is not None and not self._history.is_there(conversation_id, owner):
             raise DeskError(f"there is no conversation {conversation_id!r}", code="no-such-conversation")
         return conversation_id
 
     def _checked(self, text: str, email: str = "") -> str:
-        """The text as it may be kept. Raises DeskError."""
+        """The text as it may be stored. Raises DeskError."""
         check_length(text, self._settings.max_question_chars, "message")
         check_length(email, LONGEST_LINE, "e-mail address")
         name, at, domain = email.partition("@")
         if email and not (
             name and at and domain and len(email) <= MAX_EMAIL and email.isprintable() and " " not in email
         ):
-            raise DeskError(f"{email[:80]!r} is no e-mail address", code="bad-email")
+            raise DeskError(f"{email[:80]!r} is not an e-mail address", code="bad-email")
         return redact(text) if self._settings.redact else text
 
 
 def asks_for_person(text: str) -> bool:
-    """Whether a message says nothing but that somebody wants to talk to a person."""
+    """Whether a message only asks for a person."""
     said = heard(text, language_of(text))
     return said is not None and said.kind == "human"

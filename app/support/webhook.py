@@ -1,7 +1,7 @@
-"""Tells another program of hand-offs: signed, tried again with growing pauses, and never in a customer's way.
+"""Send hand-offs to another program: signed, retried with growing pauses, and without delay for customers.
 
-What is to be sent waits in the database (`app.storage.handoffs`), and a thread of its own sends it. A delivery holds
-no text of the conversation. docs/handoff.md says what receivers get, and how they check the signature.
+Deliveries wait in the database (`app.storage.handoffs`), and a separate thread sends them. A delivery contains no text
+of the conversation. docs/handoff.md describes the requests and their signature.
 """
 
 import hashlib
@@ -22,18 +22,16 @@ from app.storage.handoffs import Deliveries, Delivery
 
 SIGNATURE = "Warmdesk-Signature"
 PAUSES_S = (10, 60, 300, 1800, 2 * 3600, 6 * 3600, 24 * 3600)
-"""Before each further try; after the last one a delivery has failed."""
+"""Pauses before further tries, in seconds; after the last one a delivery has failed."""
 TIMEOUT_S = 10.0
 LOOK_S = 2.0
 log = logging.getLogger(__name__)
 
 
 def check_signed(settings: Settings) -> None:
-    """Raises DeskError if there is a webhook and no secret that signs what is sent to it."""
+    """Raises DeskError if there is a webhook without a secret for signing."""
     if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
-        raise DeskError(
-            "handoff_webhook needs handoff_webhook_secret, which signs it: set both", code="webhook-unsigned"
-        )
+        raise DeskError("handoff_webhook needs handoff_webhook_secret for signing: set both", code="webhook-unsigned")
 
 
 def signature(secret: str, sent: int, body: bytes) -> str:
@@ -43,7 +41,7 @@ def signature(secret: str, sent: int, body: bytes) -> str:
 
 
 def body_of(delivery: Delivery, public_url: str | None) -> bytes:
-    """What is sent, as JSON."""
+    """The JSON of a delivery."""
     handoff = delivery.handoff
     body = {
         "id": delivery.id,
@@ -90,11 +88,11 @@ class WebhookSender:
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=1.0)  # what is being sent is sent again later
+            self._thread.join(timeout=1.0)  # the current delivery is sent again later
         self._client.close()
 
     def send_due(self) -> int:
-        """Try everything that is due once; gives how many arrived."""
+        """Try all due deliveries once; return how many arrived."""
         arrived = 0
         while not self._ended.is_set() and (delivery := self._deliveries.claim(self._now())) is not None:
             arrived += self._send(delivery)
@@ -117,7 +115,7 @@ class WebhookSender:
             return True
         pause_s = dict(enumerate(PAUSES_S)).get(delivery.tries)
         again = None if pause_s is None else now + timedelta(seconds=pause_s)
-        log.warning("the webhook was not told of %s: %s", delivery.event, problem)
+        log.warning("%s was not sent to the webhook: %s", delivery.event, problem)
         self._deliveries.failed(delivery.id, again, problem[:500])
         return False
 

@@ -1,1 +1,1 @@
-"""Training data of a desk, and the training of an adapter."""
+"""Training data from the documents, and the training of adapters and rankers."""

@@ -1,4 +1,4 @@
-"""`warmdesk adapt`: gathers training data, trains an adapter, and records how the adapter was made."""
+"""`warmdesk adapt`: gather training data, train an adapter, and record how it was made."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -29,9 +29,9 @@ from cache.training.trainer import AdapterTraining, Schedule, TrainingProgress
 HELD_OUT_EXAMPLES = 8
 RECORD = "training.json"
 STEPS = 1000
-"""Default length of a training on questions."""
+"""Default steps of a training on questions."""
 MINUTES = 30
-"""Default length of a training on the desk's own passages."""
+"""Default minutes of a training on the ingested passages."""
 
 
 def adapt(
@@ -44,12 +44,12 @@ def adapt(
     seed: int,
     report: Callable[[TrainingProgress], None],
 ) -> dict[str, Any]:
-    """Train an adapter into `folder`, from files of questions or, without any, from the desk's own passages, on top of
+    """Train an adapter into `folder`, from files of questions or, without any, from the ingested passages, on top of
     the adapter in use. Returns the record that is written to the folder.
 
     steps, minutes: training ends at whichever is reached first; if both are None, after `STEPS` with files and after
     `MINUTES` without. Raises DeskError if there is nothing to train on or the folder is that of the adapter in use,
-    ModelError if the model cannot be adapted or the folder holds another training.
+    ModelError if the model cannot be adapted or the folder contains another training.
     """
     below = settings.adapter_folder
     if below is not None and folder.resolve() in (below.resolve(), *below.resolve().parents):
@@ -106,8 +106,8 @@ def adapt(
 
 
 def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, seed: int) -> Schedule:
-    """Answers need many small steps. Predicting what full attention predicts has many good solutions, and large steps
-    find one of them in half an hour.
+    """Return the schedule. Answers need many small steps. Predicting what full attention predicts has many good
+    solutions, and large steps find one of them in half an hour.
     """
     unlimited = steps is None and minutes is None
     if labelled:
@@ -126,7 +126,7 @@ def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, see
 def gather(
     tokenizer: TrainingTokenizer, files: Sequence[Path], settings: Settings
 ) -> tuple[list[TrainingPassage], int]:
-    """All passages to train on, and how many documents of the files are left out. Raises DeskError if none is left."""
+    """All passages to train on, and the number of skipped documents of the files. Raises DeskError if none is left."""
     if files:
         read = [tokenizer.labelled_passage(row) for row in read_rows(files)]
         found = [passage for passage in read if passage is not None]
@@ -138,9 +138,9 @@ def gather(
             )
         return found, len(read) - len(found)
     if not settings.data_dir.is_dir():
-        raise DeskError("there is no desk to learn from: ingest documents first, or give --data", code="no-data")
+        raise DeskError("there is no Warmdesk data: ingest documents first, or set --data", code="no-data")
     with Service(settings, upgrade=False) as service:
         found = list(tokenizer.own_passages(service.library))
     if not found:
-        raise DeskError("there is nothing to train on: ingest documents first, or give --data", code="no-material")
+        raise DeskError("there is nothing to train on: ingest documents first, or set --data", code="no-material")
     return found, 0

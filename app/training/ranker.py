@@ -1,4 +1,4 @@
-"""`warmdesk train-ranker`: trains what ranks statements, on questions with their answers word for word."""
+"""`warmdesk train-ranker`: train the ranker on questions with literal answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -26,8 +26,8 @@ def train(
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train and write a ranker; returns its card. go_on: start from the ranker in use. Raises DeskError for files that
-    cannot be read, or that have no question with an answer.
+    """Train and write a ranker; return its card. go_on: start from the ranker in use. Raises DeskError for files that
+    cannot be read, or without an answered question.
     """
     try:
         documents = read_examples(data, left_out, local, seed)
@@ -35,7 +35,7 @@ def train(
         raise DeskError(f"the questions cannot be read: {error}", code="bad-questions") from error
     questions = sum(len(passage.questions) for passages in documents for passage in passages)
     if not any(one.right for passages in documents for passage in passages for one in passage.questions):
-        raise DeskError("no question has an answer that stands in its context", code="too-few-questions")
+        raise DeskError("no question has an answer that its context contains", code="too-few-questions")
     report(f"{len(documents):,} documents, {questions:,} questions")
     card = RankerCard(
         data=tuple(sorted(file.name for file in data)),

@@ -1,19 +1,10 @@
-"""Files of documents with questions and answers, a JSON object per line, also compressed:
+"""Training examples from files of questions and answers, or from the ingested passages.
 
-{"title": text, "context": text, "qas": [{"question": text, "answers": [text, ...]}, ...]}
-
-Passages to train on, as token ids with their questions: from rows of labelled questions, or from the desk's library.
-
-All texts are worded and tokenised as in the desk's prompts (`app.knowledge.prompts`). The answer to train on is a
-sentence of the passage, so that the model learns to stay close to the passage's words. Not covered: which passages and
-questions make an example (`training_data`).
-
-Passages by topic: which topics are held out of training, and how often each of the others is drawn.
-
-Training examples by number: which passages an example holds, which questions are asked, and what answers them.
-
-Questions about passages that the example does not hold, and questions marked as unanswerable, are answered by the
-desk's refusal. An example depends only on the seed and its number, so training can go on after an interruption.
+A file has a JSON object per line and may be compressed: {"title": text, "context": text, "qas": [{"question": text,
+"answers": [text, ...]}, ...]}. All texts are worded and tokenised as in prompts (`app.knowledge.prompts`). The answer
+is a sentence of the passage, so that the model learns to stay close to its words. Questions about passages that the
+example does not contain, and questions marked as unanswerable, are answered by the refusal. Some topics are held out of
+training. An example depends only on the seed and its number, so training can continue after an interruption.
 """
 
 import gzip
@@ -39,7 +30,7 @@ from retrieval.text.sentences import sentences
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The objects of all files. Raises DeskError that names the file and the line."""
+    """Read the objects of all files. Raises DeskError that names the file and the line."""
     for file in files:
         try:
             with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8") as lines:
@@ -55,13 +46,13 @@ def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def row_error(row: Any) -> str:
-    """Why an object is no document with questions; empty if it is one."""
+    """Return why an object is not a document with questions; "" if it is one."""
     if not isinstance(row, dict) or not {"title", "context", "qas"} <= row.keys():
         return "title, context and qas are needed"
     if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
         return "qas is a list of objects with a question"
     if not all(isinstance(qa.get("answers"), list) for qa in row["qas"]):
-        return "answers of a question are a list of texts, empty where the document has none"
+        return "answers of a question are a list of texts, empty if the document has none"
     return ""
 
 
@@ -69,9 +60,9 @@ WORD = re.compile(r"\w+")
 LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
 MAX_SENTENCES = 10
-"""Of a passage without labels: sentences that become an answer."""
+"""Maximum sentences of a passage without labels that become an answer."""
 LONGEST_BEGINNING = 24
-"""Tokens of such a sentence that are the answer."""
+"""Maximum tokens of such an answer, from the beginning of the sentence."""
 
 QuestionAnswer = tuple[TokenIds, TokenIds | None]
 """Tokens of a question, and of its answer without the end token; None if the passage does not answer it."""
@@ -79,7 +70,7 @@ QuestionAnswer = tuple[TokenIds, TokenIds | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPassage:
-    """source: its data set. topic: passages of one topic are hard to tell apart. tokens: as a module of a prompt."""
+    """source: its data set. topic: passages of one topic are hard to distinguish. tokens: as a module of a prompt."""
 
     source: str
     topic: str
@@ -113,8 +104,8 @@ class TrainingTokenizer:
         return TrainingPassage(source=source, topic=f"{source}/{title}", tokens=tokens, questions=questions)
 
     def own_passages(self, library: Library) -> Iterator[TrainingPassage]:
-        """The desk's passages. A question is a few words of a sentence, as people type them into a search; its answer
-        is the beginning of that sentence. These are no labels, only texts along which two ways of reading are compared.
+        """The ingested passages. A question is a few words of a sentence, as in a search; its answer is the beginning
+        of that sentence. These are not labels, only texts for comparing full and modular attention.
         """
         for document in library.documents():
             for stored in library.passages_of(document.path):
@@ -147,10 +138,10 @@ def key_words(sentence: str) -> str:
 
 
 def answer_sentence(context: str, question: str, answer: str) -> str | None:
-    """The answer to train on: of the sentences of a document that hold the answer, the one with most words of the
-    question.
+    """The answer to train on: of the sentences with the answer, the one with most words of the question.
 
-    If no sentence holds it, the answer itself, at most three sentences of it, if most of its words are in the document.
+    If no sentence contains it, the answer itself, at most three sentences of it, if most of its words are in the
+    document.
     """
     asked = set(WORD.findall(question.lower()))
     holding = [s for s in sentences(context) if answer.lower() in s.lower()]
@@ -166,13 +157,13 @@ def answer_sentence(context: str, question: str, answer: str) -> str | None:
 Topic = list[TrainingPassage]
 HELD_OUT_SHARE = 0.03
 HELD_OUT_PASSAGES = 8
-"""At least, if that is no more than a third of all."""
+"""Minimum held-out passages, if that is at most a third of all."""
 
 
 def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list[Topic]]:
-    """Topics to train on, and topics to test on.
+    """Split into topics to train on and topics to test on.
 
-    Topics whose hash is below HELD_OUT_SHARE are tested on, and more in the order of their hash until there are
+    Topics whose hash is below HELD_OUT_SHARE are for testing, and more in the order of their hash until there are
     HELD_OUT_PASSAGES, but no more than a third of all passages. If that leaves fewer than two, there are none.
     """
     topics: defaultdict[str, Topic] = defaultdict(list)
@@ -198,8 +189,8 @@ def topic_hash(topic: str) -> float:
 
 
 def topic_weights(topics: Sequence[Topic]) -> list[float]:
-    """How often each topic is drawn: a source in proportion to the root of its number of questions, so that small
-    sources are not lost, and a topic within its source in proportion to its questions.
+    """The weight of each topic in sampling: a source by the square root of its number of questions, so that small
+    sources are not lost, and a topic within its source by its questions.
     """
     counts = [(topic[0].source, sum(len(passage.questions) for passage in topic)) for topic in topics]
     of_source: Counter[str] = Counter()
@@ -215,14 +206,13 @@ GAP_SHARE, LONGEST_GAP = 0.2, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMix:
-    """What an example is made of.
+    """The composition of an example.
 
-    passages: numbers of passages to draw from. Fewer than at run time cost less and train the same.
-    answered, misleading, absent: the most queries of each kind: answered by a passage; only seemingly answered; about
-        passages that are not there. Many queries over few passages cost little.
-    whole_answers: answered queries that are trained on to the end of the answer. The others are trained on their first
-        token only, which shows whether the model answers or refuses.
-    elsewhere: share of the questions that are not about the last passage.
+    passages: numbers of passages to sample from. Fewer than at run time cost less and train the same. answered,
+    misleading, absent: maximum queries of each kind: answered by a passage; only seemingly answered; about passages
+    that are not there. Many queries over few passages cost little. whole_answers: answered queries that are trained on
+    to the end of the answer. The others are trained on their first token only, which shows whether the model answers or
+    refuses. elsewhere: share of the questions that are not about the last passage.
     """
 
     passages: tuple[int, ...]
@@ -234,18 +224,18 @@ class QueryMix:
 
 
 LABELLED = QueryMix(passages=(1, 1, 1, 2, 3, 5), answered=10, misleading=8, absent=2, whole_answers=3, elsewhere=0.2)
-"""A model that sees few misleading questions learns how a refusal is worded, but not when to refuse. The desk places
-the most relevant passage last, and search is seldom wrong about it (in 13 % of SQuAD's questions and 25 % of DSTC11's,
+"""A model that sees few misleading questions learns the words of a refusal, but not when to refuse. Warmdesk places the
+most relevant passage last, and search is seldom wrong about it (in 13 % of SQuAD's questions and 25 % of DSTC11's,
 among five passages of one topic).
 """
 OWN = QueryMix(passages=(2, 3, 3, 4), answered=8, misleading=0, absent=0, whole_answers=8, elsewhere=0.5)
-"""Trains only to read passages one by one, so an example has two or more: one alone is read as with full attention."""
+"""Trains only modular attention, so an example has two or more passages: one alone equals full attention."""
 
 
 class TrainingData:
     """Examples over passages. Some topics are held out of training, if there are enough (see `split_topics`).
 
-    neighbours: how many other passages each one is read behind.
+    neighbours: number of passages before each one while it is encoded.
     """
 
     def __init__(
@@ -264,7 +254,7 @@ class TrainingData:
 
     @property
     def held_out_documents(self) -> int:
-        """How many documents training never sees."""
+        """Number of documents that training never sees."""
         return sum(map(len, self._test))
 
     def example_at(self, number: int) -> TrainingExample:
@@ -272,7 +262,7 @@ class TrainingData:
         return self._make(self._train, random.Random(f"{self._seed}/{number}"))
 
     def held_out(self, count: int) -> list[TrainingExample]:
-        """Examples of topics that training never sees; without such topics, other examples of those it does."""
+        """Examples of topics that training never sees; without such topics, other examples of the trained ones."""
         return [self._make(self._test or self._train, random.Random(f"held out/{number}")) for number in range(count)]
 
     def _make(self, topics: Sequence[Topic], rng: random.Random) -> TrainingExample:
@@ -309,15 +299,17 @@ class TrainingData:
         return TrainingQuery(question=question, answer=ended if whole else ended[:1], refused=refused)
 
     def _left_context(self, passage: TrainingPassage, nearby: Sequence[TrainingPassage]) -> TokenIds:
-        """The passages to read another one behind. At run time these are the most similar ones; here all passages of an
-        example share a few, because a shared left context is computed once.
+        """The passages before another one. At run time these are the most similar ones; here all passages of an example
+        share a few, because a shared left context is computed once.
         """
         others = [other for other in nearby if other != passage][: self._neighbours]
         return tuple(token for other in others for token in other.tokens)
 
 
 def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: random.Random) -> list[TrainingPassage]:
-    """Passages of a topic, and of others if it is too small. One with many questions is likely to be the last."""
+    """Choose passages of a topic, and of others if it is too small. One with many questions is likely
+    to be the last.
+    """
     chosen = sample_up_to(size, topic, rng)
     if len(chosen) < size:
         chosen += sample_up_to(size - len(chosen), [p for other in topics if other is not topic for p in other], rng)
@@ -335,5 +327,5 @@ def ask_about(passages: Sequence[TrainingPassage], elsewhere: float, rng: random
 
 
 def sample_up_to(most: int, items: Sequence[T], rng: random.Random) -> list[T]:
-    """So many different items at random, or all in random order if there are fewer."""
+    """A random sample of different items, or all in random order if there are fewer."""
     return rng.sample(items, min(most, len(items)))

@@ -1,6 +1,6 @@
-"""The one table of who may call what. A route that has no line here is not served (404).
+"""The table of who may call which route. A route without a line here is not served (404).
 
-Gradio brings about a hundred routes (uploads, file access, a proxy, run history, code editing); only the few that the
+Gradio has about a hundred routes (uploads, file access, a proxy, run history, code editing); only the few that the
 pages use have a line. `guard` enforces the table.
 """
 
@@ -12,7 +12,8 @@ from app.domain.callers import Caller
 
 Who = Literal["everyone", "visitor", "agent", "admin", "key:chat", "key:documents", "key:admin"]
 """visitor: with a visitor's token. agent, admin: signed in; an admin may do what agents do. key: an API key that has
-this scope."""
+this scope.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,6 @@ class Rule:
     who: frozenset[Who]
 
     def allows(self, caller: Caller) -> bool:
-        """Whether this caller may pass."""
         if "everyone" in self.who or any(f"key:{scope}" in self.who for scope in caller.scopes):
             return True
         if caller.role:
@@ -40,10 +40,10 @@ _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets
 _READ = r"/gradio_api/(info|startup-events|app_id|queue/data)/?"
 _SENT = r"/gradio_api/queue/join"
 _ID = r"[\w-]+"
-_NUMBER = r"\d{1,9}"  # of a row: PostgreSQL does not even compare with what no row can have
+_NUMBER = r"\d{1,9}"  # id of a row: PostgreSQL cannot compare larger numbers
 RULES = (
     _rule("GET", r"/healthz|/readyz", "everyone"),
-    _rule("GET", r"/metrics", "everyone"),  # the route looks where a request comes from
+    _rule("GET", r"/metrics", "everyone"),  # the route checks the sender's address
     _rule("POST", r"/v1/(chat/completions|embeddings|feedback)", "key:chat"),
     _rule("GET", r"/v1/models(/[\w./@+-]+)?", "key:chat", "key:documents", "key:admin"),
     _rule("GET", r"/v1/conversations", "key:chat"),
@@ -89,7 +89,6 @@ RULES = (
 
 
 def find_rule(path: str, method: str) -> Rule | None:
-    """The first rule for a request, if there is one."""
     if ".." in path:
         return None
     method = "GET" if method == "HEAD" else method

@@ -1,11 +1,5 @@
-"""Signing in and out of the admin area.
-
-Admins' pages of those who can sign in, and of the keys of programs. Plain forms; what is shown once is the answer to
-the form and is kept nowhere.
-
-Not covered: signing in (`login_routes`).
-
-The admins' page of who did what.
+"""Signing in and out of the admin area, and the admins' pages of accounts, API keys and the audit log. Plain forms; a
+secret that is shown once is in the response and is not stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +25,7 @@ from app.web.rendering import admin_words, page_language, render
 
 
 def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
-    """The form, and what it and the button "Sign out" send."""
+    """The form, and the routes of it and of the button "Sign out"."""
     limiter = LoginRateLimiter()
 
     def login_html(request: Request, problem: str = "", name: str = ADMIN, **values: object) -> str:
@@ -47,7 +41,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
         request: Request, password: Annotated[Line, Form()] = "", name: Annotated[Line, Form()] = ADMIN
     ) -> Response:
         address = address_of(request)
-        # Counted before the slow check: many tries sent at once must not all pass.
+        # Counted before the slow check: many concurrent tries must not all pass.
         if wait_s := limiter.attempt(address):
             page = login_html(request, "wait", name, minutes=(wait_s + 59) // 60)
             return HTMLResponse(page, status_code=429, headers={"retry-after": str(wait_s)})
@@ -58,7 +52,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
                 raise
             return come_again(request)
         if account is None:
-            # A name that no account has may be a password in the wrong field, or made up to be read in the log.
+            # A name without an account may be a password in the wrong field, or made up to be read in the log.
             audit.record(name.strip() if accounts.named(name.strip()) else "", "sign-in-failed")
             return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
@@ -78,11 +72,13 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
 ACCOUNTS, KEYS = "/admin/accounts", "/admin/keys"
 Text = Annotated[Line, Form()]
 By: TypeAlias = Callable[[Request], Administration]
-"""Changes in the name of who sends a request."""
+"""Changes in the name of a request's sender."""
 
 
 def add_account_routes(app: FastAPI, by: By) -> None:
-    """The page of accounts, and what its forms send. Nobody can lock himself out: the own account is for others."""
+    """The page of accounts, and its forms. Admins cannot change their own account, so that they cannot lock themselves
+    out.
+    """
 
     def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
         values = {"problem": admin_words(error) if error else "", "name": "", "password": "", **shown}
@@ -134,7 +130,7 @@ def add_account_routes(app: FastAPI, by: By) -> None:
 
 
 def add_key_routes(app: FastAPI, by: By) -> None:
-    """The page of API keys, and what its forms send."""
+    """The page of API keys, and its forms."""
 
     def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
         values = {"problem": admin_words(error) if error else "", "name": "", "key": "", **shown}
@@ -177,13 +173,13 @@ ACTIONS: Mapping[str, str] = {
     "key-create": translatable("made the key"),
     "key-revoke": translatable("revoked the key"),
     "document-add": translatable("added the document"),
-    "document-ingest": translatable("took in documents from"),
+    "document-ingest": translatable("added documents from"),
     "document-forget": translatable("forgot the document"),
     "collection-forget": translatable("forgot the collection"),
     "sync-save": translatable("set up the synchronised folder"),
     "sync-remove": translatable("ended the synchronised folder"),
     "sync": translatable("synchronised the folder"),
-    "visitor-erase": translatable("removed everything of a customer"),
+    "visitor-erase": translatable("deleted all data of a customer"),
     "backup": translatable("made the backup"),
     "faq-add": translatable("wrote the FAQ number"),
     "faq-change": translatable("changed the FAQ number"),
@@ -192,25 +188,23 @@ ACTIONS: Mapping[str, str] = {
     "handoff-take": translatable("took over the conversation number"),
     "handoff-answer": translatable("answered in the conversation number"),
     "handoff-close": translatable("gave back the conversation number"),
-    "module-warm": translatable("made ready the passage"),
-    "module-evict": translatable("took out of memory the passage"),
-    "module-keep": translatable("kept the passage"),
-    "module-release": translatable("no longer kept the passage"),
+    "module-warm": translatable("loaded the passage"),
+    "module-evict": translatable("unloaded the passage"),
+    "module-keep": translatable("pinned the passage"),
+    "module-release": translatable("unpinned the passage"),
     "module-verify": translatable("verified the passage"),
 }
-"""What was done, in words; an action that is not here is shown as it is called."""
+"""Actions in words; an unknown action is shown as it is."""
 WHO: Mapping[str, str] = {
     COMMAND_LINE: translatable("command line"),
     SCHEDULE: translatable("the schedule"),
-    "": translatable("somebody"),
+    "": translatable("an unknown user"),
 }
-"""Who did it, where that is no name. "": whoever tried to sign in under a name that no account has."""
+"""Authors that are not names. "": a failed sign-in under an unknown name."""
 SHOWN = 100
 
 
 def add_audit_page(app: FastAPI, audit: Audit) -> None:
-    """The page."""
-
     @app.get("/admin/audit")
     def page(request: Request, before: Annotated[int | None, Query(le=LARGEST_NUMBER)] = None) -> HTMLResponse:
         entries = audit.latest(SHOWN + 1, before)

@@ -1,14 +1,9 @@
-"""The frame of all admin pages: their list, which of them somebody sees, and the answer to a request for one.
+"""The frame of all admin pages, the page of encoded passages, and the page of the API.
 
-A page is one line of PAGES. Whether there is such a page, and who may open it, is in `access_rules` alone.
-
-The admin's page of encoded passages: search, sort, and what can be done with one of them. Works without script.
-
-What programs can call, for admins: the OpenAPI document, and a page made of it. No viewer from elsewhere is loaded.
-What is tried out there is sent with a key that the reader types, never with the reader's sign-in, whose cookie is sent
-to /admin only: no other page can make a browser call /v1 in an admin's name.
-
-Not covered: the routes themselves (`app.api`).
+A page is one line of PAGES. Whether it exists, and who may open it, is in `access_rules` alone. The page of encoded
+passages works without script. The page of the API is made from the OpenAPI document; no viewer is loaded from
+elsewhere. Its requests use a key that the reader types. They never use the reader's sign-in, whose cookie is sent to
+/admin only: no other page can make a browser call /v1 in an admin's name. Out of scope: the API's routes (`app.api`).
 """
 
 import json
@@ -23,13 +18,13 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.identity import caller_of
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import ModuleRow
 from app.domain.callers import Caller
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line
 from app.domain.statistics import Verified
-from app.domain.words import translatable
+from app.domain.words import one_line, translatable
 from app.storage.people import Audit
 from app.web.access_rules import find_rule
 from app.web.rendering import admin_words, page_language, render
@@ -51,42 +46,42 @@ PAGES = (
 )
 """Path and name of every page, in the order of the navigation."""
 DONE = {
-    "warm": translatable("The passage is ready in memory."),
-    "evict": translatable("The passage was taken out of memory."),
-    "keep": translatable("The passage is kept: it is dropped only when nothing else can be."),
-    "release": translatable("The passage is dropped like any other when room is needed."),
-    "sound": translatable("Verified: computed anew, the stored numbers are the same but for rounding."),
+    "warm": translatable("The passage is loaded."),
+    "evict": translatable("The passage was unloaded."),
+    "keep": translatable("The passage is pinned: it is evicted only as a last resort."),
+    "release": translatable("The passage is no longer pinned."),
+    "sound": translatable("Verified: the recomputed numbers are the same, except for rounding."),
     "differs": translatable(
-        "The stored numbers are not those that the model computes: forget the document and add it again."
+        "The stored numbers differ from those that the model computes: forget the document and add it again."
     ),
     "unreadable": translatable(
-        "The stored copy could not be read and was removed: the passage is read again when needed."
+        "The stored copy could not be read and was deleted: the passage is encoded again when needed."
     ),
     "account-removed": translatable("The account was removed, and its sign-ins ended."),
     "role": translatable("The role was changed, and the account's sign-ins ended."),
     "key-revoked": translatable("The key no longer works."),
     "settings": translatable("Saved. Restart Warmdesk to use the changes."),
 }
-"""What a page says after something was done, by the `did` of its address."""
+"""Messages after an action, by the parameter `did`."""
 NO_STORE = {"cache-control": "no-store"}
 
 
 @dataclass(frozen=True, slots=True)
 class AdminLink:
-    """A page that somebody may open. words: English, translated where it is shown."""
+    """A page that the caller may open. words: English, translated when shown."""
 
     path: str
     words: str
 
 
 def links_for(caller: Caller) -> list[AdminLink]:
-    """The pages that somebody may open."""
+    """The pages that a caller may open."""
     rules = ((path, words, find_rule(path, "GET")) for path, words in PAGES)
     return [AdminLink(path, words) for path, words, rule in rules if rule is not None and rule.allows(caller)]
 
 
 def home_of(caller: Caller) -> str:
-    """Where somebody begins who signed in."""
+    """The first page after signing in."""
     links = links_for(caller)
     return links[0].path if links else "/admin/"
 
@@ -103,7 +98,7 @@ def admin_page(request: Request, template: str, *, status: int = 200, **values: 
 
 
 def done(path: str, did: str, **query: str) -> RedirectResponse:
-    """Back to a page, which then says what was done: a key of DONE."""
+    """Redirect to a page that shows a message: a key of DONE."""
     return RedirectResponse(f"{path}?{urlencode({**query, 'did': did})}", 303)
 
 
@@ -125,19 +120,19 @@ COLUMNS = (
     *(("tier", translatable("Kept in")), ("uses", translatable("Uses")), ("missed", translatable("Missed"))),
     *(("saved", translatable("Tokens saved")), ("used", translatable("Last use"))),
 )
-"""What the table can be sorted by, and the heading."""
-ACTIONS: Mapping[str, Callable[[Desk, str], str | None]] = {
+"""Columns by which the table can be sorted, with their headings."""
+ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
     "warm": lambda desk, key: desk.warm_module(key),
     "evict": lambda desk, key: desk.evict_module(key),
     "keep": lambda desk, key: desk.keep_module(key, is_kept=True),
     "release": lambda desk, key: desk.keep_module(key, is_kept=False),
     "verify": lambda desk, key: _outcome(desk.verify_module(key)),
 }
-"""What can be done with a module. Each gives what the page then says (`admin_frame.DONE`), if not the action's own."""
+"""Actions on a module. Each returns the key of its message (`DONE`), if it is not the action's own."""
 
 
-def add_module_routes(app: FastAPI, desk: Desk, audit: Audit) -> None:
-    """The page, and what its buttons send."""
+def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
+    """The page, and its buttons."""
 
     def shown(request: Request, query: str, sort: str, page: int, error: DeskError | None = None) -> HTMLResponse:
         order = sort if sort in _ORDER else "saved"
@@ -186,14 +181,14 @@ def _outcome(verified: Verified) -> str:
 
 
 def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[ModuleRow]:
-    """The modules whose document or passage has each word of a query, in an order of `_ORDER`."""
+    """The modules whose document or passage contains each word of a query, in an order of `_ORDER`."""
     words = query.casefold().split()
     rows = [row for row in modules if all(word in f"{row.document} {row.passage}".casefold() for word in words)]
     return sorted(rows, key=lambda row: (*_ORDER[order](row), row.document, row.passage))
 
 
 FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
-"""How the paths begin that are described."""
+"""Prefixes of the paths that are described."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +203,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, with what it takes. is_json: whether its body is JSON, and no form with a file."""
+    """One method of one path, with its parameters. is_json: its body is JSON, not a form with a file."""
 
     method: str
     path: str
@@ -219,13 +214,13 @@ class Operation:
 
     @property
     def draft(self) -> str:
-        """A body to be filled in, with what is required."""
+        """A body to be filled in, with the required fields."""
         return json.dumps({one.name: [] if one.kind.startswith("list") else "" for one in self.body if one.required})
 
 
 def add_api_page(app: FastAPI, public_url: str | None) -> None:
-    """The page and its document; the guard shows them to admins only. public_url: where the desk is reached, if that
-    is not what the request says.
+    """The page and its document; the guard shows them to admins only. public_url: the server's URL, if it differs from
+    the request's.
     """
 
     @app.get("/admin/openapi.json")
@@ -239,7 +234,7 @@ def add_api_page(app: FastAPI, public_url: str | None) -> None:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document of what programs can call."""
+    """The OpenAPI document of the routes for programs."""
     found = get_openapi(title=app.title, version="1", routes=app.routes)
     found["paths"] = {path: one for path, one in found["paths"].items() if path.startswith(FOR_PROGRAMS)}
     schemes = {"key": {"type": "http", "scheme": "bearer", "description": "An API key: warmdesk keys create NAME"}}
@@ -249,13 +244,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
-    """What a document describes, in its order."""
+    """The operations of a document, in its order."""
     for path, methods in document["paths"].items():
         for method, one in methods.items():
             yield Operation(
                 method=method.upper(),
                 path=path,
-                words=" ".join(one.get("description", "").split()),
+                words=one_line(one.get("description", "")),
                 parameters=tuple(
                     Field(row["name"], kind_of(row["schema"]), row.get("required", False), row.get("description", ""))
                     for row in one.get("parameters", ())
@@ -274,7 +269,6 @@ def _body(operation: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:
-    """The type of a value, in words."""
     if "anyOf" in schema:
         kinds = dict.fromkeys(kind_of(one) for one in schema["anyOf"] if one.get("type") != "null")
         return " or ".join(kinds)

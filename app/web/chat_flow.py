@@ -1,9 +1,9 @@
-"""What a customer may ask next: headings of the pages that were found for the last question. No model is asked.
+"""The behaviour of the chat page, without the page: each method takes plain values and returns the parts of the page to
+redraw.
 
-What the chat page does, without the page: each method takes plain values and gives the parts of the page to redraw.
-
-The conversation's id lives in the browser and comes with every call, so two readers never share anything here. The
-only thing kept is which answer runs for which browser session, so that Stop and switching can end it.
+The conversation's id is in the browser and comes with every call, so two readers never share state. The server only
+stores which answer runs for which browser session, so that Stop and switching can end it. Suggestions are headings of
+the pages found for the last question; no model is asked.
 """
 
 import logging
@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from app.access.limits import QuestionLimits
-from app.desk.interface import AnswerStream, Desk, Feedback
+from app.desk.interface import AnswerStream, Feedback
+from app.desk.service import Service
 from app.domain.answers import Answer, Turn
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, check_length
@@ -32,7 +33,7 @@ _WORD = re.compile(r"\w+")
 
 
 def suggestions(question: str, answer: Answer) -> list[str]:
-    """Up to MOST topics, those of pages first that the answer says nothing of; none that the question names already."""
+    """At most MOST topics, first of pages that the answer does not use; none that the question names already."""
     topics: list[str] = []
     for citation in sorted(answer.citations, key=lambda one: not one.see_also):
         heading = _NUMBER.sub("", citation.passage).rpartition(" > ")[2].strip()
@@ -44,13 +45,13 @@ def suggestions(question: str, answer: Answer) -> list[str]:
 
 
 def _names(text: str, topic: str) -> bool:
-    """Whether a text holds every word of a topic."""
+    """Whether a text contains every word of a topic."""
     return {word.lower() for word in _WORD.findall(topic)} <= {word.lower() for word in _WORD.findall(text)}
 
 
 YIELD_S = 0.04
 SHOWN_TURNS = 40
-"""Messages of a conversation on its page, the latest."""
+"""Maximum messages of a conversation on its page, the latest."""
 log = logging.getLogger(__name__)
 
 
@@ -71,8 +72,8 @@ class ChatView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Who looks at the page. owner: whose conversations are shown (`app.domain.callers`). session: one browser tab.
-    address: where the browser is. language: of the page's own words (`app.web.rendering`).
+    """The customer at a page. owner: of the conversations (`app.domain.callers`). session: one browser tab. address: of
+    the browser. language: of the page's own words (`app.web.rendering`).
     """
 
     owner: str
@@ -83,19 +84,19 @@ class Reader:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """An answer in progress. left: its reader went to another conversation, so it must not draw any more."""
+    """A running answer. left: its reader opened another conversation, so it must not draw any more."""
 
-    stream: AnswerStream | None = None
+    stream: AnswerStream[Answer] | None = None
     stopped: bool = False
     left: bool = False
 
 
 class ChatFlow:
-    """The handlers of one chat page; safe to call from several threads."""
+    """The handlers of one chat page. Safe to call from several threads."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Service,
         limits: QuestionLimits,
         settings: Settings,
         *,
@@ -108,15 +109,13 @@ class ChatFlow:
         self._lock = threading.Lock()
 
     def arrive(self, conversation_id: str, reader: Reader) -> ChatView:
-        """What a page shows that has just been loaded: as `open`, but a question that its reader asked before that
-        goes on.
-        """
+        """A page that has just been loaded: as `open`, but a question that its reader asked before continues."""
         with self._lock:
             is_asking = reader.session in self._runs
         return ChatView() if is_asking else self.open(conversation_id, reader)
 
     def open(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Shows a conversation; one that is gone (or "") opens a new one."""
+        """Show a conversation; one that does not exist (or "") opens a new one."""
         self._end(reader.session, left=True)
         try:
             turns = self._turns(conversation_id, reader) if conversation_id else []
@@ -140,8 +139,8 @@ class ChatFlow:
     def ask(
         self, question: str, conversation_id: str, reader: Reader, *, replaces_last: bool = False
     ) -> Generator[ChatView]:
-        """Asks and draws the answer while it grows. Closing the iterator (the browser left) cancels the answer.
-        replaces_last: in place of the last question and its answer, which stay until there is a new one.
+        """Ask, and draw the answer while it grows. Closing the iterator (the browser left) cancels the answer.
+        replaces_last: replace the last question and its answer, which stay until there is a new one.
         """
         try:
             check_length(question, self._settings.max_question_chars)
@@ -164,8 +163,8 @@ class ChatFlow:
                     yield ChatView(transcript=self._transcript(turns, reader), editing=False)
                 yield from self._draw(question, conversation_id, reader, run, replaced)
             if run.left and session not in self._runs:
-                yield ChatView(live="")  # a piece may have been on its way when the reader left
-        except Exception as error:  # outermost: whatever fails becomes one line in the chat
+                yield ChatView(live="")  # a piece may have been in transit when the reader left
+        except Exception as error:  # outermost: every failure becomes one line in the chat
             if not run.left:
                 shown = "" if not conversation_id else self._as_it_was(conversation_id, reader) if replaced else None
                 live, editing = _failure(question, error, reader), bool(replaced) or None
@@ -179,14 +178,14 @@ class ChatFlow:
                 stream.cancel()
 
     def _as_it_was(self, conversation_id: str, reader: Reader) -> str | None:
-        with suppress(DeskError):  # whatever failed before may still
+        with suppress(DeskError):  # the part that failed before may still fail
             return self._transcript(self._turns(conversation_id, reader), reader)
         return None
 
     def _draw(
         self, question: str, conversation_id: str, reader: Reader, run: _Run, replaced: str
     ) -> Generator[ChatView]:
-        first = None if conversation_id else ""  # a new conversation: the empty state makes room
+        first = None if conversation_id else ""  # a new conversation: remove the empty state
         handed = self._desk.to_person(question, conversation_id or None, reader.owner)
         if handed is not None:
             yield replace(self._whole(handed.conversation_id, reader), box="")
@@ -208,16 +207,16 @@ class ChatFlow:
         self._desk.hand_off_by_rule(conversation_id, reader.owner)
         yield self._whole(conversation_id, reader)
 
-    def _begin(self, ask: Callable[[], AnswerStream], run: _Run) -> Future[AnswerStream]:
-        """Ask in a thread of its own: the desk searches while the page draws the question. An answer that nobody waits
-        for by then is cancelled.
+    def _begin(self, ask: Callable[[], AnswerStream[Answer]], run: _Run) -> Future[AnswerStream[Answer]]:
+        """Ask in a separate thread: the search runs while the page draws the question. If the reader has left by then,
+        the answer is cancelled.
         """
-        asking: Future[AnswerStream] = Future()
+        asking: Future[AnswerStream[Answer]] = Future()
 
         def work() -> None:
             try:
                 stream = ask()
-            except BaseException as error:  # for who waits
+            except BaseException as error:  # for a waiting reader
                 asking.set_exception(error)
                 return
             with self._lock:
@@ -230,7 +229,7 @@ class ChatFlow:
         return asking
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
-        """Asks the last question again, in place of its answer."""
+        """Ask the last question again, replacing its answer."""
         try:
             question = self._last_question(conversation_id, reader)
         except Exception as error:
@@ -239,7 +238,7 @@ class ChatFlow:
         yield from self.ask(question, conversation_id, reader, replaces_last=True)
 
     def edit(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Puts the last question into the box, to be sent in place of what it was."""
+        """Put the last question into the box; sending it replaces the question."""
         try:
             return ChatView(box=self._last_question(conversation_id, reader), editing=True)
         except Exception as error:
@@ -250,16 +249,16 @@ class ChatFlow:
         return next((turn.text for turn in reversed(turns) if turn.role == "user"), "")
 
     def stop(self, reader: Reader) -> None:
-        """Ends the running answer; what was generated stays."""
+        """End the running answer; its text so far stays."""
         self._end(reader.session, left=False)
 
     def feedback(self, message_id: str, value: str, reason: str, reader: Reader) -> None:
-        """value: up, down, or anything else to take the verdict back."""
+        """value: up, down, or anything else to remove the rating."""
         verdicts: dict[str, Feedback] = {"up": "up", "down": "down"}
         self._desk.feedback(message_id, verdicts.get(value), reason[:500], owner=reader.owner)
 
     def delete(self, conversation_id: str, open_id: str, reader: Reader) -> ChatView:
-        """Deletes a conversation, and offers to bring it back; if it was open, a new one is shown."""
+        """Delete a conversation, and offer to restore it; if it was open, show a new one."""
         is_open = conversation_id == open_id
         if is_open:
             self._end(reader.session, left=True)
@@ -271,7 +270,7 @@ class ChatFlow:
         return replace(self.open("", reader) if is_open else ChatView(), conversations=listed)
 
     def restore(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Brings a conversation back that was just deleted, and opens it."""
+        """Restore a conversation that was just deleted, and open it."""
         try:
             self._desk.restore_conversation(conversation_id, reader.owner)
         except Exception as error:
@@ -279,7 +278,6 @@ class ChatFlow:
         return self.open(conversation_id, reader)
 
     def rename(self, conversation_id: str, title: str, open_id: str, reader: Reader) -> ChatView:
-        """Gives a conversation another title."""
         try:
             check_length(title, LONGEST_LINE, "title")
             if title.strip():
@@ -289,7 +287,7 @@ class ChatFlow:
             return ChatView(live=_failure("", error, reader))
 
     def find(self, query: str, open_id: str, reader: Reader) -> ChatView:
-        """Lists the conversations in which these words stand; all for no words."""
+        """List the conversations that contain these words; all for no words."""
         try:
             return ChatView(conversations=self._listed(open_id, reader, query=query[:LONGEST_LINE].strip()))
         except Exception as error:
@@ -347,13 +345,13 @@ class ChatFlow:
 
 
 def _without(question: str, turns: Sequence[Turn]) -> Sequence[Turn]:
-    """Messages without the last question and what was answered to it."""
+    """Messages without the last question and its answer."""
     at = next((place for place, turn in enumerate(turns) if turn.message_id == question), len(turns))
     return [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
 
 
 def _failure(question: str, error: Exception, reader: Reader) -> str:
-    """A question without an answer, and one line that says why."""
+    """A question without an answer, and one line with the reason."""
     if not isinstance(error, DeskError):
         log.error("the chat page failed", exc_info=error)
     elif not error.is_away:

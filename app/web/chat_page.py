@@ -1,14 +1,9 @@
-"""Errors of events that have no place on the page: one line, shown for a while in the reader's language. Without this,
-Gradio logs a traceback, and the reader learns nothing.
+"""The chat page: Gradio components and their wiring, with the line of a hand-off and errors as toasts. Behaviour is in
+`chat_flow`, appearance in templates/chat and style.css.
 
-The line above the box as a part of the chat page: its components and their wiring. It looks for news every two
-seconds, but only while a person answers.
-
-The chat page: Gradio components and their wiring. What happens is in chat_flow, how it looks in templates/chat and
-style.css.
-
-The list shows the visitor's own conversations. Which one is open is kept in the address bar and in a hidden field of
-the page, never on the server.
+The list shows the visitor's own conversations. The open one is in the address bar and in a hidden field of the page,
+never on the server. The page looks for messages of an agent every two seconds, but only while one answers. A toast
+shows an error without another place on the page; otherwise Gradio would log a traceback and show nothing.
 """
 
 import logging
@@ -16,7 +11,6 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -24,7 +18,7 @@ import gradio as gr
 from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.callers import KNOWN
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_ID
@@ -33,14 +27,14 @@ from app.domain.settings import Settings
 from app.domain.words import gettext, speaking
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.chat_routes import HandoffLine, HandoffView
-from app.web.rendering import error_words, page_language, render, translations
+from app.web.rendering import error_words, page_language, render, static, translations
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def shown_as_toast(language: str) -> Iterator[None]:
-    """Turns an error of the desk into what Gradio shows."""
+    """Turn a DeskError into Gradio's toast."""
     try:
         yield
     except DeskError as error:
@@ -54,14 +48,14 @@ PERIOD_S = 2.0
 
 
 class HandoffPart:
-    """Made where the line stands on the page; `connect` wires it once the other parts are there."""
+    """The line of a hand-off. Create it at its place on the page; `connect` wires it once the other parts exist."""
 
     def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
         self._flow, self._view = flow, view
-        script = (Path(__file__).parent / "static" / "handoff.js").read_text(encoding="utf-8")
+        script = static("handoff.js")
         self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
         self._timer = gr.Timer(PERIOD_S, active=False)
-        # A field of the page: with `gr.State` each page would keep a connection open, and the server what it shows.
+        # A field of the page: with `gr.State`, each page would hold a connection, and the server its values.
         self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
 
     def connect(
@@ -73,14 +67,16 @@ class HandoffPart:
         updates: Callable[[ChatView], tuple[Any, ...]],
         reader_of: Callable[[gr.Request], Reader],
     ) -> None:
-        """shown: the page's parts, which `updates` draws. verdict: what happens when an answer is judged."""
+        """shown: the page's parts, which `updates` draws. verdict: the event of a rating."""
         parts = [self._html, self._timer, self._mark]
 
         def drawn(line: HandoffLine) -> tuple[Any, ...]:
             return line.html, gr.Timer(active=line.live), line.mark
 
         def news(conversation_id: str, mark: str, reader: Reader) -> HandoffLine | None:
-            """The line, if it is another one. Without the database there are no news; the next look may bring some."""
+            """Return the line if it has changed. Without the database there are no news; the next look may have
+            some.
+            """
             with suppress(DeskError):
                 line = self._view.line(conversation_id, reader)
                 return line if line.mark != mark else None
@@ -91,7 +87,7 @@ class HandoffPart:
             return (gr.skip(),) * len(parts) if line is None else drawn(line)
 
         def judged(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
-            with suppress(DeskError):  # the verdict itself, a moment before, says what is wrong
+            with suppress(DeskError):  # the rating's own event, a moment before, shows the error
                 self._view.judged(conversation_id, reader_of(request))
             return refreshed(conversation_id, mark, request)
 
@@ -117,14 +113,14 @@ class HandoffPart:
 
 
 FRAME = ("side", "header", "foot", "data")
-"""Templates in templates/chat that stay as they are; their words come when the page is opened, in its language."""
+"""Templates in templates/chat that do not change; they get their words when the page is opened, in its language."""
 ANSWERS_AT_ONCE = 24
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
 _WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : location.pathname + location.search); }"
 
 
 def _updates(view: ChatView, **box: object) -> tuple[Any, ...]:
-    """In the order of the page's outputs; what the view leaves alone is not sent. box: properties of the text box."""
+    """The page's outputs in order; unchanged parts are not sent. box: properties of the text box."""
     editing = None if view.editing is None else "yes" if view.editing else ""
     parts = (view.conversation_id, view.transcript, view.live, view.conversations, editing)
     if view.box is not None:
@@ -140,7 +136,7 @@ def _id_of(request: gr.Request) -> str:
 
 def _reader(request: gr.Request) -> Reader:
     browser = request.request
-    enter_request(_id_of(request))  # Gradio calls us in a context of its own, not in that of the request
+    enter_request(_id_of(request))  # Gradio calls us in its own context, not in the request's
     return Reader(
         owner=caller_of(browser).owner,
         session=str(request.session_hash),
@@ -150,20 +146,19 @@ def _reader(request: gr.Request) -> Reader:
 
 
 def _text(sent: object) -> str:
-    """A text that the page's script sent with an event, which may send anything."""
+    """A text that the page's script sent with an event; it may be anything."""
     return sent if isinstance(sent, str) else ""
 
 
 def _word(sent: object) -> str:
-    """An id, or a word. What is longer is none."""
+    """An id, or a word; "" for a longer text."""
     return _text(sent)[:LONGEST_ID]
 
 
-def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
-    """The page, not yet mounted; css and theme are given at the mount."""
+def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
+    """The page, not yet mounted; css and theme are given when it is mounted."""
     flow = ChatFlow(desk, limits, settings)
-    static = Path(__file__).parent / "static"
-    acts, typing, page = ((static / f"{name}.js").read_text(encoding="utf-8") for name in ("chat", "typing", "page"))
+    acts, typing, page = map(static, ("chat.js", "typing.js", "page.js"))
 
     def part(value: str, name: str, script: str = acts) -> gr.HTML:
         return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)
@@ -196,8 +191,8 @@ def build_chat(desk: Desk, limits: QuestionLimits, settings: Settings) -> gr.Blo
         try:
             for view in steps_of_request(_id_of(request), views):
                 yield _updates(view)
-        except GeneratorExit:  # the browser left: the answer must not run on
-            # To end it waits for the engine, and Gradio's event loop, which nobody else may miss, is what closes us.
+        except GeneratorExit:  # the browser left: end the answer
+            # Ending it waits for the engine, and we are closed by Gradio's event loop, which must not block.
             threading.Thread(target=views.close, name="left", daemon=True).start()
             raise
 

@@ -1,14 +1,8 @@
-"""What visitors may take with them or have removed: a conversation as a file, all that is stored of them. And the way
-out for those who are signed in.
+"""Routes of the chat: export and deletion of a visitor's data, signing out, text being typed, and the line of a
+hand-off.
 
-What pages send while a visitor types, so that the desk has ready what the question will need.
-
-It takes nothing from the visitor's questions, and has a limit of its own. Not covered: what is done with it
-(`app.answering.prefetching`).
-
-The line above the box of the chat: who answers this conversation, and the way to a person and back.
-
-Not covered: Gradio (`handoff_part`), the agents' pages (`queue_routes`).
+`/typing` loads what a question will need. It does not count as a question and has a separate limit. Out of scope: the
+search for typed text (`app.answering.prefetching`), Gradio (`chat_page`), the agents' pages (`quality_routes`).
 """
 
 import hashlib
@@ -25,7 +19,7 @@ from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
 from app.desk.export import export_conversation, export_everything
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, Id, LongText, check_length
 from app.domain.setting_values import is_open
@@ -36,8 +30,8 @@ from app.web.guard import VISITOR, Site
 from app.web.rendering import error_words, page_language, render, translations
 
 
-def add_visitor_routes(app: FastAPI, desk: Desk, site: Site) -> None:
-    """Routes for whoever has the cookie; the guard lets nobody else through."""
+def add_visitor_routes(app: FastAPI, desk: Service, site: Site) -> None:
+    """Routes for a caller with the cookie; the guard lets no others through."""
 
     @app.get("/conversations/{conversation_id}/export.{kind}")
     def export(request: Request, conversation_id: Id, kind: Id) -> Response:
@@ -50,7 +44,7 @@ def add_visitor_routes(app: FastAPI, desk: Desk, site: Site) -> None:
     @app.get("/my-data")
     def everything(request: Request) -> Response:
         pieces = export_everything(desk, caller_of(request).owner)
-        first = next(pieces)  # before the status is sent: what fails here fails with an answer
+        first = next(pieces)  # before the status is sent, so that an error here gets its own status
         return StreamingResponse(
             chain((first,), pieces), media_type="application/json", headers=_saved_as("my-data.json")
         )
@@ -73,14 +67,14 @@ def _saved_as(name: str) -> dict[str, str]:
 
 
 class TypedText(BaseModel):
-    """What stands in the box; "" takes back what was sent before. conversation_id "" is a new conversation."""
+    """The text in the box; "" withdraws the text sent before. conversation_id "" is a new conversation."""
 
     text: LongText
     conversation_id: Id = ""
 
 
-def add_typing_routes(app: FastAPI, desk: Desk, limits: QuestionLimits) -> None:
-    """One for the chat page and one for the widget; both always give the same answer."""
+def add_typing_routes(app: FastAPI, desk: Service, limits: QuestionLimits) -> None:
+    """One route for the chat page and one for the widget; both always return the same response."""
 
     @app.post("/typing")
     @app.post("/widget/typing")
@@ -96,8 +90,8 @@ TALK = translatable("Talk to a person")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffLine:
-    """The line. live: a person answers, so the page has to look for news. mark: changes with what is to be shown, and
-    with every message.
+    """The line. live: an agent answers, so the page must look for news. mark: changes with the line and with every
+    message.
     """
 
     conversation_id: str
@@ -107,11 +101,11 @@ class HandoffLine:
 
 
 class HandoffView:
-    """What the line shows and does. Safe to call from several threads."""
+    """The text and the buttons of the line. Safe to call from several threads."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: Service,
         settings: Settings,
         limits: QuestionLimits,
         *,
@@ -120,7 +114,7 @@ class HandoffView:
         self._desk, self._settings, self._limits, self._now = desk, settings, limits, now
 
     def line(self, conversation_id: str, reader: Reader, problem: str = "") -> HandoffLine:
-        """The line of a conversation; "" is a new one. problem: what went wrong, in English. Raises DeskError."""
+        """The line of a conversation; "" is a new one. problem: an error, in English. Raises DeskError."""
         handoff = self._desk.handoff(conversation_id, reader.owner) if conversation_id else None
         html = render(
             "chat/handoff.html",
@@ -137,7 +131,9 @@ class HandoffView:
         return HandoffLine(conversation_id=conversation_id, html=html, live=live, mark=mark)
 
     def act(self, act: str, conversation_id: str, email: str, reader: Reader) -> HandoffLine:
-        """What a button asks for: "ask" for a person, with an e-mail address outside of office hours, or "end" it."""
+        """Do the action of a button: "ask" for an agent, with an e-mail address outside of office hours, or
+        "end" it.
+        """
         try:
             with self._limits.asking(reader.owner, reader.address):
                 if act == "end":
@@ -150,13 +146,13 @@ class HandoffView:
         return self.line(conversation_id, reader)
 
     def judged(self, conversation_id: str, reader: Reader) -> None:
-        """An answer was judged, which may bring a person. Raises DeskError."""
+        """After a rating, apply the hand-off rules. Raises DeskError."""
         if conversation_id:
             self._desk.hand_off_by_rule(conversation_id, reader.owner)
 
     def _asked(self, conversation_id: str, email: str, reader: Reader) -> str:
         with speaking(translations(reader.language)):
-            text = "" if conversation_id else gettext(TALK)  # a conversation begins with something
+            text = "" if conversation_id else gettext(TALK)  # a conversation begins with a text
         handed = self._desk.hand_off(
             "button", owner=reader.owner, conversation_id=conversation_id or None, text=text, email=email
         )

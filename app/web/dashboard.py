@@ -1,13 +1,8 @@
-"""The dashboard's charts over time, as paths of SVG: all of them have one time axis, and nothing is drawn where nothing
-was measured.
+"""The dashboard: its charts over time as SVG paths, and Gradio's components with their refreshing. It only shows
+numbers. Server and guard require the login.
 
-A chart is 100 x 100 units and is stretched by the page. Not covered: counting (`app.storage.statistics`); colours and
-labels on the page (`templates/admin/charts.html`).
-
-The dashboard: what Gradio shows of the desk's numbers, and its refreshing. The login stands before it, in server and
-guard.
-
-Not covered: any action on the desk; this page only looks.
+All charts have one time axis, and nothing is drawn without a measurement. A chart is 100 x 100 units, and the page
+stretches it. Out of scope: counting (`app.storage.statistics`), colours and labels (`templates/admin/charts.html`).
 """
 
 import json
@@ -19,7 +14,7 @@ from typing import Any, Literal, cast
 
 import gradio as gr
 
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.callers import Caller
 from app.domain.errors import DeskError
 from app.domain.reuse_words import SOURCES
@@ -34,7 +29,7 @@ _CLOCK, _DATE = "%H:%M", translatable("%-d %b")
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """What a chart covers. ticks: labels along the time axis. label: their format."""
+    """The range of a chart. ticks: labels along the time axis. label: their format."""
 
     words: str
     length: timedelta
@@ -51,7 +46,7 @@ RANGES: Mapping[Range, TimeRange] = {
 }
 READ_FROM = (
     *(("module", translatable("Passages")), ("session", translatable("Same conversation"))),
-    *(("prefix", translatable("Shared beginning")), ("computed", translatable("Read now"))),
+    *(("prefix", translatable("Shared prefix")), ("computed", translatable("Computed now"))),
 )
 TIERS = tuple((name, words) for name, words in SOURCES.items() if name != "elsewhere")
 FIRST_TOKEN = (
@@ -68,7 +63,7 @@ FIRST_TOKEN_ELSEWHERE = (
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """A step of the time axis, as what a pointer finds there. words: when, and every value."""
+    """A step of the time axis, for the pointer. words: the time, and every value."""
 
     x: float
     width: float
@@ -77,7 +72,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One series. name: of its colour. path: in SVG's words, empty if it has no value."""
+    """One series. name: of its colour. path: as SVG, "" if it has no value."""
 
     name: str
     words: str
@@ -112,13 +107,13 @@ class Axis:
 
     @property
     def ticks(self) -> list[str]:
-        """Labels at equal distances, the last one at the end; in the time zone of the desk."""
+        """Labels at equal distances, the last one at the end; in the server's time zone."""
         parts = self.range.ticks
         times = (self.since + self.range.length * part / parts for part in range(parts + 1))
         return [time.astimezone().strftime(gettext(self.range.label)) for time in times]
 
     def place(self, span: UsageSpan) -> int:
-        """Which step of the axis a span is."""
+        """The step of a span on the axis."""
         return round((span.start - self.since) / self.range.step)
 
     def when(self, step: int) -> str:
@@ -128,13 +123,13 @@ class Axis:
 
 
 def charts(axis: Axis, spans: Sequence[UsageSpan], *, is_elsewhere: bool = False) -> list[Chart]:
-    """All charts of the dashboard. spans: of the axis; of those outside nothing is drawn. is_elsewhere: the model runs
-    in somebody else's server, where nobody can see passages.
+    """All charts of the dashboard. spans: those outside of the axis are not drawn. is_elsewhere: the model is remote,
+    so passages are unknown.
     """
     steps = {axis.place(span): span for span in spans if axis.since <= span.start < axis.until}
     tokens = {step: [span.tokens.get(name, 0) for name, _ in READ_FROM] for step, span in steps.items()}
     drawn = [
-        _bars(gettext("Prompt tokens, by where they came from"), axis, READ_FROM, tokens),
+        _bars(gettext("Prompt tokens by source"), axis, READ_FROM, tokens),
         _bars(gettext("Share of prompt tokens"), axis, READ_FROM, tokens, as_shares=True),
     ]
     title = gettext("Time to first token")
@@ -143,7 +138,7 @@ def charts(axis: Axis, spans: Sequence[UsageSpan], *, is_elsewhere: bool = False
         return [*drawn, _lines(title, axis, FIRST_TOKEN_ELSEWHERE, first)]
     uses = {step: [span.modules.get(name, 0) for name, _ in TIERS] for step, span in steps.items()}
     first = {step: _first_token(span.warm, span.cold) for step, span in steps.items()}
-    found = _bars(gettext("Where passages were found"), axis, TIERS, uses, as_shares=True)
+    found = _bars(gettext("Sources of passages"), axis, TIERS, uses, as_shares=True)
     return [*drawn, found, _lines(title, axis, FIRST_TOKEN, first)]
 
 
@@ -159,7 +154,7 @@ def _bars(
     *,
     as_shares: bool = False,
 ) -> Chart:
-    """Values upon one another in each step. as_shares: of their sum."""
+    """Stacked values of each step. as_shares: of their sum."""
     values = {step: row for step, row in values.items() if sum(row)}
     top = 100.0 if as_shares else _round_up(max(map(sum, values.values()), default=0))
     width = 100 * axis.range.step / axis.range.length
@@ -224,7 +219,6 @@ def _chart(
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10, 20, ..."""
     if value <= 0:
         return 1.0
     power = 10.0 ** int(log10(value)) if value >= 1 else 1.0
@@ -239,11 +233,11 @@ REFRESH_S = 5.0
 PARTS = ("head", "welcome", "tiles", "load", "charts", "savings", "memory", "answers", "prefixes", "misses")
 """Templates in templates/admin, from the top of the page down."""
 ABOVE = 4
-"""How many of them stand above the choice of the time range."""
+"""Number of them above the choice of the time range."""
 
 
 def titles() -> dict[str, str]:
-    """What the browser's tab says, by what HTML calls the page's language."""
+    """The title of the browser's tab, by HTML's name of the page's language."""
     found = {}
     for language, tag in LANGUAGES.items():
         with speaking(translations(language)):
@@ -251,8 +245,8 @@ def titles() -> dict[str, str]:
     return found
 
 
-def build_admin(desk: Desk) -> gr.Blocks:
-    """The page, not yet mounted: whoever mounts it must put the login before it."""
+def build_admin(desk: Service) -> gr.Blocks:
+    """The page, not yet mounted. The caller must require the login."""
     links = links_for(Caller(role="admin"))
 
     def refresh(chosen: str, request: gr.Request) -> list[Any]:
@@ -261,7 +255,7 @@ def build_admin(desk: Desk) -> gr.Blocks:
         except DeskError as error:
             if not error.is_of_database:
                 raise
-            return [gr.skip()] * (len(PARTS) + 1)  # what is there stays, and the next refresh may succeed
+            return [gr.skip()] * (len(PARTS) + 1)  # the old numbers stay, and the next refresh may succeed
 
     def drawn_now(chosen: str, request: gr.Request) -> list[Any]:
         now, language = datetime.now(UTC), page_language(request.headers)

@@ -1,16 +1,9 @@
-"""Long work answered as a stream of events, one JSON object a line: {stage, done, total} while it runs, then {result}
-or {error}.
+"""Documents: the admin's pages and their routes, synchronised folders, and the files of an answer's sources for its
+visitor. The guard lets only admins use the admin routes.
 
-The files behind an answer's sources, for the visitor whose answer it is.
-
-The admin's page of one document: its passages as search and model have them, and its file.
-
-The admin's page of documents and what it can change; the guard shows it to admins only.
-
-Uploaded files are kept in the data folder under their own name; a second one of the same name and collection replaces
-it. Not covered: synchronised folders (`sync_routes`), one document's passages (`passage_routes`).
-
-What the documents' page can do with synchronised folders; the guard lets admins through only.
+An uploaded file is stored in the data folder under its own name; a second one of the same name and collection replaces
+it. Long work is answered as a stream of events, one JSON object per line: {stage, done, total} while it runs, then
+{result} or {error}.
 """
 
 import json
@@ -30,8 +23,8 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response, Streami
 
 from app.access.identity import caller_of
 from app.desk.changes import Changes
-from app.desk.interface import Desk
 from app.desk.json_output import ingest_json
+from app.desk.service import Service
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument, SyncResult
 from app.domain.errors import DeskError
@@ -47,14 +40,14 @@ from retrieval.loaders.load import FORMATS, MAX_BYTES, SUPPORTED
 
 log = logging.getLogger(__name__)
 
-FAILED = "something went wrong on our side; the log of the desk says more"
+FAILED = "something went wrong on our side; the server's log has more"
 
 
 def events(
     work: Callable[[Progress], dict[str, Any]], words: Callable[[str, str], str] = lambda code, message: message
 ) -> StreamingResponse:
-    """Run work in a thread of its own; it goes on if nobody listens any more. words: what is said of an error, given
-    its code and the desk's own line.
+    """Run work in a separate thread, which continues if the client disconnects. words: the text of an error, given its
+    code and Warmdesk's own line.
     """
     waiting: queue.Queue[dict[str, Any]] = queue.Queue()
 
@@ -85,8 +78,8 @@ def events(
 _PIECE = 1 << 16
 
 
-def add_source_routes(app: FastAPI, desk: Desk) -> None:
-    """The route that the chat's links "Open the file" call."""
+def add_source_routes(app: FastAPI, desk: Service) -> None:
+    """The route of the chat's links "Open the file"."""
 
     @app.get("/sources/{message_id}/{rank}")
     def source(request: Request, message_id: Id, rank: int) -> Response:
@@ -97,8 +90,8 @@ def add_source_routes(app: FastAPI, desk: Desk) -> None:
 
 
 def saved_file(file: Path) -> Response:
-    """A document's file, to be saved and never opened within the desk: an HTML page of somebody's must not run as one
-    of ours. 404 if it is gone, or a link has taken its place.
+    """Send a document's file for download, never to be opened inside the site: a document's HTML must not run as one of
+    our pages. 404 if it is gone, or a link has replaced it.
     """
     opened = open_without_links(file)
     if opened is None:
@@ -116,8 +109,8 @@ PASSAGES_SHOWN = 25
 """Passages on a page."""
 
 
-def add_passage_routes(app: FastAPI, desk: Desk) -> None:
-    """The page, and the file that it links to. A document is known by its number."""
+def add_passage_routes(app: FastAPI, desk: Service) -> None:
+    """The page, and the file that it links to. A document is identified by its number."""
 
     def stored(number: int) -> StoredDocument | None:
         return next((one for one in desk.documents() if one.id == number), None)
@@ -149,8 +142,8 @@ SHOWN = 100
 """Documents on a page of the list."""
 
 
-def add_document_routes(app: FastAPI, desk: Desk, record: Record) -> None:
-    """The page, and the routes its script calls. record: into the audit log."""
+def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
+    """The page, and the routes of its script. record: writes to the audit log."""
 
     def by(request: Request) -> Changes:
         return Changes(desk, record, caller_of(request).who)
@@ -195,7 +188,7 @@ def add_document_routes(app: FastAPI, desk: Desk, record: Record) -> None:
 
 
 def found(documents: Sequence[StoredDocument], collection: str | None, query: str) -> list[StoredDocument]:
-    """The documents of a collection, or of all (None), whose title or path has each word of a query."""
+    """The documents of a collection, or of all (None), whose title or path contains each word of a query."""
     words = query.casefold().split()
     return [
         one
@@ -205,7 +198,7 @@ def found(documents: Sequence[StoredDocument], collection: str | None, query: st
 
 
 def words_for(request: Request) -> Callable[[str, str], str]:
-    """Says an error in the language of whoever sent a request."""
+    """Return a function that words an error in the request's language."""
     spoken = translations(page_language(request.headers))
 
     def words(code: str, message: str) -> str:
@@ -218,8 +211,8 @@ def words_for(request: Request) -> Callable[[str, str], str]:
 FOLDERS = "/admin/documents/folders"
 
 
-def add_sync_routes(app: FastAPI, desk: Desk) -> None:
-    """The routes that the page's script calls."""
+def add_sync_routes(app: FastAPI, desk: Service) -> None:
+    """The routes of the page's script."""
 
     def said(request: Request, result: SyncResult) -> dict[str, Any]:
         problem = words_for(request)(result.code, result.problem)

@@ -1,10 +1,9 @@
-"""What stands before a page's Gradio application: only events that the page itself sends, and no more of them than
-somebody reads.
+"""A gate around a page's Gradio application: only events that the page itself sends, and no more than the page reads.
 
-Gradio takes any JSON for an input and opens the files and addresses that are named in it; it keeps what an event made
-until that is read, and what a page shows until 1,000 others came. Here every input is a short text, a page belongs to
-who sent its first event, and nothing is kept of a page that nobody reads from. Our pages need no state on the server.
-Not covered: who may send what (`guard`), how many requests there may be of any kind (`pacing`).
+Gradio takes any JSON as input and opens the files and addresses in it. It stores the result of an event until it is
+read, and the state of a page until 1,000 others came. Here every input is a short text, a page belongs to the sender of
+its first event, and nothing is stored for a page without a reader. Our pages need no state on the server. Out of scope:
+who may send what (`guard`), limits on all requests (`pacing`).
 """
 
 import asyncio
@@ -27,35 +26,35 @@ from app.web.guard import refused, too_often
 from app.web.pacing import REFUSED_S, held
 
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
-"""Ends of paths: an event is sent to the first; what it makes is read from the second."""
+"""Ends of paths: an event is sent to the first; its result is read from the second."""
 NOTHING_TO_READ: Final = b'data: {"msg":"close_stream"}\n\n'
-"""What the page's script takes for the end of what it reads."""
+"""The event after which the page's script stops reading."""
 EVENTS_A_SECOND: Final = 4
 EVENTS_IN_A_ROW: Final = 60
-"""Of one visitor. A page on which a person answers looks for news every two seconds."""
+"""Maximum events of one visitor in a row. With an agent, a page looks for news every two seconds."""
 MOST_UNREAD: Final = 20
-"""Events of a visitor that are being answered, or whose answers he has not read."""
+"""Maximum events of a visitor that are running, or whose results are unread."""
 MOST_UNHEARD: Final = 8
-"""As many of them may be of pages that do not read at the time."""
+"""Maximum of these for pages that are not reading now."""
 MOST_PAGES: Final = 10
-"""Pages of a visitor with such events."""
+"""Maximum pages of a visitor with such events."""
 UNHEARD_S: Final = 10.0
-"""Seconds after which a page is forgotten that does not read what its events made."""
+"""Seconds after which a page is dropped that does not read its results."""
 FRAME_BYTES: Final = 16 << 10
-"""Of an event's body besides its longest text."""
+"""Bytes of an event's body in addition to its longest text."""
 BYTES_A_CHAR: Final = 6
-"""At most, in JSON."""
+"""Maximum, in JSON."""
 
 SAID: Final = dict.fromkeys(("id", "title", "text", "message", "value", "reason", "act", "email"), "")
-"""What scripts of our pages say of events, where they say nothing."""
+"""The data that our scripts send with events, and their defaults."""
 
 _Name = Annotated[str, Field(pattern=r"^[\w-]{1,64}$")]
 _Said = str | int | float | bool | None
 
 
 class PageEvent(BaseModel, strict=True):
-    """What a page sends. session_hash: of the page. fn_index: which of its events. data: its inputs. event_data: what
-    its script says of the event. trigger_id: the component.
+    """An event of a page. session_hash: of the page. fn_index: number of the event. data: its inputs. event_data: the
+    script's data about the event. trigger_id: the component.
     """
 
     session_hash: _Name
@@ -66,13 +65,13 @@ class PageEvent(BaseModel, strict=True):
 
 
 def largest_event(most_chars: int) -> int:
-    """The most bytes of a request that brings an event. most_chars: of its longest text."""
+    """Maximum bytes of an event's request. most_chars: of its longest text."""
     return FRAME_BYTES + BYTES_A_CHAR * most_chars
 
 
 @dataclass(slots=True, eq=False)
 class _Page:
-    """A page whose events were not all read to their end. streams: connections that read them."""
+    """A page with events that were not read to their end. streams: connections that read them."""
 
     owner: str
     address: str
@@ -81,7 +80,7 @@ class _Page:
 
 
 class EventGate:
-    """Wraps the application that Gradio mounted. Lives in one event loop."""
+    """Wraps the application that Gradio mounted. Use it in one event loop."""
 
     def __init__(self, app: ASGIApp, blocks: Any) -> None:
         """app: of the page `blocks`."""
@@ -107,10 +106,10 @@ class EventGate:
         except ClientDisconnect:
             return
         except (ValueError, RecursionError):
-            await _answer(request, send, 422, translatable("This is no event of this page."))
+            await _answer(request, send, 422, translatable("This is not an event of this page."))
             return
         if not self._kept.has(event):
-            words = translatable("This page is of an earlier version of the desk: load it again.")
+            words = translatable("This page is from an earlier version of the server: reload it.")
             await _answer(request, send, 404, words)
             return
         owner, address = _owner(request), address_of(request)
@@ -127,7 +126,7 @@ class EventGate:
             return
         if page is None:
             page = self._pages[event.session_hash] = _Page(owner, address)
-        body = json.dumps(self._kept.given(event).model_dump()).encode()  # half a pair of UTF-16 is none in Unicode
+        body = json.dumps(self._kept.given(event).model_dump()).encode()  # half a pair of UTF-16 is not valid Unicode
         try:
             await self._app(request.scope, _once(body, request.receive), send)
         finally:
@@ -157,7 +156,7 @@ class EventGate:
             self._forget_unheard(name, page)
 
     def _full_s(self, owner: str, address: str, name: str) -> float:
-        """0, or the seconds after which there may be room for another event of a page."""
+        """0, or the seconds after which there may be space for another event of a page."""
         own = {one for one, page in self._pages.items() if page.owner == owner}
         unheard = {one for one, page in self._pages.items() if page.address == address and not page.streams}
         unread = self._kept.unread
@@ -170,7 +169,7 @@ class EventGate:
         return UNHEARD_S if is_full else 0
 
     def _forget_unheard(self, name: str, page: _Page) -> None:
-        """After a while, if nobody reads from the page until then."""
+        """Drop a page after a while, if it does not read until then."""
         if self._pages.get(name) is page and not page.streams and page.ending is None:
             page.ending = asyncio.get_running_loop().call_later(UNHEARD_S, self._forget, name, page)
 
@@ -189,29 +188,29 @@ class EventGate:
 
 
 class _Kept:
-    """What Gradio keeps of its pages. These parts of it are not public: a test looks whether they are still there."""
+    """The state that Gradio stores for its pages. These parts are not public: a test checks that they still exist."""
 
     def __init__(self, app: Any, blocks: Any) -> None:
         self._app, self._blocks = app, blocks
 
     def has(self, event: PageEvent) -> bool:
-        """Whether there is such an event, with so many inputs."""
+        """Whether this event exists, with this number of inputs."""
         handler = self._blocks.fns.get(event.fn_index)
         return handler is not None and handler.fn is not None and len(handler.inputs) == len(event.data)
 
     def given(self, event: PageEvent) -> PageEvent:
-        """The event as handlers want it: what was not written or not said is the text ""."""
+        """The event as handlers need it: missing texts are ""."""
         inputs = self._blocks.fns[event.fn_index].inputs
         boxes = (one.get_block_name() == "textbox" for one in inputs)
         data = ["" if text is None and is_box else text for text, is_box in zip(event.data, boxes, strict=True)]
         return event.model_copy(update={"data": data, "event_data": SAID | (event.event_data or {})})
 
     def unread(self, name: str) -> int:
-        """Events of a page that are being answered, or whose answers were not read."""
+        """Number of running or unread events of a page."""
         return len(self._blocks._queue.pending_event_ids_session.get(name, ()))
 
     def end_streams(self, name: str, streams: int) -> None:
-        """Let so many connections end that read from a page with nothing unread: Gradio would keep them open."""
+        """End connections that read from a page with nothing unread: Gradio would leave them open."""
         from gradio.server_messages import ProcessCompletedMessage
 
         for _ in range(0 if self.is_dropped(name) else streams):
@@ -223,7 +222,7 @@ class _Kept:
         return name not in self._blocks._queue.pending_messages_per_session
 
     def drop(self, name: str) -> None:
-        """Forget what a page shows, and what it did not read."""
+        """Drop the state and unread events of a page."""
         queue, shown = self._blocks._queue, self._app.state_holder
         for kept in (
             queue.pending_messages_per_session,
@@ -234,7 +233,7 @@ class _Kept:
             kept.pop(name, None)
 
     async def end(self, name: str) -> None:
-        """End the events of a page and forget it."""
+        """End the events of a page and drop it."""
         await self._blocks._queue.clean_events(session_hash=name)
         self.drop(name)
 
@@ -245,7 +244,7 @@ def _owner(request: Request) -> str:
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
-    """Gives a body, and then what `receive` does."""
+    """Return a body first, and then the messages of `receive`."""
     messages: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def received() -> Message:
@@ -259,7 +258,7 @@ async def _answer(request: Request, send: Send, status: int, words: str) -> None
 
 
 async def _too_many(request: Request, send: Send, wait_s: float) -> None:
-    """Late, as all refusals of that kind are (`pacing`)."""
+    """The refusal is late, as all refusals of that kind (`pacing`)."""
     with held(request.scope):
         await asyncio.sleep(REFUSED_S)
     await too_often(request, wait_s)(request.scope, request.receive, send)

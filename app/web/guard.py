@@ -1,24 +1,14 @@
-"""Where the desk is reached: the names it answers to, the origins it takes requests from, whether browsers use TLS.
+"""The checks that every request passes first: hosts, origins and paths, callers, visitors' cookies, security headers.
 
-With the setting `public_url` these follow it, because a proxy in front may hide what the browser asked for. Without it,
-a desk on loopback answers to loopback names only, and one that is open to the network to any.
+`Site` knows the server's own names. They follow the setting `public_url`, because a proxy may hide the browser's
+address. Without it, a server on loopback accepts loopback names only, and a server on the network accepts any.
+`WidgetFrame` opens the widget for the sites in `widget_origins`; all else stays closed. `SiteCookie` has the cookies of
+visitors and of signed-in users. With TLS, their names have a prefix with which browsers accept them over TLS only, and
+a visitor's only from this host: a page of a neighbouring domain cannot set one.
 
-What pages of other sites may have of the desk: the widget, if they are in the setting `widget_origins`.
-
-Everything else stays as closed as the guard leaves it.
-
-The cookies of the desk: one of visitors, one of people who are signed in to the admin area.
-
-Where browsers use TLS, the names begin with what makes them take it over TLS alone, and that of visitors from this very
-host: a page of a neighbouring domain can plant none.
-
-What every request passes first: which hosts, origins and paths are served at all, who may call them, visitors'
-cookies, security headers.
-
-Who may call what is in `access_rules`; a caller that was let through is in `request.state.caller`
-(`app.access.identity.caller_of`). Not covered: TLS, quotas, the size of bodies (`body_limit`).
-
-Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts run by nonce only.
+Callers are in `access_rules`; an accepted caller is in `request.state.caller` (`app.access.identity.caller_of`). Gradio
+evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts need a nonce. Out of scope: TLS,
+limits on requests (`pacing`), the size of bodies (`middleware`).
 """
 
 import logging
@@ -58,12 +48,12 @@ def host_name(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen on is this machine's own."""
+    """Whether the listening address is this machine's own."""
     return host in LOOPBACK or host_name(host) in LOOPBACK
 
 
 class Site:
-    """The desk's own addresses. bound_to: what the server listens on. public_url: as customers write it, or None."""
+    """The server's own addresses. bound_to: the listening address. public_url: as customers write it, or None."""
 
     def __init__(self, bound_to: str, public_url: str | None) -> None:
         url = urlsplit(public_url or "")
@@ -72,26 +62,26 @@ class Site:
         self._is_tls = url.scheme == "https"
 
     def answers_to(self, request: Request) -> bool:
-        """Whether the Host header names this desk."""
+        """Whether the Host header names this server."""
         return self._hosts is None or host_name(request.headers.get("host", "")) in self._hosts
 
     def takes_from(self, request: Request) -> bool:
-        """Whether a request that changes something comes from a page of this desk, or from no page."""
+        """Whether a request that changes something comes from one of our pages, or from no page."""
         origin = request.headers.get("origin")
         if origin is None or origin.lower() == self._origin:
             return True
         return origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
     def keeps_to_tls(self, request: Request) -> bool:
-        """Whether browsers are told to use TLS only. On loopback that would bind other programs of the machine."""
+        """Whether browsers are told to use TLS only. On loopback that would affect other programs of the machine."""
         return self.is_secure(request) and host_name(request.headers.get("host", "")) not in LOOPBACK
 
     def is_called(self, host: str) -> bool:
-        """Whether a name is that of the public address, as a proxy says which one the browser asked for."""
+        """Whether a name is the public address, as a proxy reports the browser's."""
         return self._origin is not None and host.strip().lower() == self._origin.partition("://")[2]
 
     def is_secure(self, request: Request) -> bool:
-        """Whether the browser reaches the desk over TLS, so that cookies may ask for it."""
+        """Whether the browser uses TLS, so that cookies may require it."""
         return self._is_tls or request.url.scheme == "https"
 
 
@@ -109,12 +99,12 @@ class WidgetFrame:
         return not self._origins and (path in (SCRIPT, PAGE) or path.startswith(f"{PAGE}/"))
 
     def loosened(self, path: str, headers: Mapping[str, str]) -> dict[str, str]:
-        """The guard's headers, as they are for this path."""
+        """The guard's headers for this path."""
         changed = dict(headers)
         if self._origins and path == SCRIPT:
             changed["cross-origin-resource-policy"] = "cross-origin"
         if self._origins and path == PAGE:
-            del changed["x-frame-options"]  # it knows no list of origins, and would forbid what the policy allows
+            del changed["x-frame-options"]  # it has no list of origins, and would forbid what the policy allows
             changed["content-security-policy"] = (
                 "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; "
                 f"connect-src 'self'; form-action 'none'; base-uri 'self'; frame-ancestors {' '.join(self._origins)}"
@@ -124,7 +114,7 @@ class WidgetFrame:
 
 @dataclass(frozen=True, slots=True)
 class SiteCookie:
-    """name: without TLS. prefix: what the name begins with over TLS. path: below which it is sent."""
+    """A cookie. name: without TLS. prefix: of the name with TLS. path: where it is sent."""
 
     name: str
     prefix: str
@@ -136,7 +126,7 @@ class SiteCookie:
         return request.cookies.get(self._named(request, site), "")
 
     def give(self, response: Response, value: str, lifetime_s: int, request: Request, site: Site) -> None:
-        """Let the browser keep it."""
+        """Set the cookie."""
         response.set_cookie(
             self._named(request, site),
             value,
@@ -148,7 +138,7 @@ class SiteCookie:
         )
 
     def drop(self, response: Response, request: Request, site: Site) -> None:
-        """Let the browser forget it."""
+        """Delete the cookie."""
         self.give(response, "", 0, request, site)
 
     def _named(self, request: Request, site: Site) -> str:
@@ -157,12 +147,12 @@ class SiteCookie:
 
 VISITOR = SiteCookie(COOKIE, "__Host-", "/", "lax")
 ADMIN = SiteCookie("warmdesk_admin", "__Secure-", "/admin", "strict")
-"""Sent to /admin only, which a name that begins with `__Host-` does not allow."""
+"""Sent to /admin only, which a name with the prefix `__Host-` does not allow."""
 
 log = logging.getLogger(__name__)
 
 GRADIO = "/gradio_api/"
-"""In paths of the pages' events, whose script reads answers as JSON."""
+"""Part of the paths of the pages' events, whose script reads JSON."""
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 _LANGUAGE = re.compile(rb'(<html\s[^>]*?lang=)"en"')
@@ -205,11 +195,11 @@ class Guard:
         try:
             refusal = self._refused_unread(request)
             is_look = scope["path"] in (ALIVE, READY) and request.method in ("GET", "HEAD")
-            if refusal is None and is_look:  # for everyone, at once, whoever waits
+            if refusal is None and is_look:  # for all callers, at once, however many wait
                 await self._app(scope, receive, send)
                 return
             refusal = refusal or await self._refused_by_rule(request)
-        except DeskError as error:  # of the database, which knows who is signed in
+        except DeskError as error:  # from the database of the sessions
             refusal = unavailable(request, error)
         async with self._pacing.turn(request) as wait_s:
             if wait_s:
@@ -222,10 +212,10 @@ class Guard:
             await self._passed(request, send, nonce)
 
     async def _passed(self, request: Request, send: Send, nonce: str) -> None:
-        """What happens to a request that was let through."""
+        """Serve a request that was let through."""
         scope, receive = request.scope, request.receive
         if scope["method"] == "GET" and scope["path"] in ("/", "/admin/"):
-            del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not be given their nonce
+            del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not get their nonce
             send = _rewritten(send, nonce, LANGUAGES[page_language(request.headers)])
         if scope["method"] == "GET" and scope["path"] == "/":
             if visitors.PARAMETER in request.query_params:
@@ -238,23 +228,25 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _drop_foreign_names(self, request: Request) -> None:
-        """Gradio believes whoever sends these headers, and puts the name into its page."""
+        """Gradio trusts these headers, and puts the name into its page."""
         headers = MutableHeaders(scope=request.scope)
         del headers["x-gradio-server"]
         if not self._site.is_called(headers.get("x-forwarded-host", "")):
             del headers["x-forwarded-host"]
 
     def _refused_unread(self, request: Request) -> Response | None:
-        """The answer to a request that is not looked at: wrong host, wrong length, another site's page."""
+        """Refuse a request without looking further: wrong host, wrong length, another site's page."""
         if not self._site.answers_to(request):
-            return _refused(request, 421, translatable("This desk is not called that (wrong Host header)."))
+            return _refused(
+                request, 421, translatable("This server does not accept that host name (wrong Host header).")
+            )
         # A page of another site may send requests to 127.0.0.1; the browser then names that site here.
         if request.method not in ("GET", "HEAD") and not self._site.takes_from(request):
             return _refused(request, 403, translatable("Requests from other sites are not accepted."))
         return None
 
     async def _refused_by_rule(self, request: Request) -> Response | None:
-        """The answer to a caller who may not do this. One who may is noted in the request."""
+        """Refuse a caller without permission. One with permission is stored in the request."""
         path, method = request.scope["path"], request.method
         wants_page = method == "GET" and "text/html" in request.headers.get("accept", "")
         is_admin_area = (path == "/admin" or path.startswith("/admin/")) and path not in _OPEN_ADMIN
@@ -271,14 +263,14 @@ class Guard:
             return refused(request, 404, translatable("Not found."), "not_found")
         if rule.allows(caller):
             return None
-        if path == "/admin/" and wants_page:  # the dashboard is for admins: agents begin at a page of theirs
+        if path == "/admin/" and wants_page:  # the dashboard is for admins: agents begin on their own page
             return RedirectResponse(home_of(caller), 303)
         if caller == NOBODY and not path.startswith("/v1/"):
             return _refused(
                 request, 401, translatable("This page needs its cookie: allow cookies for it, and load it again.")
             )
         if caller == NOBODY:
-            words = "A key is needed: send it as `Authorization: Bearer KEY`."  # programs speak English
+            words = "A key is needed: send it as `Authorization: Bearer KEY`."  # programs get English
             return refused(request, 401, words, "invalid_api_key")
         if path.startswith("/v1/"):
             return refused(request, 403, "This key may not do that: it has other scopes.", "forbidden")
@@ -293,7 +285,7 @@ class Guard:
         return self._identity.visitor(VISITOR.read(request, self._site))
 
     def _handed_over(self, request: Request) -> Response:
-        """A company's site named the visitor: a session goes into the cookie, and the token out of the address."""
+        """A company's site named the visitor: set the session's cookie, and remove the token from the address."""
         try:
             linked = self._identity.linked(request.query_params[visitors.PARAMETER])
         except DeskError as error:
@@ -301,8 +293,8 @@ class Guard:
         here = caller_of(request).owner
         if here.startswith(KNOWN) and here != linked.owner and not linked.is_fresh:
             words = translatable(
-                'Another customer is signed in to this chat. Sign out below "Your data" first, or go back to the page '
-                "where this link stands, and open it again."
+                'Another customer is signed in to this chat. Sign out under "Your data" first, or go back to the page '
+                "with this link and open it again."
             )
             return _refused(request, 409, words)
         response = RedirectResponse("/", 303)
@@ -321,14 +313,13 @@ def _refused(request: Request, status: int, words: str) -> Response:
 
 
 def refused(request: Request, status: int, words: str, code: str) -> Response:
-    """The answer to a program (below /v1) or to a browser, in its language."""
+    """Refuse a program (below /v1) or a browser, in its language."""
     if request.scope["path"].startswith("/v1/"):
         return ApiError(status, words, code).response
     return _refused(request, status, words)
 
 
 def too_often(request: Request, wait_s: float) -> Response:
-    """The answer to one request too many."""
     words = translatable("Too many requests in a short time: wait a moment, then try again.")
     answer = refused(request, 429, words, "too_many_requests")
     answer.headers["retry-after"] = str(ceil(wait_s))
@@ -336,14 +327,14 @@ def too_often(request: Request, wait_s: float) -> Response:
 
 
 def unavailable(request: Request, error: DeskError) -> Response:
-    """The answer to a request for which the database is needed that could not do its work."""
+    """The response if the database could not do its work."""
     if not error.is_away:
         log.warning("%s", error)
     return come_again(request)
 
 
 def come_again(request: Request) -> Response:
-    """The answer to a request that can be answered soon, but not now."""
+    """The response to a request that can be served soon, but not now."""
     answer = refused(request, 503, UNAVAILABLE, "unavailable")
     answer.headers.update({"retry-after": str(BUSY_S), "cache-control": "no-store"})
     return answer
@@ -372,7 +363,7 @@ def _secured(send: Send, more: Mapping[str, str]) -> Send:
 
 
 def _noted(send: Send, failed: Callable[[], None]) -> Send:
-    """Says when an answer is an error of whoever asked."""
+    """Report when a response is an error of the client."""
 
     async def noting(message: Message) -> None:
         if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
@@ -383,9 +374,7 @@ def _noted(send: Send, failed: Callable[[], None]) -> Send:
 
 
 def _rewritten(send: Send, nonce: str, language: str) -> Send:
-    """Holds an HTML page of Gradio back until it is whole, gives its scripts the nonce, says its language, and drops
-    link-preview tags.
-    """
+    """Collect an HTML page of Gradio, add the nonce to its scripts, set its language, and drop link-preview tags."""
     start: Message = {}
     body = bytearray()
 

@@ -1,11 +1,9 @@
-"""The most bytes a request's body may have, counted while it is read: a body in chunks does not say its length.
+"""Wrappers of the whole application: the maximum size of a body, /readyz, and the responses before the application has
+started.
 
-Put around the whole application. Not covered: how fast a body comes.
-
-What a desk answers before it is open: that it is alive, what is missing yet, and a page that loads itself again.
-
-The application needs the models, which take a while; the server listens from the first second and gets the application
-when it is there. Not covered: loading (`serve`).
+A body is counted while it is read, because a body in chunks does not name its length. The application needs the models,
+which take a while to load. The server listens from the first second and answers that it is alive, what is missing, and
+with a page that reloads itself. Out of scope: how fast a body must come (`pacing`), loading (`serve`).
 """
 
 import asyncio
@@ -24,7 +22,7 @@ from app.web.rendering import page_language, render
 
 
 class BodyLimit:
-    """Answers requests with more than they may have. most: bytes, by path. refused: the answer."""
+    """Refuses requests with a larger body. most: bytes, by path. refused: the response."""
 
     def __init__(self, app: ASGIApp, *, most: Callable[[str], int], refused: Callable[[Request], Response]) -> None:
         self._app, self._most, self._refused = app, most, refused
@@ -48,7 +46,7 @@ class BodyLimit:
             taken += len(message.get("body", b""))
             if taken > most:
                 too_large = True
-                raise ClientDisconnect  # whatever the application makes of it is not sent
+                raise ClientDisconnect  # the application's response is not sent
             return message
 
         async def sent(message: Message) -> None:
@@ -76,17 +74,17 @@ _HEADERS = {
 
 
 class ReadyAnswer:
-    """Answers /readyz. All who ask at the same time get the same look, which has a thread of its own: those that the
-    other routes share may all be held. For one event loop.
+    """Answers /readyz. Concurrent requests share one look, which has its own thread, because the routes' threads may
+    all be occupied. For one event loop.
     """
 
     def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
-        """missing: see `Desk.missing`."""
+        """missing: see `Service.missing`."""
         self._missing = missing
         self._look: Future[Sequence[str]] | None = None
 
     async def answer(self, besides: Sequence[str] = (), awaited: str = "") -> Response:
-        """200, or 503 with what is missing, and what the desk waits for to have it. besides: is missing, too."""
+        """200, or 503 with the missing parts and what is awaited. besides: also missing."""
         if self._look is None or self._look.done():
             self._look = in_own_thread(self._missing)
         if missing := [*await asyncio.wrap_future(self._look)] or [*besides]:
@@ -96,21 +94,21 @@ class ReadyAnswer:
 
 
 class Opening:
-    """An ASGI application that stands in for another one until `open` is called."""
+    """An ASGI application that represents another one until `open` is called."""
 
     def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
-        """missing: see `Desk.missing`. awaited: see `Parts.awaited`."""
+        """missing: see `Service.missing`. awaited: see `Parts.awaited`."""
         self._readiness, self._awaited = ReadyAnswer(missing), awaited
         self._progress = 0, 0
         self._app: FastAPI | None = None
         self._listening = threading.Event()
 
     def report(self, stage: str, done: int, total: int) -> None:
-        """Progress to be shown (`app.domain.progress`)."""
+        """Progress to show (`app.domain.progress`)."""
         self._progress = done, total
 
     def open(self, app: FastAPI) -> None:
-        """Hand over to the application, when its own start-up has ended. From any thread but the server's."""
+        """Hand over to the application, after its own start-up. Call it from any thread except the server's."""
         self._listening.wait()
         asyncio.run_coroutine_threadsafe(self._start(app), self._loop).result()
 
@@ -133,7 +131,7 @@ class Opening:
         return HTMLResponse(html, 503, _HEADERS)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """From the server's start to its end."""
+        """Run from the server's start to its end."""
         self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
         self._living: asyncio.Task[None] | None = None
         await receive()
@@ -157,5 +155,5 @@ class Opening:
         living = asyncio.create_task(live())
         await asyncio.wait({living, started}, return_when=asyncio.FIRST_COMPLETED)
         if not started.done():
-            await living  # raises what went wrong
+            await living  # raises the application's error
         self._living = living

@@ -1,13 +1,10 @@
-"""Connections of the desk's server: how many there are, and how long the other end may keep one waiting.
+"""Limits on connections and requests: how many, and how long the other end may delay them.
 
-Whoever connects and then sends nothing, sends slowly, or does not read what is sent to him, takes room that others
-want. Such a connection is ended after a while, and at once where there is no room for a new one.
-
-What one visitor, and one address, may have of the desk's time: requests a second, and at the same time.
-
-Who sends too many waits, and is refused only if he may still send none after that. A refusal costs the desk something
-too, and who is refused mostly asks again at once: hence it comes late. Not covered: questions (`app.access.limits`);
-programs, which have limits of their own; who is signed in.
+A client that sends nothing, sends slowly or does not read uses a place that others need. Such a connection is ended
+after a while, and at once if a new one needs its place. A visitor or an address with too many requests waits, and is
+refused only if the limit still applies after that. A refusal costs something as well, and clients mostly repeat at
+once, so it comes late. Out of scope: questions (`app.access.limits`); programs, which have their own limits; signed-in
+users.
 """
 
 import asyncio
@@ -26,23 +23,23 @@ from app.access.identity import caller_of
 from app.access.limits import Rate
 
 MOST: Final = 512
-"""Connections at a time. Idle ones of browsers end after five seconds."""
+"""Maximum connections. Idle ones of browsers end after five seconds."""
 HEAD_S: Final = 15.0
 """Seconds for a request's first line and headers."""
 STALLED_S: Final = 30.0
-"""Seconds for taking some of what was sent, and for a body before its speed counts."""
+"""Seconds for reading some of the response, and for a body before its speed counts."""
 SLOWEST_BODY: Final = 10_000
-"""Bytes a second that a body has to come with after that."""
+"""Minimum bytes per second of a body after that."""
 LOOKED_AT: Final = 32
-"""Connections among which one is chosen that makes room."""
+"""Number of connections among which one is chosen to be ended."""
 LOOK_S: Final = 5.0
-"""Seconds between two looks at all connections."""
+"""Seconds between two checks of all connections."""
 _HELD = "connection held"
 
 
 @contextmanager
 def held(scope: Scope) -> Iterator[None]:
-    """Within it a request waits because its sender sent too many: its connection may be ended to make room."""
+    """Inside this block a request waits because of its sender's limit: its connection may be ended for a new one."""
     state: dict[str, Any] = scope.setdefault("state", {})
     state[_HELD] = True
     try:
@@ -52,18 +49,17 @@ def held(scope: Scope) -> Iterator[None]:
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. uvicorn makes it, and calls its methods in the event loop. h11 bounds a request's head, which
-    httptools does not, the other parser that uvicorn knows.
+    """One connection. uvicorn makes it, and calls its methods in the event loop. h11 limits a request's head, which
+    httptools, uvicorn's other parser, does not.
     """
 
     _since = 0.0
-    """When the other end began to keep us waiting, or sent what we now work on; seconds of the loop's clock."""
+    """When the other end began to delay us, or sent our current work; in seconds of the loop's clock."""
     _taken = 0
-    """Bytes of the present request's body that came."""
+    """Received bytes of the current request's body."""
     _watch: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Room is made for it where all places are taken."""
         super().connection_made(transport)
         self._since = self.loop.time()
         if len(self.connections) > MOST:
@@ -71,21 +67,19 @@ class BoundedConnection(H11Protocol):
         self._watch = self.loop.call_later(LOOK_S, self._look)
 
     def _make_room(self) -> None:
-        """End the connection that has kept us waiting longest, of some: to look at all for each new one is too slow
-        where hundreds come at once.
+        """End the connection that has delayed us longest, of some: checking all for each new one is too slow with
+        hundreds at once.
         """
         some = random.choices(tuple(self.connections), k=LOOKED_AT)
         waiting = (one for one in some if isinstance(one, BoundedConnection) and one is not self)
         min((one for one in waiting if one.keeps_us_waiting), key=lambda one: one._since, default=self).abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """By whichever end."""
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request."""
         was_idle = self._is_idle
         super().data_received(data)
         if self._is_idle:
@@ -95,22 +89,19 @@ class BoundedConnection(H11Protocol):
         self._taken += len(data)
 
     def on_response_complete(self) -> None:
-        """The next request may come."""
         self._since = self.loop.time()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The other end does not read."""
         self._since = self.loop.time()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
         self._since = self.loop.time()
         super().resume_writing()
 
     def _should_upgrade(self) -> bool:
-        return False  # no page uses websockets: such a request is one like any other
+        return False  # no page uses websockets: treat it like any request
 
     @property
     def _is_idle(self) -> bool:
@@ -118,7 +109,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def keeps_us_waiting(self) -> bool:
-        """Whether we do no work for the other end now, but wait for it, or let it wait."""
+        """Whether we wait for the other end, or let it wait, and do not work for it."""
         if self._is_idle:
             return True
         return self.cycle.more_body or self.flow.write_paused or _HELD in self.scope["state"]
@@ -139,22 +130,22 @@ class BoundedConnection(H11Protocol):
             self._watch = self.loop.call_later(LOOK_S, self._look)
 
     def abort(self) -> None:
-        """End it at once, whatever is still to be sent."""
+        """End it at once, whatever is not sent yet."""
         self.transport.abort()
 
 
 A_SECOND: Final = 10
-"""Requests of a visitor, on average."""
+"""Mean requests per second of a visitor."""
 IN_A_ROW: Final = 150
-"""Requests of a visitor after a pause. A page with its scripts is about seventy, once in each browser."""
+"""Requests of a visitor after a pause. A page with its scripts is about seventy, once per browser."""
 BROWSERS_AT_AN_ADDRESS: Final = 10
-"""As many times a visitor's limit are an address's: where many work, many open the page, and few ask."""
+"""An address has this many times a visitor's limit: in an office many open the page, and few ask."""
 FAILED: Final = 10
-"""As many count for one that is answered by an error: our pages send few such."""
+"""An error response counts as this many requests: our pages cause few."""
 AT_ONCE: Final = 8
-"""Requests of a visitor that are answered at the same time; others wait. A browser sends six."""
+"""Concurrent requests of a visitor; more of them wait. A browser sends six."""
 REFUSED_S: Final = 2.0
-"""Seconds that a request waits, and after which it is refused."""
+"""Seconds that a request waits before it is refused."""
 
 
 class Pacing:
@@ -168,8 +159,8 @@ class Pacing:
 
     @asynccontextmanager
     async def turn(self, request: Request) -> AsyncIterator[float]:
-        """A block within which a request is answered: gives 0, or the seconds after which it may come again, and then
-        it is to be refused.
+        """A block in which a request is answered. Yields 0, or the seconds after which it may be repeated; it must then
+        be refused.
         """
         if not _is_paced(request):
             yield 0
@@ -190,11 +181,11 @@ class Pacing:
             turns.release()
 
     def _wait_s(self, owner: str, address: str) -> float:
-        """A visitor who is refused takes nothing from others at his address."""
+        """A visitor who is refused takes nothing from other visitors of the same address."""
         return (owner and self._visitors.wait_s(owner)) or self._addresses.wait_s(address)
 
     def failed(self, request: Request) -> None:
-        """A request was answered by an error of its sender."""
+        """Count an error response to the sender."""
         if _is_paced(request):
             self._addresses.charge(address_of(request), FAILED - 1)
             if owner := caller_of(request).owner:

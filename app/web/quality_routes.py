@@ -1,12 +1,8 @@
-"""The pages for the quality of answers: questions that were answered badly, the FAQ, customers' conversations, and a
-test of search.
+"""The pages of agents: bad answers, the FAQ, conversations, a test of search, and the queue of hand-offs.
 
-Their behaviour is in quality.js. Agents may open the FAQ and the test of search, which show nothing of customers.
-
-The agents' pages: who waits for a person, and one conversation that an agent answers. The guard shows them to agents
-and admins only.
-
-The pages ask for what changed every two seconds; parts come as HTML, drawn by the same templates as the first time.
+Agents may open the queue, the FAQ and the test of search; the other pages show customers' conversations and are for
+admins. The queue's pages look for changes every two seconds and get parts as HTML from the same templates. Scripts:
+quality.js, queue.js.
 """
 
 from collections.abc import Callable
@@ -19,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from app.access.identity import caller_of
 from app.desk.changes import Changes
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.answers import REASONS
 from app.domain.callers import Record
 from app.domain.errors import DeskError
@@ -38,13 +34,13 @@ from app.web.guard import refused
 from app.web.rendering import UNEXPECTED, page_language, render, translations
 
 PERIODS = (7, 30, 90, 365)
-"""Days that the quality page offers."""
+"""Periods of the quality page, in days."""
 LISTED = 200
-"""Conversations that are listed."""
+"""Maximum conversations in the list."""
 
 
-def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, record: Record) -> None:
-    """The pages, and the routes their script calls. record: into the audit log."""
+def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, record: Record) -> None:
+    """The pages, and the routes of their script. record: writes to the audit log."""
 
     def by(request: Request) -> Changes:
         return Changes(desk, record, caller_of(request).who)
@@ -72,7 +68,7 @@ def add_quality_routes(app: FastAPI, desk: Desk, transcripts: Transcripts, recor
         question: LongText = "",
         wording: Annotated[list[LongText] | None, Query(max_length=50)] = None,
     ) -> Response:
-        if message and caller_of(request).role != "admin":  # it may be of any conversation
+        if message and caller_of(request).role != "admin":  # it may be in any conversation
             return refused(request, 403, translatable("Your account may not do that."), "forbidden")
         pairs = desk.quality.faq()
         asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
@@ -139,17 +135,17 @@ def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progres
 
 
 _WORDS = {
-    "handoff-taken": translatable("Somebody else answers this customer already."),
+    "handoff-taken": translatable("Another agent already answers this customer."),
     "handoff-closed": translatable("This conversation is with the assistant again."),
     "not-taken": translatable("Take this conversation before you answer."),
     "bad-message": translatable("An answer has 1 to 10,000 characters."),
-    "no-such-handoff": translatable("This conversation is no longer there."),
-    "no-such-conversation": translatable("This conversation is no longer there."),
+    "no-such-handoff": translatable("This conversation no longer exists."),
+    "no-such-conversation": translatable("This conversation no longer exists."),
 }
 
 
 def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
-    """The pages, and the routes their script calls."""
+    """The pages, and the routes of their script."""
 
     def drawn(request: Request, template: str, **values: object) -> str:
         caller = caller_of(request)
@@ -157,7 +153,7 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         return render(f"queue/{template}.html", language=page_language(request.headers), **values)
 
     def reader(request: Request) -> str:
-        """Who looks, for `AgentQueue.case`."""
+        """The reader's name, for `AgentQueue.case`."""
         caller = caller_of(request)
         return "" if caller.role == "admin" else caller.name
 
@@ -177,7 +173,7 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
 
     def done(request: Request, number: int, action: str, work: Callable[[str], None]) -> Response:
         def then_case() -> dict[str, Any]:
-            queue.case(number, reader(request))  # raises for what this agent may not see
+            queue.case(number, reader(request))  # raises for a case that this agent may not see
             work(caller_of(request).name)
             audit.record(caller_of(request).name, f"handoff-{action}", str(number))
             return case(request, queue.case(number))

@@ -1,27 +1,15 @@
-"""A model's answer as HTML that can do nothing harmful: a little Markdown, everything else is text.
+"""The pages' HTML: templates in the reader's language, answers, sources and errors.
 
-Honoured: paragraphs, line breaks, lists, **bold**, *italic*, `code`; headings become bold lines. Never honoured: raw
-HTML, images, links (a Markdown link becomes "label (address)" as plain text), tables, LaTeX. Only the contacts of the
-settings become links, and only where the desk speaks itself (`linked`).
+Every value in a template is escaped. Templates can use the macros of `macros.html`, and the words for numbers, sizes
+and times of the command line. Their own texts are in _("..."), where a % is written %%; a text in a variable is
+`translated(text)`. Languages have catalogues in `locale`, which are compiled when first used. For another language, add
+its folder next to `zh` and a line to LANGUAGES; a test names missing texts.
 
-The languages of the pages: which one a browser asks for, and its texts, from the catalogues in `locale`.
-
-A catalogue is compiled when it is first used, so nothing that is made from it lies in the repository. For another
-language, add its folder beside `zh` and a line to LANGUAGES; a test says which texts are missing.
-
-What a customer is told of an error, by its code. The desk's own messages are for who runs it: they name settings,
-commands and files, and go to the log.
-
-The sources of an answer as the chat shows them: numbered, each paragraph with the numbers of what it rests on, each
-passage with the words that the answer says marked.
-
-Not covered: which passages are cited (`app.answering.checking`).
-
-The pages' HTML, from the templates beside this file, in the reader's language. Whatever a template is given is
-escaped.
-
-Every template can use the macros of `macros.html`, and the same words for numbers, sizes and times as on the command
-line. Its own words stand in _("..."), where a % is written %%; a text in a variable is `translated(text)`.
+An answer is rendered as harmless HTML with a little Markdown: paragraphs, line breaks, lists, **bold**, *italic*,
+`code`; headings become bold lines. Raw HTML, images, links (a Markdown link becomes "label (address)" as plain text),
+tables and LaTeX are not rendered. Only the contacts of the settings become links, and only in Warmdesk's own text
+(`linked`). Customers see an error by its code. Warmdesk's own error texts name settings, commands and files, and go to
+the log. Out of scope: which passages are cited (`app.answering.checking`).
 """
 
 import re
@@ -62,21 +50,21 @@ _EMPHASIS = (
 
 
 def without_controls(text: str) -> str:
-    """The text without control characters. Bidirectional ones go, too: with them a passage could reorder what stands
-    beside it.
+    """The text without control characters, including bidirectional ones, with which a passage could reorder the text
+    next to it.
     """
     return _CONTROL.sub("", text)
 
 
 def answer_html(text: str) -> Markup:
-    """A model's answer. Right for half an answer, too: an unfinished ** or list is shown as it stands."""
+    """A model's answer. Also correct for a partial answer: an unfinished ** or list is shown as it is."""
     text = _LINK.sub(lambda link: f"{link[1]} ({link[2]})" if link[1] else link[2], without_controls(text))
     text = _HEADING.sub(lambda heading: f"**{heading[1].rstrip('# ').replace('**', '')}**", _BULLET.sub(r"\1-", text))
     return Markup(_renderer().render(text).replace("\n", ""))
 
 
 def linked(html: Markup, links: Mapping[str, str]) -> Markup:
-    """HTML with an anchor for every text of `links` that stands in it; links: addresses by text, of the settings."""
+    """HTML with an anchor for every text of `links` in it; links: addresses by text, of the settings."""
     by_html = {escapeHtml(text): escapeHtml(address) for text, address in links.items()}
     if not by_html:
         return html
@@ -89,7 +77,7 @@ def linked(html: Markup, links: Mapping[str, str]) -> Markup:
 
 
 def caret_html(text: str) -> Markup:
-    """The answer so far, with a caret behind its last word."""
+    """The answer so far, with a caret after its last word."""
     return at_its_end(answer_html(text), Markup('<span class="wd-caret"></span>'))
 
 
@@ -107,8 +95,8 @@ def _renderer() -> MarkdownIt:
 
 
 def _emphasis(state: StateInline, silent: bool) -> bool:
-    """CommonMark's own rule takes 2*3*4 for emphasis, and does not end bold text between Chinese punctuation and a
-    letter. silent, which asks only whether the rule matches, is never set: no rule that is switched on looks ahead.
+    """CommonMark's own rule treats 2*3*4 as emphasis, and does not end bold text between Chinese punctuation and a
+    letter. silent, which only asks whether the rule matches, is never set: no active rule looks ahead.
     """
     for tag, pattern in _EMPHASIS:
         if match := pattern.match(state.src, state.pos, state.posMax):
@@ -123,7 +111,7 @@ def _emphasis(state: StateInline, silent: bool) -> bool:
 
 
 def _set_up_blocks(state: StateCore) -> None:
-    """Each block has its own direction of writing; lists look the same with and without empty lines."""
+    """Give each block its own direction of writing; lists look the same with and without empty lines."""
     hide = False
     for before, token in zip([None, *state.tokens], state.tokens, strict=False):
         if token.type in ("paragraph_open", "list_item_open"):
@@ -136,18 +124,19 @@ def _set_up_blocks(state: StateCore) -> None:
 
 ENGLISH = "en"
 LANGUAGES = {ENGLISH: "en", "zh": "zh-CN"}
-"""The languages of the pages, and what HTML calls them."""
+"""The languages of the pages, and HTML's names for them."""
 CATALOGUES = Path(__file__).parent / "locale"
+STATIC_FOLDER = Path(__file__).parent / "static"
 
 
 def page_language(headers: Mapping[str, str]) -> str:
-    """The language of a page, from a request's header Accept-Language; English if it names none that we have."""
+    """The language of a page, from a request's header Accept-Language; English if it names none of ours."""
     wanted = _by_preference(headers.get("accept-language", "").lower())
     return negotiate_locale(wanted, list(LANGUAGES), sep="-") or ENGLISH
 
 
 def _by_preference(accepted: str) -> Sequence[str]:
-    """ "de,zh-CN;q=0.8,en;q=0.9" as de, en, zh-CN. What cannot be read counts as not wanted."""
+    """ "de,zh-CN;q=0.8,en;q=0.9" as de, en, zh-CN. An unreadable weight counts as 0."""
     weights: dict[str, float] = {}
     for choice in accepted.split(","):
         tag, _, parameter = choice.partition(";")
@@ -161,7 +150,6 @@ def _by_preference(accepted: str) -> Sequence[str]:
 
 @cache
 def translations(language: str) -> NullTranslations:
-    """The texts of one of LANGUAGES."""
     if language == ENGLISH:
         return NullTranslations()
     with (CATALOGUES / language / "LC_MESSAGES" / "warmdesk.po").open("rb") as file:
@@ -173,62 +161,64 @@ def translations(language: str) -> NullTranslations:
 
 
 UNEXPECTED = translatable("Something went wrong on our side. Please try again.")
-UNAVAILABLE = translatable("The desk cannot answer at this moment. Please try again soon.")
-_GONE = translatable("This conversation is no longer there. Please start a new one.")
+UNAVAILABLE = translatable("We cannot answer at the moment. Please try again soon.")
+_GONE = translatable("This conversation no longer exists. Please start a new one.")
 _ERROR_WORDS = {
     "question-too-long": translatable("Your question is too long. Please shorten it and send it again."),
     "context-full": translatable("Your question is too long to be answered. Please shorten it and send it again."),
     "conversation-unknown": _GONE,
     "no-such-conversation": _GONE,
     "rate-limit": translatable("Too many questions in a short time. Please wait a moment and send it again."),
-    "engine-full": translatable("Many people ask at this moment. Please wait a little and send your question again."),
+    "engine-full": translatable(
+        "Many customers are asking questions. Please wait a little and send your question again."
+    ),
     "too-many": translatable("You have very many conversations. Please delete some, then start a new one."),
     "with-person": translatable("A person answers this conversation now. Please send your message again."),
     "bad-email": translatable("This is not an e-mail address. Please check it."),
-    "outside-hours": translatable("Nobody is here any more. Please leave your e-mail address."),
+    "outside-hours": translatable("No one is available now. Please leave your e-mail address."),
     "no-answer": translatable("The answer was stopped before it began."),
 }
 
 _FOR_ADMINS = {
     "module-in-use": translatable("An answer uses this passage now. Try again in a moment."),
-    "module-unknown": translatable("This passage is not there any more, or its text has changed."),
+    "module-unknown": translatable("This passage no longer exists, or its text has changed."),
     "bad-name": translatable("A name has 1 to 80 letters, digits and . _ @ -"),
     "bad-role": translatable("Choose a role: agent or admin."),
-    "account-exists": translatable("There is an account of this name already. Choose another name."),
-    "account-unknown": translatable("There is no account of this name any more."),
+    "account-exists": translatable("An account with this name exists already. Choose another name."),
+    "account-unknown": translatable("This account no longer exists."),
     "last-admin": translatable("This is the last admin. Make another account an admin first."),
     "own-account": translatable("This is your own account. Another admin can change it."),
     "bad-key-name": translatable("The name of a key has 1 to 80 characters."),
-    "bad-scope": translatable("Choose at least one thing that the key may do."),
+    "bad-scope": translatable("Choose at least one scope of the key."),
     "bad-limit": translatable("A key may send 1 to 100,000 requests a minute."),
-    "key-exists": translatable("There is a key of this name already. Revoke it first, or choose another name."),
-    "key-unknown": translatable("There is no key of this name in use."),
-    "runs-elsewhere": translatable("The language model runs elsewhere: nothing of its memory can be changed here."),
+    "key-exists": translatable("A key with this name exists already. Revoke it first, or choose another name."),
+    "key-unknown": translatable("No key with this name is in use."),
+    "runs-elsewhere": translatable("The language model is remote: its memory cannot be changed here."),
     "setting-closed": translatable("This setting is changed in the settings file or on the command line."),
 }
 
 _OF_DOCUMENTS = {
-    "ingestion-running": translatable("Documents are being taken in already. Try again when that is done."),
+    "ingestion-running": translatable("Documents are already being added. Try again when that is done."),
     "upload-too-large": translatable("The file is larger than 20 MB. Split it, or save it smaller."),
-    "bad-name": translatable("This cannot be the name of a document or collection. Give it another one."),
-    "document-unknown": translatable("This document is not there any more."),
-    "forget-incomplete": translatable("Not all of it could be removed. Do it once more."),
-    "collection-unknown": translatable("There is no document in this collection any more."),
-    "collection-faq": translatable("Questions of the FAQ are removed one by one, on the page FAQ."),
+    "bad-name": translatable("This is not a valid name of a document or collection. Choose another one."),
+    "document-unknown": translatable("This document no longer exists."),
+    "forget-incomplete": translatable("It could not be deleted completely. Try again."),
+    "collection-unknown": translatable("This collection has no documents any more."),
+    "collection-faq": translatable("Questions of the FAQ are deleted one by one, on the page FAQ."),
     "collection-synced": translatable("A folder is synchronised into this collection. Remove that folder first."),
     "sync-gone": translatable("There is no such folder. Is its disk mounted?"),
-    "sync-unreadable": translatable("The desk may not read this folder. Give its user the right to."),
+    "sync-unreadable": translatable("The server may not read this folder. Give its user the permission."),
     "sync-nothing": translatable(
-        "No document in this folder can be read now, so those of the desk stay. Is its disk mounted?"
+        "No document in this folder can be read now, so its documents stay. Is its disk mounted?"
     ),
-    "sync-relative": translatable("Write the whole path of the folder, beginning with /."),
+    "sync-relative": translatable("Enter the absolute path of the folder, beginning with /."),
     "sync-system": translatable("This folder is hidden or belongs to the system. Choose another one."),
-    "sync-own-folder": translatable("This folder holds the desk's own files. Choose one that has documents only."),
-    "sync-overlap": translatable("This folder shares documents with one that is here already. Remove that one first."),
+    "sync-own-folder": translatable("This folder contains the server's own files. Choose one with documents only."),
+    "sync-overlap": translatable("This folder shares documents with a synchronised one. Remove that one first."),
     "sync-interval": translatable("Choose 5 minutes to 31 days."),
     "sync-collection": translatable("The name of a collection has at most 80 characters."),
-    "sync-unknown": translatable("This folder is not synchronised any more."),
-    "internal": translatable("Something went wrong on our side. The log of the desk says more."),
+    "sync-unknown": translatable("This folder is no longer synchronised."),
+    "internal": translatable("Something went wrong on our side. The server's log has more."),
 }
 
 
@@ -240,12 +230,12 @@ def error_words(error: Exception) -> str:
 
 
 def admin_words(error: DeskError) -> str:
-    """For those who look after the desk: the same, or the desk's own line where there is no translation."""
+    """The same for admins and agents: without a translation, Warmdesk's own line."""
     return _FOR_ADMINS.get(error.code, str(error))
 
 
 def problem_words(code: str, message: str) -> str:
-    """What an admin is told of a failure with documents, in the page's language: by its code, else the desk's line."""
+    """The text of a failure with documents, for admins, in the page's language: by its code, else Warmdesk's line."""
     return gettext(_OF_DOCUMENTS[code]) if code in _OF_DOCUMENTS else message
 
 
@@ -258,15 +248,15 @@ class Source:
 
     @property
     def has_file(self) -> bool:
-        """Whether customers may have its file: that of the desk's own FAQ has everything else in it, too."""
+        """Whether customers may have its file: the FAQ's file also contains other questions."""
         return PurePath(self.citation.document).name != FAQ_FILE
 
     @property
     def quote(self) -> Markup:
-        """The passage, with what the answer says in <mark>."""
+        """The passage, with the quoted text in <mark>."""
         text = without_controls(self.citation.quote)
         if len(text) != len(self.citation.quote):
-            return escape(text)  # the places of the marks are not known any more
+            return escape(text)  # the places of the marks are unknown
         html, at = Markup(), 0
         for start, end in _joined(self.citation.marks, len(text)):
             html += escape(text[at:start]) + Markup("<mark>%s</mark>") % text[start:end]
@@ -275,7 +265,7 @@ class Source:
 
 
 def _joined(marks: Sequence[Mark], length: int) -> list[tuple[int, int]]:
-    """Places in order; those that overlap or meet are one."""
+    """Places in order; overlapping or adjacent ones are joined."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted((mark.start, min(mark.end, length)) for mark in marks):
         if joined and start <= joined[-1][1]:
@@ -286,14 +276,14 @@ def _joined(marks: Sequence[Mark], length: int) -> list[tuple[int, int]]:
 
 
 def sources_of(answer: Answer) -> list[Source]:
-    """What the answer rests on, then what is only near, numbered from 1."""
+    """The cited sources, then the similar ones, numbered from 1."""
     ordered = sorted(answer.citations, key=lambda one: one.see_also)
     return [Source(number, one) for number, one in enumerate(ordered, start=1)]
 
 
 def statements_html(answer: Answer, label: str) -> Markup:
-    """The answer's text; behind each paragraph from the documents buttons with its sources' numbers. label: what a
-    button is called, with %(number)s.
+    """The answer's text; after each paragraph from the documents buttons with its sources' numbers. label: a button's
+    name, with %(number)s.
     """
     numbers: dict[int, list[int]] = {}
     for source in sources_of(answer):
@@ -323,11 +313,16 @@ _WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE", "ELSEWHERE")
 
 
 def render(template: str, /, *, language: str, **values: object) -> str:
-    """HTML of a template (its path in `templates`). language: one of `LANGUAGES`. Raises jinja2.UndefinedError for a
-    value that is not given.
+    """Return the HTML of a template (its path in `templates`). language: one of `LANGUAGES`. Raises
+    jinja2.UndefinedError for a missing value.
     """
     with speaking(translations(language)):
         return _environment().get_template(template).render(html_language=LANGUAGES[language], **values).strip()
+
+
+def static(name: str) -> str:
+    """The text of a script or style."""
+    return (STATIC_FOLDER / name).read_text(encoding="utf-8")
 
 
 @cache
@@ -355,13 +350,13 @@ def _environment() -> Environment:
 
 
 def _in_page_language(text: str, **values: object) -> Markup:
-    """What the extension's own `_` does, in one call instead of three: a long conversation makes a thousand."""
+    """The same as the extension's own `_`, in one call instead of three: a long conversation makes a thousand."""
     said = Markup(gettext(text))
     return said % values if "%" in said else said
 
 
 def _printable(value: object) -> object:
-    """What is written, without control characters, which a value within a translated text could bring, too."""
+    """Remove control characters from an inserted value, also within a translated text."""
     return type(value)(without_controls(value)) if isinstance(value, str) else value
 
 

@@ -1,7 +1,7 @@
-"""The outermost of a served desk: each request gets an id, which is sent back, and a line in the log.
+"""The outermost layer of the server: each request gets an id, which is sent back, and a line in the log.
 
-The line has the method, the path without what stands behind "?", the status and the milliseconds: nothing that a
-customer or an agent wrote, and no address. What programs ask all the time is logged at the level debug.
+The line has the method, the path without the query, the status and the milliseconds: no text of customers or agents,
+and no address. Frequent requests of programs are logged at the level debug.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _LONGEST_PATH = 200
 
 
 class RequestLog:
-    """Wraps what a server serves."""
+    """Wraps the server's application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class RequestLog:
         with of_request(id_):
             try:
                 await self._app(scope, receive, sent)
-            except asyncio.CancelledError:  # the desk is stopped and does not wait for this, such as a long upload
+            except asyncio.CancelledError:  # the server stops and does not wait, for example for an upload
                 if status:
                     raise
                 await come_again(Request(scope))(scope, receive, sent)
@@ -59,13 +59,13 @@ class RequestLog:
 
 
 def find_id(headers: Headers) -> str:
-    """The id that a proxy or program gave the request, if it is a plain one; else a new one."""
+    """The id that a proxy or program gave the request, if it is plain; else a new one."""
     given = headers.get(HEADER, "")
     return given if _SANE.fullmatch(given) else uuid.uuid4().hex
 
 
 def _log(scope: Scope, status: int, milliseconds: float) -> None:
-    """status: 0 if no answer was begun."""
+    """status: 0 if no response was begun."""
     method, path = scope["method"], quote(scope["path"][:_LONGEST_PATH])
     level = logging.DEBUG if scope["path"] in _ASKED_ALL_THE_TIME else logging.INFO
     fields = {"method": method, "path": path, "status": status, "milliseconds": round(milliseconds, 1)}

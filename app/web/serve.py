@@ -1,14 +1,10 @@
-"""A served desk's socket for commands beside it: `warmdesk ingest`, `warmdesk forget`, `warmdesk sync` and
-`warmdesk backup` hand their work over.
+"""`warmdesk serve`: the pages on a socket until Ctrl-C or SIGTERM, and a second socket for commands.
 
-It is a Unix socket in the data folder that only the desk's user can open; who can may as well change the data folder
-itself. So there is no secret that another program could be told. Not covered: systems without Unix sockets, and data
-folders whose path is too long for one; there a desk is stopped before commands change documents.
-
-`warmdesk serve`: the pages on a socket, until Ctrl-C or SIGTERM.
-
-The socket answers from the first second (`opening`); the models are loaded behind, and the model reads what it has not
-read while questions are answered.
+The server listens from the first second (`middleware.Opening`); the models are loaded in the background, and passages
+are encoded while questions are answered. `warmdesk ingest`, `forget`, `sync` and `backup` use a Unix socket in the data
+folder that only the server's user can open. That user could change the data folder anyway, so no secret is needed. Out
+of scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
+before commands change documents.
 """
 
 import asyncio
@@ -52,7 +48,7 @@ _STOPPED_S = 5.0
 
 
 class IngestOrder(BaseModel):
-    """What to ingest, as `Changes.ingest` takes it."""
+    """What to ingest, as for `Changes.ingest`."""
 
     paths: list[Path]
     collection: str = ""
@@ -61,7 +57,7 @@ class IngestOrder(BaseModel):
 
 
 class BackupOrder(BaseModel):
-    """What to save, as `Changes.back_up` takes it."""
+    """What to save, as for `Changes.back_up`."""
 
     file: Path
     with_modules: bool = False
@@ -69,7 +65,6 @@ class BackupOrder(BaseModel):
 
 
 def command_app(changes: Changes) -> FastAPI:
-    """The routes of commands."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.post("/ingest")
@@ -99,17 +94,17 @@ def command_app(changes: Changes) -> FastAPI:
 
 @contextmanager
 def command_socket(changes: Changes, folder: Path) -> Iterator[None]:
-    """Serve commands for the block. folder: the data folder, which this process holds."""
+    """Serve commands inside the block. folder: the data folder, which this process holds."""
     file = folder / SOCKET_FILE
     with socket.socket(socket.AF_UNIX) as listener:
-        file.unlink(missing_ok=True)  # of a process that was killed
+        file.unlink(missing_ok=True)  # from a killed process
         try:
             listener.bind(str(file))
         except OSError as error:
-            log.warning("documents cannot be changed by commands while this desk runs: %s: %s", file, error)
+            log.warning("commands cannot change documents while this server runs: %s: %s", file, error)
             yield
             return
-        file.chmod(0o600)  # before anybody can connect
+        file.chmod(0o600)  # before any client can connect
         listener.listen()
         config = uvicorn.Config(
             command_app(changes), log_config=None, log_level="warning", access_log=False, lifespan="off"
@@ -126,24 +121,24 @@ def command_socket(changes: Changes, folder: Path) -> Iterator[None]:
 
 
 OPEN = (
-    "this desk is open to the network without TLS: what customers write, and the admin password, can be read on the "
-    "way. Put a proxy with TLS before it and set public_url to its address."
+    "this server is open to the network without TLS: others can read customers' messages and the admin password. Put a "
+    "proxy with TLS in front of it and set public_url to its address."
 )
 
 GRACE_S = 1
-"""Seconds that open connections have when the desk is stopped; answers have ended by then."""
+"""Seconds for open connections when the server stops; answers have ended by then."""
 
 
 class DeskServer(uvicorn.Server):
-    """A server that lets answers end before it closes their connections."""
+    """A server that ends answers before it closes their connections."""
 
     def __init__(self, application: Opening, end_answers: Callable[[], None]) -> None:
         config = uvicorn.Config(
             RequestLog(application),
             http=BoundedConnection,
             ws="none",
-            log_config=None,  # as everything else
-            log_level="error",  # its warnings are written by whoever sends what is no request
+            log_config=None,  # as all other loggers
+            log_level="error",  # its warnings contain bytes of invalid requests
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_S,
@@ -153,7 +148,6 @@ class DeskServer(uvicorn.Server):
         self._end_answers = end_answers
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Called by uvicorn."""
         await asyncio.wrap_future(in_own_thread(self._end_answers))
         await super().shutdown(sockets)
 
@@ -165,9 +159,9 @@ def serve(
     first: Callable[[Progress], None] = lambda progress: None,
     when_read: Callable[[], None] = lambda: None,
 ) -> None:
-    """Listen, load the models, serve; called by the main thread. bars: show progress. first: done before the desk
-    opens; what it reports is shown on the page. when_read: done once, when the model has read all passages. Raises
-    DeskError when the port is taken, and what loading or `first` raises.
+    """Listen, load the models, serve; called by the main thread. bars: show progress. first: runs before the server is
+    ready; the page shows its progress. when_read: runs once, when all passages are encoded. Raises DeskError if the
+    port is in use, and the errors of loading and `first`.
     """
     settings = service.settings
     # As Ctrl-C: uvicorn stops and raises the signal again, whose default action would end us with the engine open.
@@ -191,7 +185,7 @@ def serve(
             opening.open(create_app(service, service.database, settings))
             print(f"chat       {shown}/", flush=True)
             print(f"dashboard  {shown}/admin", flush=True)
-            # Only now: a password that is kept and then not shown, because loading failed, would be lost.
+            # Only now: a stored password that is not shown, because loading failed, would be lost.
             if (password := ensure_admin(Accounts(service.database))) is not None:
                 print(f"admin password (shown once): {password}", flush=True)
             service.read_ahead(bars, when_read)
@@ -203,7 +197,7 @@ def serve(
 
     if not is_loopback(settings.host) and settings.public_url is None:
         say(OPEN, logging.WARNING)
-    say(f"{shown}/ opens soon ...")
+    say(f"{shown}/ is ready soon ...")
     threading.Thread(target=open_desk, name="opening", daemon=True).start()
     with (
         listener,
@@ -212,7 +206,7 @@ def serve(
         every_minute(service.housekeeping),
         syncing(service.synced.run_due, service.is_ready),
         following(service.following, service.is_ready) if service.following else nullcontext(),
-        suppress(KeyboardInterrupt),  # how a desk is stopped
+        suppress(KeyboardInterrupt),  # the way to stop the server
     ):
         server.run(sockets=[listener])
         if failures:
@@ -220,7 +214,7 @@ def serve(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, taken before anything slow. Raises DeskError."""
+    """Return a listening socket, before anything slow. Raises DeskError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, or asyncio leaves Nagle's algorithm on: the second part of an answer then waits 40 ms for the
     # reader's delayed acknowledgement of the first.

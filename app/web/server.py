@@ -1,4 +1,4 @@
-"""The web application: own routes first, then the admin page behind its login, then the chat at "/"."""
+"""The web application: own routes first, then the admin page with its login, then the chat at "/"."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from app.access.identity import Administration, Identity, Keys, caller_of
 from app.access.limits import QuestionLimits
 from app.api.routes import add_api_routes
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.words import translatable
@@ -32,10 +32,10 @@ from app.web.event_gate import EventGate, largest_event
 from app.web.guard import Guard, Site, refused, unavailable
 from app.web.middleware import ALIVE, READY, BodyLimit, ReadyAnswer
 from app.web.quality_routes import add_quality_routes, add_queue_routes
+from app.web.rendering import STATIC_FOLDER, static
 from app.web.settings_routes import add_settings_routes
 from app.web.widget_routes import add_widget_routes
 
-_STATIC = Path(__file__).parent / "static"
 STATIC = {
     "/desk.css": ("style.css", "text/css"),
     "/admin.css": ("admin.css", "text/css"),
@@ -52,7 +52,7 @@ STATIC = {
 """Own files, by path: name in the package and media type."""
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
 UPLOADS = ("/admin/documents/upload", "/v1/documents")
-"""Where a body may be as large as a document."""
+"""Paths whose body may be as large as a document."""
 _FONTS = (
     *("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans"),
     *("PingFang SC", "Microsoft YaHei", "sans-serif"),
@@ -60,8 +60,8 @@ _FONTS = (
 _MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
-def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
-    """database: keeps accounts and who is signed in; the caller closes it. Raises DeskError."""
+def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:
+    """database: of accounts and sessions; the caller closes it. Raises DeskError."""
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
@@ -94,47 +94,46 @@ def create_app(desk: Desk, database: Database, settings: Settings) -> FastAPI:
     add_queue_routes(app, AgentQueue(database, settings), audit)
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
-    chat_css = _read("style.css") + _read("handoff.css") + brand_css(settings)
+    chat_css = static("style.css") + static("handoff.css") + brand_css(settings)
     add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
     _mount_pages(app, desk, limits, settings)
     app.add_middleware(BodyLimit, most=partial(largest_body, settings), refused=too_large)
     identity = Identity(sessions, settings.visitor_secret, keys.find_key)
     app.add_middleware(Guard, site=site, identity=identity, widget_origins=settings.widget_origins)
-    if settings.trusted_proxies:  # outermost: everything behind it sees the customer's address and scheme
+    if settings.trusted_proxies:  # outermost: everything inside sees the customer's address and scheme
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 
 def largest_body(settings: Settings, path: str) -> int:
-    """The most bytes of a request's body."""
+    """Maximum bytes of a request's body."""
     if path in UPLOADS:
         return MAX_UPLOAD
     return MAX_BODY if path.startswith(("/v1/", "/admin/")) else largest_event(settings.max_question_chars)
 
 
 def too_large(request: Request) -> Response:
-    """The answer to a request with more."""
     return refused(request, 413, translatable("The request is too large."), "request_too_large")
 
 
 async def not_understood(request: Request, error: Exception) -> Response:
-    """The answer to a request with something that a route does not take. What was sent is not sent back."""
+    """The response to a value that a route does not accept. The value is not sent back."""
     words = translatable("This request cannot be understood: something in it is missing, wrong or too long.")
     return refused(request, 422, words, "invalid_value")
 
 
 def _without_database(request: Request, error: Exception) -> Response:
-    """The answer to a request of a page that failed for want of the database; what else fails is a mistake of ours."""
+    """The response of a page without the database; any other error is a programming error."""
     if not isinstance(error, DeskError) or not error.is_of_database:
         raise error
     return unavailable(request, error)
 
 
-def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
+def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
     @app.get("/logo")
     def logo() -> FileResponse:
-        return FileResponse(settings.desk_logo or _STATIC / "favicon.svg")
+        return FileResponse(settings.desk_logo or STATIC_FOLDER / "favicon.svg")
 
     @app.get(ALIVE)
     async def healthz() -> JSONResponse:  # needs no thread, of which none may be free
@@ -149,18 +148,14 @@ def _add_api(app: FastAPI, desk: Desk, settings: Settings) -> None:
     def give_out(path: str, name: str, media_type: str) -> None:
         @app.get(path)
         def file() -> FileResponse:
-            return FileResponse(_STATIC / name, media_type=media_type)
+            return FileResponse(STATIC_FOLDER / name, media_type=media_type)
 
     for path, (name, media_type) in STATIC.items():
         give_out(path, name, media_type)
 
 
-def _read(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")
-
-
 def brand_css(settings: Settings) -> str:
-    """The desk's own colour. In the dark it is mixed with white, to be read on black."""
+    """The style of the setting `desk_colour`. In dark mode it is mixed with white, to be readable on black."""
     if settings.desk_colour is None:
         return ""
     bright = f"color-mix(in srgb, {settings.desk_colour} 60%, white)"
@@ -171,7 +166,7 @@ def brand_css(settings: Settings) -> str:
     )
 
 
-def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings) -> None:
+def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings) -> None:
     # Gradio reads these when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
@@ -187,7 +182,7 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
         return caller_of(request).name or None
 
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
-    css, admin_css, handoff_css = map(_read, ("style.css", "admin.css", "handoff.css"))
+    css, admin_css, handoff_css = map(static, ("style.css", "admin.css", "handoff.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
         gr.mount_gradio_app(
@@ -220,8 +215,8 @@ def _mount_pages(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Set
 
 @contextmanager
 def _not_served_yet() -> Iterator[None]:
-    """Within it Gradio makes no application of a page while that is built. It makes two or three, of a hundred routes
-    each, and yet another one where the page is mounted: that took half of the time in which a desk opens its pages.
+    """Inside this block Gradio makes no application of a page while it is built. It makes two or three, of a hundred
+    routes each, and another one when the page is mounted: that took half of the pages' start-up time.
     """
     from gradio.routes import App
 

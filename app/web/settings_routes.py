@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, Response
 from pydantic.fields import FieldInfo
 
 from app.access.identity import caller_of
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.setting_types import choices_of
 from app.domain.setting_values import text_of
@@ -151,7 +151,7 @@ async def fields_of(request: Request) -> dict[str, str]:
     return {name: text.replace("\r\n", "\n").strip() for name, text in form.items() if isinstance(text, str)}
 
 
-def add_settings_routes(app: FastAPI, desk: Desk, settings: Settings, audit: Audit) -> None:
+def add_settings_routes(app: FastAPI, desk: Service, settings: Settings, audit: Audit) -> None:
     """Add the page, and the route for its forms."""
     file = SettingsFile(settings.settings_file)
     at_start = file.settings()

@@ -1,13 +1,12 @@
-"""The chat within pages of other sites: the script that such a page loads, the page in its frame, and what that calls.
+"""The chat in pages of other sites: the script that such a page loads, the page in its frame, and its routes.
 
-What happens is the chat page's own (`chat_flow`), without the list of conversations. A frame of another site has no
-cookies, so the page sends the visitor's token in a header. Not covered: which sites may show it (`widget_frame`).
+The behaviour is the chat page's (`chat_flow`), without the list of conversations. A frame of another site has no
+cookies, so the page sends the visitor's token in a header. Out of scope: which sites may show it (`guard.WidgetFrame`).
 """
 
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Request
@@ -18,16 +17,15 @@ from app.access.addresses import address_of
 from app.access.identity import caller_of, new_token
 from app.access.limits import QuestionLimits
 from app.api.running import RunningAnswer
-from app.desk.interface import Desk
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.settings import Settings
 from app.domain.words import gettext, speaking, translatable
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.chat_routes import HandoffView
-from app.web.rendering import LANGUAGES, page_language, render, translations
+from app.web.rendering import LANGUAGES, page_language, render, static, translations
 
-_STATIC = Path(__file__).parent / "static"
 _NO_STORE = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _FRESH = {"cache-control": "public, max-age=600"}
 _COLOUR = "#a84a24"
@@ -36,8 +34,8 @@ _LABELS = {"open": translatable("Open the chat"), "close": translatable("Close t
 
 
 class WidgetQuestion(BaseModel):
-    """A question. session: one opened page. conversation_id "" is a new conversation. replaces_last: in place of the
-    last question and its answer.
+    """A question. session: one opened page. conversation_id "" is a new conversation. replaces_last: replace the last
+    question and its answer.
     """
 
     session: Id
@@ -47,7 +45,7 @@ class WidgetQuestion(BaseModel):
 
 
 class WidgetVerdict(BaseModel):
-    """What the reader thinks of an answer. value: up, down, or anything else to take it back."""
+    """A rating of an answer. value: up, down, or anything else to remove it."""
 
     conversation_id: Id
     message_id: Id
@@ -56,7 +54,9 @@ class WidgetVerdict(BaseModel):
 
 
 class WidgetRequest(BaseModel):
-    """A request for a person. act: ask or end (`HandoffView.act`); "" only looks. email: where nobody is there."""
+    """A request for an agent. act: ask or end (`HandoffView.act`); "" only looks. email: required if no agent is
+    present.
+    """
 
     session: Id
     conversation_id: Id = ""
@@ -83,8 +83,8 @@ class _Views:
         self._flow.stop(self._reader)
 
 
-def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
-    """limits: the same as those of the chat page. css: the look of the chat, to which the widget adds its own."""
+def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
+    """limits: shared with the chat page. css: the style of the chat, to which the widget adds its own."""
     flow, handoffs = ChatFlow(desk, limits, settings), HandoffView(desk, settings, limits)
 
     def give_out(path: str, text: str, media_type: str) -> None:
@@ -93,8 +93,8 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
             return Response(text, media_type=media_type, headers=_FRESH)
 
     give_out("/widget.js", button_script(settings), "text/javascript")
-    give_out("/widget/page.js", _read("typing.js") + _read("widget_page.js"), "text/javascript")
-    give_out("/widget/page.css", css + _read("widget_page.css"), "text/css")
+    give_out("/widget/page.js", static("typing.js") + static("widget_page.js"), "text/javascript")
+    give_out("/widget/page.css", css + static("widget_page.css"), "text/css")
 
     @app.get("/widget")
     def page(request: Request, language: Id = "") -> HTMLResponse:
@@ -144,25 +144,25 @@ def add_widget_routes(app: FastAPI, desk: Desk, limits: QuestionLimits, settings
 
 
 def button_script(settings: Settings) -> str:
-    """The script that a page of another site loads, with the desk's colour and the button's words in all languages."""
+    """The script that a page of another site loads, with the brand colour and the button's words in all languages."""
     labels = {}
     for language in LANGUAGES:
         with speaking(translations(language)):
             labels[language] = {name: gettext(words) for name, words in _LABELS.items()}
     desk = {"name": settings.desk_name, "colour": settings.desk_colour or _COLOUR, "labels": labels}
-    return f"({_read('widget_button.js')})({json.dumps(desk)});\n"
+    return f"({static('widget_button.js')})({json.dumps(desk)});\n"
 
 
 async def _lines(running: RunningAnswer[None]) -> AsyncIterator[str]:
     try:
         async for line in running:
             yield line
-    finally:  # who leaves ends the answer
+    finally:  # closing the page ends the answer
         running.cancel()
 
 
 def _shown(view: ChatView) -> dict[str, Any]:
-    """What is to be redrawn. The list of conversations has no place in the widget."""
+    """The parts to redraw, without the list of conversations."""
     return {name: part for name, part in asdict(view).items() if part is not None and name != "conversations"}
 
 
@@ -170,11 +170,7 @@ def _reader(request: Request, session: str) -> Reader:
     owner = caller_of(request).owner
     return Reader(
         owner=owner,
-        session=f"{owner} {session}",  # nobody ends an answer of somebody else
+        session=f"{owner} {session}",  # no caller ends another one's answer
         address=address_of(request),
         language=page_language(request.headers),
     )
-
-
-def _read(name: str) -> str:
-    return (_STATIC / name).read_text(encoding="utf-8")

@@ -198,7 +198,7 @@ def row_names(text: str | None) -> list[str]:
     known = [plan.name for plan in PLANS]
     names = known if text is None else [name.strip() for name in text.split(",")]
     if strange := [name for name in names if name not in known]:
-        raise DeskError(f"--rows has {strange[0]!r}: give some of {', '.join(known)}", code="usage")
+        raise DeskError(f"--rows has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
     return names
 
 

@@ -28,8 +28,8 @@ from retrieval.documents.document import Block, BlockKind, Contents, Document, c
 from retrieval.errors import UnreadableDocument, file_problem
 from retrieval.loaders.decoding import check_container, decode, parsing
 from retrieval.loaders.html_blocks import HEADINGS, blocks_of
-from retrieval.loaders.pdf import load_pdf
 from retrieval.loaders.markdown import load_markdown, web_address
+from retrieval.loaders.pdf import load_pdf
 from retrieval.loaders.records import load_delimited, load_json, load_json_lines, load_spreadsheet
 from retrieval.loaders.rows import one_line, table_blocks
 from retrieval.text.terms import readable

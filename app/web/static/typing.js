@@ -9,7 +9,7 @@ const whileTyping = (box, send) => {
     if (field.value === sent) return;
     sent = field.value;
     isSending = true;
-    try { await send(sent); } catch { /* nobody waits for it */ }
+    try { await send(sent); } catch { /* no code waits for it */ }
     isSending = false;
   };
   document.addEventListener("input", (event) => {

@@ -163,7 +163,7 @@ const save = async (path) => {
 const erase = async () => {
   try {
     await own("/my-data/delete", "POST");
-    if (!signed) { token = ""; kept("visitor", ""); } // somebody new from now on
+    if (!signed) { token = ""; kept("visitor", ""); } // a new visitor from now on
     $(".wd-data").open = false;
     await open("");
   } catch (error) { fail(error); }

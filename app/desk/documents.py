@@ -1,0 +1,219 @@
+"""The documents of an open desk: ingest, upload, delete, encode in the background, follow other servers.
+
+Out of scope: questions and the numbers of the dashboard (`service`); each step itself (`app.knowledge`).
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Unpack
+
+from app.desk.overview import passage_states, tiers_on_disk
+from app.desk.parts import Loading, Parts, part
+from app.desk.repeating import Following
+from app.domain.documents import PassageState
+from app.domain.errors import DeskError
+from app.domain.progress import Bars, PassagesRead, Progress, ReadingCost, no_bars, no_progress
+from app.domain.quality import FAQ
+from app.domain.settings import Settings
+from app.knowledge.forget import CollectionForgotten, Forgetting, Forgotten, find_document
+from app.knowledge.ingest import IngestOptions, IngestReport
+from app.knowledge.uploads import Synchronising
+from app.knowledge.warm import ReadingAhead, kept_modules
+from app.storage.begun import Kind
+from app.storage.desks import Desks
+from app.storage.faq import SyncedFolderTable
+from app.storage.people import Audit
+from app.storage.statistics import Statistics
+from app.support.faq import FaqEditor, Publisher, write_document
+from cache.errors import CacheError
+from cache.memory.store import TierContents
+from retrieval.errors import RetrievalError
+
+log = logging.getLogger(__name__)
+
+
+class DeskDocuments(Parts):
+    """The part of `Service` that changes documents. Methods raise DeskError, CacheError or RetrievalError."""
+
+    def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
+        """Opens the database. loading: see `Parts`."""
+        super().__init__(settings, **loading)
+        folders = SyncedFolderTable(self.database)
+        self.synced = Synchronising(folders, Audit(self.database).record, self._ingest_synced, settings.data_dir)
+        self.following = self._shared() if self.database.is_shared else None
+        self._followed: dict[str, datetime] = {}  # deleted documents of which nothing is left here
+        self._ahead: ReadingAhead | None = None
+
+    def _shared(self) -> Following:
+        return Following(self.library, Desks(self.database), self._follow, lambda: self.search.save())
+
+    @part
+    def _faq_editor(self) -> FaqEditor:
+        publisher = Publisher(
+            take_in=lambda file, progress: self.ingest([file], progress, collection=FAQ),
+            forget=self._forget_faq,
+            reload=self.curated.reload,
+            vectors_of=self.curated.vectors_of,
+            try_out=self._answering.try_out,
+        )
+        return FaqEditor(self._faq, self.settings.faq_file, publisher, self.begun)
+
+    def finish_begun(self) -> None:
+        """Finish what was begun in the data folder and was killed, or failed; see `app.storage.begun`. Only for the one
+        process that holds the folder. A second failure is logged and left for the next start.
+        """
+        finishing: dict[Kind, Callable[[], None]] = {
+            "forget": lambda: self._forgetting.finish(),
+            "upload": lambda: self._uploads.finish(),
+            "faq": lambda: self._faq_editor.finish(),
+        }
+        for kind, finish in finishing.items():
+            if self.begun.left(kind):
+                try:
+                    finish()
+                except (DeskError, CacheError, RetrievalError, OSError) as error:
+                    log.warning("unfinished work (%s) failed again and will be retried: %s", kind, error)
+
+    def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
+        """Let the model encode missing passages in the background from now on. Call it once. bars: show the progress.
+        when_read: called when all passages have been encoded for the first time.
+        """
+        assert self._ahead is None
+        if self.is_elsewhere:
+            when_read()
+            return
+        self._ahead = ReadingAhead(self._warming, bars, when_read).start()
+
+    def passages_read(self) -> PassagesRead | None:
+        """Progress of the encoding; None if nothing is pre-encoded."""
+        return None if self._ahead is None else self._ahead.state
+
+    def ingest(
+        self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
+    ) -> IngestReport:
+        """Ingest files and folders; see `app.knowledge.ingest`."""
+        try:
+            return self._ingestion.run(paths, progress, **options)
+        finally:
+            self._documents_changed()
+
+    def forget(self, name: str) -> Forgotten:
+        """Delete a document from database, search, citations and every module tier; see `app.knowledge.forget`.
+
+        name: its path or an unambiguous end of it. Raises DeskError.
+        """
+        path = find_document(self.library, name, self.begun.left("forget"))
+        forgotten = self._forgetting.forget(path)
+        self._forgotten()
+        return forgotten
+
+    def forget_collection(self, name: str) -> CollectionForgotten:
+        """Delete all documents of a collection as `forget` does one. Raises DeskError for the FAQ, and while a folder
+        is synchronised into the collection.
+        """
+        if name == FAQ:
+            raise DeskError("FAQ questions are deleted one by one, on the page FAQ", code="collection-faq")
+        if folders := self.synced.folders_of(name):
+            message = f"the folder {folders[0]!r} is synchronised into this collection: remove that folder first"
+            raise DeskError(message, code="collection-synced")
+        paths = [one.path for one in self.library.documents() if one.collection == name]
+        if not paths:
+            raise DeskError(f"there are no documents in the collection {name!r}", code="collection-unknown")
+        forgotten = self._forgetting.forget_collection(name, paths)
+        self._forgotten()
+        return forgotten
+
+    def _let_go(self, paths: Sequence[str]) -> None:
+        """Delete what remains of documents: copies of their files, and text of answers that are measured."""
+        if self.is_ready():
+            self._answering.meter.clear()
+        for path in paths:
+            self._uploads.delete(Path(path))
+        if self.settings.faq_document in paths:  # otherwise its text would return with the next pair
+            self._faq.delete()
+            self.settings.faq_file.unlink(missing_ok=True)
+            self.curated.reload()
+
+    def _forgotten(self) -> None:
+        self._documents_changed()
+        if self.following is not None:
+            self.following.wait_for_others()
+
+    def _follow(self) -> None:
+        """Apply the changes of another server of the database; see `app.desk.repeating`."""
+        forgotten = self.history.forgotten()
+        new = forgotten.items() - self._followed.items()
+        is_removed = self.search.follow()
+        self.curated.reload()
+        self._forgetting.follow(is_forgotten=bool(new))
+        if is_removed:
+            self.search.save()
+        for path, moment in new:
+            if self.library.find(path) is None:
+                self._uploads.delete(Path(path), moment)
+        if self.settings.faq_file.exists():
+            write_document(self.settings.faq_file, self._faq.pairs())
+        self.engine.keep(kept_modules(self.library))
+        self._answering.meter.clear()
+        self._documents_changed()
+        self._followed = forgotten
+
+    @property
+    def _forgetting(self) -> Forgetting:
+        return Forgetting(self._ingestion, self.history, self._in_flight, self.begun, self._let_go)
+
+    def _ingest_synced(self, folder: Path, collection: str, progress: Progress) -> IngestReport:
+        return self.ingest([folder], progress, collection=collection, sync=True, warm=False)
+
+    def passages(self, path: str, first: int, most: int) -> list[PassageState]:
+        """Some passages of a document, in its order, from number `first` (from 0)."""
+        passages = self.library.passages_of(path, first, most)
+        states = passage_states(passages, Statistics(self.database), self._tiers())
+        return [replace(state, tier="elsewhere") for state in states] if self.is_elsewhere else states
+
+    def _forget_faq(self) -> None:
+        if self.library.find(self.settings.faq_document) is not None:
+            self.forget(self.settings.faq_document)
+
+    def _documents_changed(self) -> None:
+        if self._ahead is not None:
+            self._ahead.look_again()
+
+    def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
+        """Store an uploaded file and ingest it; it replaces one of the same name and collection. If that fails, for
+        example while other documents are ingested, nothing is stored. The model encodes it in the background.
+        """
+        try:
+            return self._uploads.take(name, data, progress, collection)
+        finally:
+            self._documents_changed()
+
+    def reading_cost(self, neighbours: int) -> ReadingCost:
+        """The cost of encoding all passages again, each after this number of neighbours."""
+        if self.is_elsewhere:
+            return ReadingCost(modules=0, seconds=0.0)
+        encoded = [one.num_tokens for one in self.library.module_sizes() if one.module_key is not None]
+        seconds = sum(encoded) * (1 + neighbours) * self.engine.seconds_per_token
+        return ReadingCost(modules=len(encoded), seconds=seconds)
+
+    def _tiers(self, *, with_modules: bool = True) -> TierContents:
+        if self.is_elsewhere:
+            return TierContents()
+        if self._is_engine_running():
+            return self._held(with_modules=with_modules)
+        settings = self.settings
+        return tiers_on_disk(settings.modules_folder, settings.disk, settings.disk_floor_bytes)
+
+    def _held(self, *, with_modules: bool) -> TierContents:
+        """What the engine holds; nothing if it is too busy to answer."""
+        try:
+            return self.engine.contents(with_modules)
+        except CacheError as error:
+            log.warning("the engine's contents are unknown: %s", error)
+            return TierContents()
+
+    def _is_engine_running(self) -> bool:
+        return self.is_open("engine") and self.engine.is_running
