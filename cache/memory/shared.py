@@ -1,9 +1,9 @@
-"""Module files that several engines share: a folder, or a store such as S3 (whatever fsspec can open).
+"""A disk tier that several engines share: a folder, or a store such as S3 (any location that fsspec opens).
 
-What is there is listed from time to time, as no engine hears of what the others do: a file that one has written is
-found by the others after their next listing, and one that has vanished since is a miss. A name says what is in the
-file, so several that write the same module do no harm. Files appear whole: in a folder by renaming, elsewhere by the
-store itself. Whoever writes removes what is too much, the oldest first. Not covered: how a file is checked (`disk`).
+The location is listed from time to time, because engines do not notify each other: a new file is found after the next
+listing, and a vanished file is a miss. A file's name identifies its content, so several writers of one module do no
+harm. Files appear complete: by renaming in a folder, by the store itself elsewhere. The writer removes the oldest files
+beyond the capacity. Out of scope: checking files (`disk`).
 """
 
 import logging
@@ -42,20 +42,20 @@ from cache.memory.kv_format import KVStorage, pack
 LIST_S = 5.0
 """Seconds between two listings."""
 HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256
-"""Read of each new file: its description is some 1000 bytes."""
+"""Bytes to read of each new file (its description has about 1000), and files at a time."""
 MOST_REMOVED = 20_000
-"""Modules: so many are known to have been removed here."""
+"""Maximum number of removed modules to remember."""
 LEFT_OVER_S = 3600.0
-"""A half-written file that is older belongs to an engine that has ended."""
+"""Age in seconds from which a half-written file belongs to an ended engine."""
 HALF = ".tmp"
 log = logging.getLogger(__name__)
 
 
 class SharedTier(DiskTier):
-    """A disk tier that others write to, too. location: a folder or a URL. Any thread may call."""
+    """A disk tier with other writers. location: a folder or a URL. Thread-safe."""
 
     def __init__(self, location: str, capacity: int, floor: int | None = 0) -> None:
-        """Raises CacheError for a location that cannot be opened."""
+        """Raise CacheError for a location that cannot be opened."""
         try:
             self._files_of, self._root = fsspec.url_to_fs(location, use_listings_cache=False)
             self._files_of.makedirs(self._root, exist_ok=True)
@@ -74,7 +74,7 @@ class SharedTier(DiskTier):
         threading.Thread(target=_keep_refreshing, args=(weakref.ref(self),), name="shared-modules", daemon=True).start()
 
     def refresh(self) -> None:
-        """See what the others have written and removed. A store that does not answer is as it was."""
+        """Update the list of files. If the store does not respond, the list stays."""
         with self._refreshing:
             with self._lock:
                 self._touched.clear()
@@ -90,7 +90,7 @@ class SharedTier(DiskTier):
             self._read_headers()
 
     def clean_up(self) -> None:
-        """Remove what engines that have ended left half-written, and what exceeds the capacity."""
+        """Remove half-written files of ended engines, and files beyond the capacity."""
         self._evict(self.num_bytes - self.capacity)
         self.make_room()
         for name, found in self._listed().items():
@@ -98,7 +98,7 @@ class SharedTier(DiskTier):
                 self._delete_path(found["name"])
 
     def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
-        """Store one module, unless it alone is larger than the capacity. Raises OSError."""
+        """Store one module, unless it is larger than the capacity. Raises OSError."""
         self._delete_again()
         tensors = pack(rows, storage)
         data = save({name: one.contiguous() for name, one in tensors.items()}, metadata_of(header, rows, tensors))
@@ -123,7 +123,6 @@ class SharedTier(DiskTier):
         self._evict(self.num_bytes - self.capacity, keep=header.key)
 
     def read(self, key: str) -> Tensor:
-        """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
         if key in self.undeleted:
             raise LoadFailed("it was removed")
         try:
@@ -141,7 +140,7 @@ class SharedTier(DiskTier):
             raise LoadFailed(f"unreadable: {error}") from error
 
     def remove(self, key: str) -> bool:
-        """Remove a module's file for all; unknown keys are fine. Gives whether it is gone."""
+        """Remove a module's file for all engines, if there is one. Returns whether it is gone."""
         with self._lock:
             self._touched.add(key)
             self._removed[key] = None
@@ -154,20 +153,20 @@ class SharedTier(DiskTier):
         return "file" in self._files_of.protocol
 
     def look(self) -> FreeSpace | None:
-        """At the disk of a folder; None for a store."""
+        """Return the free space of a folder's disk; None for a store."""
         with suppress(OSError):
             return free_space(self._root, self._floor) if self._is_folder else None
         return None
 
     def _listed(self) -> dict[str, dict[str, Any]]:
-        """What the store says of each file, by name. Raises what the store does."""
+        """Return the store's entry of each file, by name. Raises the store's error."""
         try:
             return {name_in(found): found for found in self._files_of.ls(self._root, detail=True, refresh=True)}
         except FileNotFoundError:  # a store without folders has none where no file is
             return {}
 
     def _take(self, there: dict[str, dict[str, Any]]) -> None:
-        """Take over a listing by key, but for what was written or removed here since it began."""
+        """Use a listing, except for files that were written or removed here since it started."""
         with self._lock:
             for key in self.entries.keys() - there.keys() - self._touched:
                 del self.entries[key]
@@ -178,7 +177,7 @@ class SharedTier(DiskTier):
                 entry.num_bytes, entry.last_used = int(there[key]["size"]), changed(there[key])
 
     def _read_headers(self) -> None:
-        """Of files that others have written."""
+        """Read the headers of other engines' files."""
         with self._lock:
             unknown = [key for key, entry in self.entries.items() if not entry.header.name]
         for first in range(0, len(unknown), HEADERS_AT_ONCE):
@@ -193,7 +192,7 @@ class SharedTier(DiskTier):
                         entry.header = header
 
     def _beginnings(self, keys: Iterable[str]) -> list[Any]:
-        """Of files; what is no bytes could not be read."""
+        """Return the first bytes of files, or their errors."""
         paths = [self._place(key) for key in keys]
         found: list[Any] = self._files_of.cat_ranges(paths, 0, HEADER_BYTES, on_error="return")
         return found
@@ -216,7 +215,7 @@ class SharedTier(DiskTier):
 
 
 def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
-    """Until nobody has the tier any more."""
+    """Refresh until the tier is garbage."""
     while True:
         time.sleep(LIST_S)
         if (one := tier()) is None:
@@ -226,11 +225,10 @@ def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
 
 
 def name_in(found: dict[str, Any]) -> str:
-    """The file's name in an entry of a listing."""
     return str(found["name"]).rsplit("/", 1)[-1]
 
 
 def changed(found: dict[str, Any]) -> float:
-    """When it was written, in seconds of the epoch; 0 if the store does not say."""
+    """Return the write time in seconds of the epoch; 0 if unknown."""
     when = found.get("mtime") or found.get("LastModified") or found.get("last_modified") or found.get("created") or 0
     return when.timestamp() if isinstance(when, datetime) else float(when)
