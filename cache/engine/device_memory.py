@@ -1,24 +1,15 @@
-"""How many rows a pass may have where device memory has run out: half as many each time, and slowly more again.
+"""Device memory of an engine: the size of its KV pool, the size of its passes, and their times.
 
-What a pass needs besides the arena grows with its rows, so that work which did not fit may fit in smaller passes. Not
-covered: what becomes of work that does not even fit alone, one row at a time (`cache.engine.engine_core`).
+The pool has the configured bytes, or "auto": on a GPU the free memory after the weights, minus the measured need of the
+largest pass and a reserve; on a CPU a share of the free main memory. The largest passes are run on made-up tokens
+before the engine serves. Each row reads several modules and its own past. One pass ends with the choice of tokens for
+all answers, another one is scored.
 
-The largest passes that an engine may run, on made-up tokens: to see what memory they need, before it serves.
+If memory runs out in a pass, the maximum pass size is halved, and slowly raised again (`RowLimit`). A pass needs memory
+in proportion to its rows.
 
-Each row reads several modules and its own past, whose partial results are all there until they are merged. One pass
-ends with the choice of tokens for all answers, another one is scored, which runs the plain kernels. Not covered:
-answers that are given and read (`Request.teacher_forced`), which want logits for each row.
-
-When a pass was computed. A GPU computes behind the host's back: a pass returns before it is done, so that the host's
-clock says only when it was launched. There events tell, which the device stamps when it comes to them.
-
-Timing waits for nothing: times are read after the tokens of a pass were copied to the host, for which the engine waits
-in any case, or at a later pass. Not covered: what is made of the times (`cache.engine.engine_core`).
-
-How large the arena is: as many bytes as were asked for, or "auto", what the device has room for.
-
-On a GPU that is what is free behind the weights, less what the largest pass was measured to need (`trial_pass`), less
-something to spare. On a processor it is a share of the free main memory. Not covered: what is kept in the arena.
+A GPU computes after the launching call has returned, so passes are timed by events on the device. Timing does not wait:
+times are read when the engine waits for tokens anyway. Out of scope: work that does not fit even alone (`engine_core`).
 """
 
 import gc
@@ -46,10 +37,11 @@ from cache.model.language_model import Model, ModelInfo
 
 T = TypeVar("T")
 PATIENCE = 64
-"""So many passes must have used all they may have, and gone well, before the next are larger by a quarter: each time
-that is too much costs a pass that fails."""
+"""Number of full passes that must succeed before the limit rises by a quarter: a limit that is too high costs a failed
+pass.
+"""
 _TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
-"""What cuBLAS, CUDA and Triton say when they get no memory; PyTorch passes it on as an error without a type."""
+"""Messages of cuBLAS, CUDA and Triton without memory. PyTorch passes them on as an error without a type."""
 NO_MEMORY = (
     "the device has no memory left for passes, not even of one row: lower device_memory (--memory), "
     "or stop what else runs on the device"
@@ -58,7 +50,9 @@ log = logging.getLogger(__name__)
 
 
 class RowLimit:
-    """most: rows that a pass may have now. num_shortages: how often device memory has run out."""
+    """The maximum pass size. most: rows that a pass may have now. num_shortages: how often device memory has run
+    out.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -67,7 +61,7 @@ class RowLimit:
         self._num_cut = self._num_well = 0
 
     def fit(self, scheduled: dict[Sequence, int]) -> dict[Sequence, int]:
-        """As much of a pass, rows by sequence, as may be computed. Those come first that were left out longest."""
+        """Cut a pass, rows by sequence, to the limit. Sequences that were skipped longest go first."""
         if sum(scheduled.values()) <= self.most:
             return scheduled
         self._num_cut += 1
@@ -80,8 +74,8 @@ class RowLimit:
         return {sequence: fitting[sequence] for sequence in scheduled if sequence in fitting}
 
     def attempt(self, rows: int, compute: Callable[[], T]) -> T | None:
-        """What a pass of so many rows gives; None if device memory has run out, and smaller passes are to be tried.
-        Raises CapacityError if it was one row, and what `compute` raises.
+        """Return the result of a pass of `rows` rows; None if device memory ran out and smaller passes should be tried.
+        Raises CapacityError for a pass of one row, and the other errors of `compute`.
         """
         try:
             computed = compute()
@@ -98,10 +92,9 @@ class RowLimit:
         return None
 
     def note_shortage(self, rows: int, reason: str) -> None:
-        """Device memory has run out in a pass of so many rows: give back what PyTorch keeps for later, and let passes
-        be half as large.
+        """Release PyTorch's cached memory after a shortage, and halve the limit.
 
-        To be called when the error is gone: it holds the frames of the pass, and with them all that they allocated.
+        Call it after the error is gone: the error holds the frames of the pass and all their memory.
         """
         self.num_shortages += 1
         if self._device.type == "cuda":
@@ -117,23 +110,23 @@ class RowLimit:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that device memory has run out."""
+    """Return whether an error is a shortage of device memory."""
     return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _TEXTS)
 
 
 MODULES, MODULE_ROWS = 8, 256
-"""Modules that each row reads, and their tokens: system text, passages, and parts of a conversation."""
+"""Modules that each row of a trial pass reads, and their tokens: system text, passages and parts of a conversation."""
 SCORED_ROWS = 256
 """Rows of a long question."""
 
 
 def trial_arena(model: Model, rows: int) -> Arena:
-    """An arena for passes of so many rows."""
+    """Return a KV pool for trial passes of this size."""
     return Arena(model.info.kv, MODULES * MODULE_ROWS + rows, model.device)
 
 
 def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> None:
-    """Run passes of so many rows, in an arena that `trial_arena` gave. answers: whose tokens are chosen."""
+    """Run the largest passes in a pool of `trial_arena`. answers: number of tokens to choose."""
     chunks = trial_chunks(model.info, rows)
     wanted = min(rows, answers)
     logits = model.forward(chunks, arena, range(rows - wanted, rows))
@@ -149,7 +142,7 @@ def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> N
 
 
 def trial_chunks(info: ModelInfo, rows: int) -> list[Chunk]:
-    """So many rows behind the same modules, as few sequences as the model has positions for."""
+    """Return `rows` rows after the same modules, as few sequences as the model's positions allow."""
     offset = 1 if info.is_position_independent else 0
     views = [KVView(Extent(number * MODULE_ROWS, MODULE_ROWS), offset) for number in range(MODULES)]
     chunks = []
@@ -161,30 +154,30 @@ def trial_chunks(info: ModelInfo, rows: int) -> list[Chunk]:
 
 
 PREFILL_ROWS = 64
-"""Passes of fewer rows say little about what computing a module costs."""
+"""Smaller passes tell little about the cost of a module."""
 
 
 class PassTimer(Protocol):
-    """The times of passes, one after another, on the thread that launches them. Seconds of `time.perf_counter`."""
+    """Times of consecutive passes, on the launching thread, in seconds of `time.perf_counter`."""
 
     def start(self) -> None:
-        """A pass begins."""
+        """Note the start of a pass."""
 
     def launched(self, rows: int) -> None:
-        """All that computes its rows was given to the device."""
+        """Note that all work of its rows was launched."""
 
     def to_host(self, x: Tensor) -> Tensor:
-        """Copy to the host what was computed last, such as the chosen tokens."""
+        """Copy the latest result, such as chosen tokens, to the host."""
 
     def finished(self) -> float:
-        """When the device was done with what the host has read of the pass that began last."""
+        """Return when the device finished what the host has read of the latest pass."""
 
     def costs(self) -> list[tuple[float, int]]:
-        """Seconds and rows of the passes that the device has computed since this was last asked."""
+        """Return seconds and rows of the passes finished since the last call."""
 
 
 class HostTimer:
-    """For processors, on which what was called is done when it returns."""
+    """Times on a CPU, where a call returns when its work is done."""
 
     def __init__(self) -> None:
         self._started = 0.0
@@ -208,27 +201,27 @@ class HostTimer:
 
 
 class TimedEvent(Protocol):
-    """A place in what the device does. `torch.cuda.Event` is one."""
+    """A point in the device's work; `torch.cuda.Event` is one."""
 
     def query(self) -> bool:
-        """Whether the device has come to it. Does not wait."""
+        """Return whether the device has passed it. Does not wait."""
 
     def elapsed_time(self, later: Any, /) -> float:
-        """Milliseconds from this event to a later one, once the device has come to both."""
+        """Return the milliseconds until a later event, once the device has passed both."""
 
 
 class Events(Protocol):
-    """Where events come from. `CudaEvents` is one."""
+    """A source of events; `CudaEvents` is one."""
 
     def is_idle(self) -> bool:
-        """Whether the device has done all it was given. Does not wait."""
+        """Return whether the device has finished all its work. Does not wait."""
 
     def record(self) -> TimedEvent:
-        """An event behind all that the device was given so far."""
+        """Return an event after all launched work."""
 
 
 class EventTimer:
-    """For devices that compute behind the host's back."""
+    """Times on a device that computes asynchronously."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
@@ -283,42 +276,39 @@ class CudaEvents:
 
 
 def timer_for(device: torch.device) -> PassTimer:
-    """What times passes on a device."""
     return EventTimer(CudaEvents(device)) if device.type == "cuda" else HostTimer()
 
 
 def note_costs(timer: PassTimer, cost: Cost) -> None:
-    """Learn what a row costs from the passes that the device has computed by now."""
+    """Update the cost per row from finished passes."""
     for seconds, rows in timer.costs():
         if rows >= PREFILL_ROWS:
             cost.measured(seconds, rows)
 
 
 ArenaSize = int | Literal["auto"]
-"""Bytes, or what there is room for."""
+"""Bytes, or "auto": as much as fits."""
 GIB = 1 << 30
 SPARE, LEAST_SPARE = 0.05, GIB // 2
-"""Of a GPU's memory, what stays free: the allocator loses some between its blocks, CUDA loads kernels when they are
-first used, graphs are captured later, and a request that is computed again has KV memory of its own.
+"""Share of a GPU's memory that stays free, and its minimum: for losses between the allocator's blocks, for kernels and
+graphs that are loaded later, and for a recomputed request with KV memory of its own.
 """
 HOST_SHARE, HOST_MOST = 0.25, GIB
-"""Of the free main memory, what "auto" takes on a processor, and the most of it: there disk is nearly as fast."""
+"""Share of the free main memory for "auto" on a CPU, and its maximum: a CPU reads the disk nearly as fast."""
 log.setLevel(logging.INFO)  # one line at each start, which people look for
 
 
 class Gauge(Protocol):
-    """Measures the memory of a device. `CudaGauge` is one."""
+    """Measures the memory of a device."""
 
     def free(self) -> tuple[int, int]:
-        """Bytes that are free, and all there are."""
+        """Return the free and the total bytes."""
 
     def peak_of(self, run: Callable[[], None]) -> int:
-        """Bytes that something needs while it runs, at most at a time."""
+        """Return the peak bytes that a function needs."""
 
 
 class CudaGauge:
-    """The memory of a GPU."""
-
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
@@ -336,8 +326,6 @@ class CudaGauge:
 
 
 class HostGauge:
-    """Main memory."""
-
     def free(self) -> tuple[int, int]:
         memory = psutil.virtual_memory()
         return memory.available, memory.total
@@ -347,8 +335,8 @@ class HostGauge:
 
 
 def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLimit) -> Arena:
-    """The arena of an engine. answers: how many may be written at the same time. row_limit: of the device. Raises
-    CapacityError if there is too little memory.
+    """Allocate an engine's KV pool. answers: maximum number at the same time. Raises CapacityError if memory is
+    short.
     """
     device = model.device
     gauge: Gauge = CudaGauge(device) if device.type == "cuda" else HostGauge()
@@ -371,7 +359,7 @@ def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLi
 
 
 def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -> int:
-    """Bytes for the arena of a GPU on which the weights are. Raises CapacityError if there is no room."""
+    """Return the bytes for the KV pool of a GPU that has the weights. Raises CapacityError if none are left."""
     while (
         peak := row_limit.attempt(row_limit.most, partial(peak_of_passes, model, answers, row_limit, gauge))
     ) is None:
@@ -390,13 +378,13 @@ def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -
 
 
 def peak_of_passes(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -> int:
-    """Bytes that passes need beside the arena."""
+    """Return the bytes that passes need in addition to the pool."""
     arena = trial_arena(model, row_limit.most)
     return gauge.peak_of(partial(run_largest_passes, model, arena, row_limit.most, answers))
 
 
 def room_on_host(gauge: Gauge) -> int:
-    """Bytes for the arena of a processor."""
+    """Return the bytes for the KV pool of a CPU."""
     free, total = gauge.free()
     room = min(HOST_MOST, int(HOST_SHARE * free))
     log.info("main memory: %s of %s are free; %s are for keys and values", gib(free), gib(total), gib(room))
@@ -404,5 +392,4 @@ def room_on_host(gauge: Gauge) -> int:
 
 
 def gib(num_bytes: int) -> str:
-    """A size for people."""
     return f"{num_bytes / GIB:.2f} GiB"

@@ -1,4 +1,4 @@
-"""What readers get for what cannot be computed."""
+"""Errors that readers get for requests that cannot be computed."""
 
 import logging
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
-    """Why a model cannot read a prompt, or the answer that is given with it."""
+    """Return why a model cannot read a prompt or its given answer; None if it can."""
     needed = request.plan.next_position
     runs = (*(span.tokens for span in request.plan.spans), request.begun, request.teacher_forced)
     strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
@@ -23,8 +23,8 @@ def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
 
 
 def failure_of(what: str, error: Exception) -> CacheError:
-    """What readers get for something that failed. An error that was not raised on purpose may name files and
-    addresses, so it goes to the log alone.
+    """Return the reader's error for a failure. An unforeseen error may name files and addresses, so its text is only in
+    the log.
     """
     if isinstance(error, CacheError):
         return error

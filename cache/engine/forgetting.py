@@ -1,10 +1,9 @@
-"""Forgetting modules while requests go on: who must end before, and what becomes of those that came later.
+"""Deleting modules while requests run.
 
-What was asked for before modules were to be forgotten may still store them, so all of it ends first. What comes later
-does not wait: it goes on, but nothing that it computed with such modules is kept, and what has not begun looks them up
-again. So a module that is asked for later is there again later, as if it had been asked for when all was forgotten.
-An encoding that nobody waits for any more is dropped: a request that has ended may have left it, and it is in no tier
-in which it could be found. Not covered: taking modules out of the tiers (`cache.memory.store`).
+Earlier requests may still store the modules, so all of them end first. Later requests do not wait: they continue, but
+nothing computed with the modules is stored, and requests that have not started look them up again. So a module
+requested after the deletion is encoded again, as if the request had come when the deletion was complete. An encoding
+without open requests is dropped. Out of scope: removal from the tiers (`cache.memory.store`).
 """
 
 from collections import deque
@@ -20,8 +19,8 @@ from cache.memory.store import Store
 
 @dataclass(frozen=True, slots=True)
 class ForgetJob:
-    """Modules to be removed. find: which ones, called when all that was asked for before has ended. done: gets how many
-    were there. is_urgent: it waits for nothing that was asked for before.
+    """Modules to remove. find: returns them, called when all earlier work has ended. done: gets the number found.
+    is_urgent: does not wait for earlier work.
     """
 
     find: Callable[[Store], Set[str]]
@@ -30,7 +29,7 @@ class ForgetJob:
 
 
 class ForgetQueue:
-    """Jobs, the first one first, each with the requests and jobs that were there when it arrived."""
+    """Jobs, oldest first, each with the requests and jobs that were open when it arrived."""
 
     def __init__(self) -> None:
         self._jobs: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()
@@ -42,17 +41,17 @@ class ForgetQueue:
         return (job for job, _ in self._jobs)
 
     def add(self, job: ForgetJob, asked: Collection[Waiting | EncodeJob]) -> None:
-        """A job that waits for all this."""
+        """Add a job that waits for `asked`."""
         self._jobs.append((job, frozenset(asked)))
 
     def pop_ready(self, asked: Collection[Waiting | EncodeJob]) -> ForgetJob | None:
-        """The next job, if nothing that it waits for is among what has not ended."""
+        """Return the next job, if all work that it waits for has ended."""
         if not self._jobs or not self._jobs[0][1].isdisjoint(asked):
             return None
         return self._jobs.popleft()[0]
 
     def waits_for(self, asked: Waiting | EncodeJob) -> bool:
-        """Whether something is forgotten only when this has ended."""
+        """Return whether a deletion waits for any of this work."""
         return any(asked in earlier for _, earlier in self._jobs)
 
 
@@ -63,7 +62,7 @@ def forget_modules(
     waiting: Collection[Waiting],
     jobs: Collection[EncodeJob],
 ) -> int:
-    """Remove modules between two passes; gives how many were there. The others are all that has not ended."""
+    """Remove modules between two passes. Returns the number found. The other arguments: all open work."""
     store = encoder.store
     for answer in running:
         answer.keeps_rows &= not answer.admitted.uses(keys, store)

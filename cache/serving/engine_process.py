@@ -1,15 +1,11 @@
-"""A child process with an engine: started with one end of a pair of sockets, ended when the other end is closed.
+"""An engine in a child process, so that the program's own work and its GIL do not slow down decoding.
 
-Nothing listens, and the socket has no name: nobody else can connect. Not covered: what is asked of it (`exchange`).
+The child is started with one end of a socket pair and ends when the other end is closed. Nothing listens, so no other
+process can connect. If the child ends or hangs, open requests get an error and a new child starts with empty memory;
+the disk tier remains. New requests wait for it. After repeated failures each restart waits longer, and requests fail
+meanwhile. A prompt that was open at two failures is refused for a while.
 
-An engine in a process of its own: the program's own work, and Python's lock, take no steps from decoding.
-
-If the process ends, whoever waits for it gets an error, and another one is begun, with empty memory; the disk tier
-stays. One that hangs is ended. What is asked meanwhile is computed then. Where process after process ends, each is
-begun after a longer rest, and what is asked in a rest fails. A prompt that was there at two such ends is refused for a
-while.
-Prompts are arranged here, with the model's tokenizer. Not covered: what runs in the process (`engine_server`), and how
-it is started and ended (`child`).
+Prompts are arranged here with the model's tokenizer. Out of scope: the child's side (`engine_server`).
 """
 
 import logging
@@ -62,15 +58,15 @@ from cache.serving.messages import (
 )
 
 SEND_S = 20
-"""A process that reads nothing for so long hangs."""
+"""Seconds after which a child that reads nothing hangs."""
 KILLED_S = 5.0
-"""How long one that is killed may take to end: it may wait for a disk."""
+"""Seconds that a killed child may take to end: it may wait for a disk."""
 _ROOT = Path(__file__).resolve().parents[2]
 _MODULE = "cache.serving.engine_server"
 
 
 class Child:
-    """The process, from its start on. messages: what it sends."""
+    """The child process. messages: what it sends."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -88,11 +84,10 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
     def begin(self, spec: EngineSpec) -> Begun:
-        """Have it load the model; waits for it. Raises CacheError."""
+        """Let it load the model, and wait. Raises CacheError."""
         try:
             self.connection.send(encoded(Begin(spec)))
             first = next(self.messages, None)
@@ -105,12 +100,12 @@ class Child:
         raise CacheError(f"the engine's process could not begin ({self.end(0)}): see what it wrote to stderr")
 
     def kill(self) -> None:
-        """At once. Its messages end, too, even if it cannot."""
+        """Kill it. Its messages end at once, even if the process does not."""
         self._process.kill()
         self.connection.close()
 
     def end(self, patience_s: float) -> str:
-        """Let it end by itself, at last by force; gives how it ended."""
+        """Close it, then kill it after `patience_s`. Returns how it ended."""
         self.connection.end_sending()
         try:
             self._process.wait(patience_s)
@@ -128,13 +123,13 @@ def _python_path() -> str:
 
 
 CLOSE_S = 3.0
-"""How long the process may take to end: modules that are not on disk by then are encoded again."""
+"""Seconds that the child may take to end. Modules that are not on disk by then are encoded again."""
 ENDED_S = 1.0
-"""How long one that sends nothing more may take."""
+"""Seconds that a child may take to end after its last message."""
 STATE_S = 5.0
-"""A process that does not say within this time what it does counts as one that does not run."""
+"""Seconds after which a child that does not report its state counts as not running."""
 LOOK_S = 5.0
-"""How often to see whether it hangs."""
+"""Seconds between checks for a hanging child."""
 DOWN = State(
     number=0,
     is_running=False,
@@ -150,10 +145,10 @@ log = logging.getLogger(__name__)
 
 
 class EngineProcess(EngineElsewhere):
-    """`cache.serving.interface.EngineInterface` for an engine in a process that is begun here."""
+    """An `EngineInterface` for an engine in a child process."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        """Waits until the model is loaded. Raises CacheError."""
+        """Wait until the model is loaded. Raises CacheError."""
         self._spec, self._lock = spec, threading.Lock()
         self._child = Child()
         try:
@@ -172,11 +167,10 @@ class EngineProcess(EngineElsewhere):
 
     @property
     def pid(self) -> int:
-        """Of the process that there is now."""
+        """Process id of the present child."""
         return self._child.pid
 
     def close(self) -> None:
-        """Finish writing modules and end the process. Requests in flight end with EngineStopped."""
         with self._lock:
             self._closing.set()
         self._child.end(CLOSE_S)
@@ -185,8 +179,8 @@ class EngineProcess(EngineElsewhere):
     # --- computing -------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Queue a request; while another process is begun, until it is there. Raises EngineStopped, and ValueError for
-        a request whose answer is given.
+        """Queue a request, also while a new child starts. Raises EngineStopped, and ValueError for a teacher-forced
+        request.
         """
         return self._begin_answer(request, is_idle=False)
 
@@ -235,7 +229,7 @@ class EngineProcess(EngineElsewhere):
         return found
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted, also in a process begun later."""
+        """Replace the set of modules that are evicted only as a last resort, also in later children."""
         self._kept = frozenset(keys)
         self._call("keep", keys)
 
@@ -268,7 +262,9 @@ class EngineProcess(EngineElsewhere):
         self._call("flush")
 
     def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
-        """most_s: how long to wait; None: as long as the process does not hang, which ends it and the call."""
+        """Call a method of the engine. most_s: maximum wait; None: until the child hangs, which ends it and the
+        call.
+        """
         arguments = Raw(encoded(given))
         try:
             reply = self._exchange.ask(lambda number: Call(number, name, arguments)).result(most_s)
@@ -288,13 +284,13 @@ class EngineProcess(EngineElsewhere):
 
     @property
     def num_restarts(self) -> int:
-        """How often another process was begun, and how often the engine in it began anew."""
+        """Restarts of the child and of the engine in it."""
         self._state()
         return self._last.num_restarts + self._num_restarts
 
     @property
     def num_shortages(self) -> int:
-        """Of all processes there were."""
+        """Shortages in all children."""
         self._state()
         return self._last.num_shortages + self._num_shortages
 
@@ -327,7 +323,7 @@ class EngineProcess(EngineElsewhere):
             self._child.end(0)
 
     def _read(self) -> None:
-        """What the process sends, until it has ended."""
+        """Deliver the child's messages until it has ended."""
         try:
             for message in self._child.messages:
                 self._exchange.receive(message)
@@ -345,7 +341,7 @@ class EngineProcess(EngineElsewhere):
         self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:
-        """Connect another process, after a rest if they end often, unless this is closed."""
+        """Connect a new child, after a rest if failures repeat, unless closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
                 log.error("the engine rests for %g s before it is tried again", rest)
@@ -372,8 +368,8 @@ class EngineProcess(EngineElsewhere):
     # --- on the thread that watches --------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """End a process that hangs: it says so, also when asked again, or says nothing or that it does not run for the
-        same time. If another one takes long to begin, nobody waits for it.
+        """Kill a child that hangs: it reports so twice, or it is silent or not running for `hang_s`. Requests fail if a
+        new child takes long to start.
         """
         hang_s = self._spec.limits.hang_s
         look_s, sound = min(LOOK_S, hang_s / 4), time.monotonic()

@@ -1,7 +1,7 @@
-"""The process of an engine: `python -m cache.serving.engine_server FD`, started by `cache.serving.engine_process`.
+"""The engine's process: `python -m cache.serving.engine_server FD`, started by `engine_process`.
 
-FD is one end of a pair of sockets. The process reads what it is asked from it and ends when the other end is closed,
-also if its parent was killed. Signals are the parent's to handle.
+FD is one end of a socket pair. The process reads requests from it and ends when the other end is closed, also if its
+parent was killed. The parent handles signals.
 """
 
 import logging
@@ -56,13 +56,11 @@ from cache.serving.messages import (
 from cache.serving.processors import usable_processors
 
 CALLS_AT_ONCE = 32
-"""Most of them wait for the engine."""
+"""Most calls wait for the engine."""
 log = logging.getLogger(__name__)
 
 
 class Outgoing:
-    """Sends messages from any thread without waiting for the other end."""
-
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -70,11 +68,9 @@ class Outgoing:
         self._thread.start()
 
     def send(self, message: Any) -> None:
-        """Send a message behind those before it."""
         self._frames.put(encoded(message))
 
     def close(self) -> None:
-        """Send what is left."""
         self._frames.put(None)
         self._thread.join()
 
@@ -94,7 +90,6 @@ class SentGeneration(Generation):
         self._number, self._outgoing = number, outgoing
 
     def deliver(self, event: str | Completion | CacheError) -> None:
-        """For the engine: a piece of text, the completion, or the error that ended the request."""
         self.is_over = not isinstance(event, str)
         if isinstance(event, str):
             self._outgoing.send(Piece(self._number, event))
@@ -105,7 +100,7 @@ class SentGeneration(Generation):
 
 
 class EngineServer:
-    """Does what messages ask of an engine."""
+    """Executes messages with an engine."""
 
     def __init__(self, engine: LocalEngine, outgoing: Outgoing) -> None:
         self._engine, self._outgoing = engine, outgoing
@@ -114,7 +109,7 @@ class EngineServer:
         self._prefetches: deque[tuple[int, Prefetch]] = deque(maxlen=MOST_PREFETCHES)
 
     def serve(self, messages: Iterator[Any]) -> None:
-        """Until there are no more messages; then everything ends."""
+        """Execute messages to the end, then close the engine."""
         for message in messages:
             try:
                 self._take(message)
@@ -170,13 +165,13 @@ class EngineServer:
 
 
 def asked_of(message: Encode | Foresee) -> list[Segment]:
-    """The segments that a message is about."""
+    """Return the segments of a message."""
     table = segments_of(message.segments)
     return [table[number] for number in message.asked]
 
 
 def state_of(engine: LocalEngine, number: int) -> State:
-    """What an engine does now; does not wait for it."""
+    """Return the state of an engine, without waiting for it."""
     running, waiting = engine.load()
     return State(
         number=number,
@@ -192,7 +187,7 @@ def state_of(engine: LocalEngine, number: int) -> State:
 
 
 def as_cache_error(what: str, error: BaseException) -> CacheError:
-    """What the parent gets for an error. One that was not raised on purpose goes to the log, too."""
+    """Return the parent's error. An unforeseen error is also logged."""
     if isinstance(error, CacheError):
         return error
     log.error("%s has failed", what, exc_info=error)
@@ -200,7 +195,7 @@ def as_cache_error(what: str, error: BaseException) -> CacheError:
 
 
 def load_engine(spec: EngineSpec) -> LocalEngine:
-    """The running engine, with its model loaded. Raises CacheError."""
+    """Load the model and return its running engine. Raises CacheError."""
     torch.set_num_threads(spec.threads or min(torch.get_num_threads(), usable_processors()))
     model = load_model(
         spec.model,
@@ -214,7 +209,9 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
 
 
 def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:
-    """The frames that arrive, read by a thread: while the model is loaded, it ends the process when the parent ends."""
+    """Return the frames that arrive, read by a thread. If the parent ends while the model is loaded, it ends the
+    process.
+    """
     arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -230,7 +227,6 @@ def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[byt
 
 
 def main() -> None:
-    """Serve the engine that the first message describes."""
     for ended_by in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ended_by, signal.SIG_IGN)
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts

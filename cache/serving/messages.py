@@ -1,15 +1,9 @@
-"""What is sent to an engine and back, as values of plain types: plans, requests, what became of modules, errors.
+"""Messages between a program and its engine in another process: their types, and their bytes (MessagePack).
 
-A plan is sent with each of its segments once, and its spans name them by number, because after the way equal segments
-must be one object again (`Span.continues`). Choices are rebuilt from their values. Not carried: answers to be read
-instead of generated (`Request.teacher_forced`, `Completion.logits`), which only measurements use, and the traceback of
-an error. Not covered: messages and their bytes (`messages`).
-
-What an engine needs to begin, as values: which model, where its files are, how much memory, how many requests.
-
-Messages between a program and the process of its engine: their types, and their bytes (MessagePack).
-
-Each message is told by its name and checked against its type when it is read. Nothing that is read can run code.
+Each message has a name and is checked against its type when it is read. Reading never runs code. A plan is sent with
+each segment once. Its spans refer to segments by index, so that equal segments are still one object after
+deserialization (`Span.continues`). Out of scope: teacher-forced requests and their logits, which only measurements use,
+and tracebacks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +30,7 @@ from cache.serving.interface import EngineInterface
 
 
 class SentSegment(Struct, array_like=True, frozen=True):
-    """A segment. prefix: the number of its conditioning prefix, which stands before it in the table."""
+    """A segment. prefix: index of its conditioning prefix, earlier in the table."""
 
     name: str
     tokens: tuple[int, ...]
@@ -47,7 +41,7 @@ class SentSegment(Struct, array_like=True, frozen=True):
 
 
 class SentSpan(Struct, array_like=True, frozen=True):
-    """A span. tokens: how many, if they are those of its segment's rows."""
+    """A span. tokens: their number, if they are the segment's own."""
 
     start: int
     tokens: tuple[int, ...] | int
@@ -56,7 +50,7 @@ class SentSpan(Struct, array_like=True, frozen=True):
 
 
 class SegmentTable:
-    """Segments by number, each once, behind its conditioning prefix."""
+    """Segments by index, each once, after its conditioning prefix."""
 
     def __init__(self, segments: Iterable[Segment] = ()) -> None:
         self.rows: list[SentSegment] = []
@@ -65,7 +59,7 @@ class SegmentTable:
             self.add(segment)
 
     def add(self, segment: Segment) -> int:
-        """The number of a segment."""
+        """Return the index of a segment."""
         number = self._numbers.get(segment)
         if number is None:
             prefix = None if segment.prefix is None else self.add(segment.prefix)
@@ -78,7 +72,7 @@ class SegmentTable:
 
 
 def segments_of(rows: Sequence[SentSegment]) -> list[Segment]:
-    """The segments of a table. Raises ValueError for a wrong one."""
+    """Return the segments of a table. Raises ValueError for a malformed one."""
     segments: list[Segment] = []
     for row in rows:
         segments.append(
@@ -95,14 +89,11 @@ def segments_of(rows: Sequence[SentSegment]) -> list[Segment]:
 
 
 class SentPlan(Struct, array_like=True, frozen=True):
-    """A plan and its segments."""
-
     segments: list[SentSegment]
     spans: list[SentSpan]
 
     @classmethod
     def of(cls, plan: Plan) -> "SentPlan":
-        """A plan to be sent."""
         table = SegmentTable()
         spans: list[SentSpan] = []
         for span in plan.spans:
@@ -115,7 +106,7 @@ class SentPlan(Struct, array_like=True, frozen=True):
         return cls(table.rows, spans)
 
     def plan(self) -> Plan:
-        """The plan that was sent. Raises ValueError for a wrong one."""
+        """Return the plan that was sent. Raises ValueError for a malformed one."""
         segments = segments_of(self.segments)
         spans: list[Span] = []
         for sent in self.spans:
@@ -130,8 +121,6 @@ class SentPlan(Struct, array_like=True, frozen=True):
 
 
 class SentChoices(Struct, array_like=True, frozen=True):
-    """What an answer may consist of."""
-
     choices: tuple[Choice, ...]
     stop: int
     most: int
@@ -153,7 +142,7 @@ class SentRequest(Struct, array_like=True, frozen=True):
 
     @classmethod
     def of(cls, request: Request) -> "SentRequest":
-        """A request to be sent. Raises ValueError for an answer to be read instead of generated."""
+        """Return the form of a request to send. Raises ValueError for a teacher-forced request."""
         if request.teacher_forced:
             raise ValueError("an engine in another process reads no given answers: use one in this process")
         given = request.sampling.choices
@@ -170,7 +159,7 @@ class SentRequest(Struct, array_like=True, frozen=True):
         )
 
     def request(self) -> Request:
-        """The request that was sent. Raises ValueError for a wrong one."""
+        """Return the request that was sent. Raises ValueError for a malformed one."""
         sent = self.choices
         choices = None
         if sent is not None:
@@ -199,13 +188,12 @@ class SentError(Struct, array_like=True, frozen=True):
 
     @classmethod
     def of(cls, error: CacheError) -> "SentError":
-        """An error to be sent."""
         if isinstance(error, PMLError):
             return cls("PMLError", error.message, error.where, error.line, error.column, error.source)
         return cls(type(error).__name__, str(error))
 
     def error(self) -> CacheError:
-        """The error that was sent; one of an unknown class is a CacheError."""
+        """Return the error that was sent; a CacheError for an unknown class."""
         if self.where is not None:
             error = PMLError(self.message, where=self.where, line=self.line, column=self.column)
             error.source = self.source
@@ -215,27 +203,24 @@ class SentError(Struct, array_like=True, frozen=True):
 
 
 class SentEncoded(Struct, array_like=True, frozen=True):
-    """What became of modules that were to be encoded; those that failed by their number among what was asked for."""
+    """Result of encoding. failed: errors by index among the requested segments."""
 
     computed: int
     failed: list[tuple[int, SentError]]
 
     @classmethod
     def of(cls, encoded: Encoded, asked: Sequence[Segment]) -> "SentEncoded":
-        """A result to be sent."""
         return cls(encoded.computed, [(asked.index(one), SentError.of(why)) for one, why in encoded.failed.items()])
 
     def encoded(self, asked: Sequence[Segment]) -> Encoded:
-        """The result that was sent."""
         return Encoded(self.computed, {asked[number]: sent.error() for number, sent in self.failed})
 
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes
-    on disk in `modules`; 0: no disk tier. disk_floor: bytes that stay free there, see `cache.memory.free_space`.
-    shared: where the disk tier is instead, if engines share it: a folder or a URL of fsspec. threads: CPU threads of
-    computing; None: PyTorch's own choice, but no more than the process may use processors. log_format, log_level: of a
-    process of its own. The others: see `Engine`.
+    """Parameters of an engine. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes on disk
+    in `modules`; 0: no disk tier. disk_floor: bytes that stay free there, see `free_space`. shared: folder or fsspec
+    URL of a disk tier that engines share. threads: CPU threads; None: PyTorch's choice, within the CPU limit of the
+    process. log_format, log_level: of a separate process. Others: see `Engine`.
     """
 
     model: str | None
@@ -283,7 +268,7 @@ class Begin(Struct, tag=True, frozen=True):
 
 
 class Submit(Struct, tag=True, frozen=True):
-    """A request. is_idle: to be computed while there is nothing else to do."""
+    """A request. is_idle: compute it only while the engine is idle."""
 
     number: int
     request: SentRequest
@@ -291,13 +276,13 @@ class Submit(Struct, tag=True, frozen=True):
 
 
 class Cancel(Struct, tag=True, frozen=True):
-    """Nobody wants the rest of an answer, or of modules to be prefetched."""
+    """Cancel an answer or a prefetch."""
 
     number: int
 
 
 class Encode(Struct, tag=True, frozen=True):
-    """Modules to be encoded: numbers in the table of segments."""
+    """Modules to encode: indices in the table of segments."""
 
     number: int
     segments: list[SentSegment]
@@ -306,7 +291,7 @@ class Encode(Struct, tag=True, frozen=True):
 
 
 class Foresee(Struct, tag=True, frozen=True):
-    """Modules to be prefetched: numbers in the table of segments. There is no reply."""
+    """Modules to prefetch: indices in the table of segments. There is no reply."""
 
     number: int
     segments: list[SentSegment]
@@ -323,13 +308,13 @@ class Call(Struct, tag=True, frozen=True):
 
 
 class AskState(Struct, tag=True, frozen=True):
-    """What the engine does now; answered at once."""
+    """Ask for the state; answered at once."""
 
     number: int
 
 
 class Begun(Struct, tag=True, frozen=True):
-    """The model is loaded, and requests are taken. fingerprint: of modules, which may be kept in other ways."""
+    """The model is loaded and requests are accepted. fingerprint: of modules, with their stored form."""
 
     info: ModelInfo
     fingerprint: str
@@ -337,42 +322,34 @@ class Begun(Struct, tag=True, frozen=True):
 
 
 class Piece(Struct, tag=True, frozen=True):
-    """More text of an answer."""
-
     number: int
     text: str
 
 
 class Ended(Struct, tag=True, frozen=True):
-    """A finished answer."""
-
     number: int
     completion: Completion
 
 
 class Failed(Struct, tag=True, frozen=True):
-    """What was asked for under a number has failed; 0: beginning has."""
+    """The request with this number has failed; 0: the start has."""
 
     number: int
     error: SentError
 
 
 class EncodingEnded(Struct, tag=True, frozen=True):
-    """What became of modules that were to be encoded."""
-
     number: int
     encoded: SentEncoded
 
 
 class Returned(Struct, tag=True, frozen=True):
-    """What a method has returned."""
-
     number: int
     value: Raw
 
 
 class State(Struct, tag=True, frozen=True):
-    """See the properties of `EngineInterface`. hangs: see `Engine`."""
+    """See the properties of `EngineInterface` and `Engine.hangs`."""
 
     number: int
     is_running: bool
@@ -390,23 +367,22 @@ FromEngine = Begun | Piece | Ended | Failed | EncodingEnded | Returned | State
 
 
 def arguments_of(name: CallName) -> Any:
-    """The type of a method's arguments."""
+    """Return the type of a method's arguments."""
     hints = get_type_hints(getattr(EngineInterface, name))
     return tuple[tuple(hint for argument, hint in hints.items() if argument != "return")]  # type: ignore[misc]
 
 
 def result_of(name: CallName) -> Any:
-    """The type of what a method returns."""
     return get_type_hints(getattr(EngineInterface, name))["return"]
 
 
 def encoded(value: Any) -> bytes:
-    """The bytes of a message or of a value in it. Raises NotImplementedError for a tensor."""
+    """Return the bytes of a message or of a value in it. Raises NotImplementedError for a tensor."""
     return msgpack.encode(value, enc_hook=_plain)
 
 
 def decoded(data: bytes | Raw, kind: Any) -> Any:
-    """The message or value in some bytes. Raises msgspec.ValidationError if it is not of this type."""
+    """Return the message or value. Raises msgspec.ValidationError for another type."""
     return msgpack.decode(data, type=kind, dec_hook=_rebuilt)
 
 
@@ -430,6 +406,5 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
 
 def read_all(frames: Iterator[bytes], kind: Any) -> Iterator[Any]:
-    """The messages in some frames."""
     decoder = msgpack.Decoder(kind, dec_hook=_rebuilt)
     return (decoder.decode(frame) for frame in frames)

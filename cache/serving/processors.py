@@ -1,6 +1,6 @@
-"""How many processors this process may use: those that it may run on, or fewer where its cgroup limits its time.
+"""The number of CPUs that this process may use: its affinity, or less if its cgroup limits its time.
 
-PyTorch counts the machine's. In a container with 2 of 32 processors, 32 threads would wait for each other all the time.
+PyTorch counts the machine's CPUs. In a container with 2 of 32 CPUs, 32 threads would wait for each other.
 """
 
 import math
@@ -12,13 +12,13 @@ CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def usable_processors(cgroups: Path = CGROUPS, own_groups: Path = OWN_GROUPS) -> int:
-    """At least 1. cgroups: where they are mounted. own_groups: the file that names those of this process."""
+    """Return the number, at least 1. cgroups: their mount point. own_groups: the file with this process's groups."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([affinity, *(math.ceil(limit) for limit in _limits(cgroups, own_groups))]))
 
 
 def _limits(cgroups: Path, own_groups: Path) -> Iterator[float]:
-    """Processors that each group allows, with those above it. A container's own may be mounted as the outermost."""
+    """Return the CPUs of each group and its parents. A container's own group may be mounted as the root."""
     for line in _read(own_groups).splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
         if kinds and "cpu" not in kinds.split(","):
@@ -30,7 +30,7 @@ def _limits(cgroups: Path, own_groups: Path) -> Iterator[float]:
 
 
 def _limit(folder: Path) -> Iterator[float]:
-    """What a group allows, by version 2 or 1 of cgroups, if it limits anything."""
+    """Return a group's limit in cgroup version 2 or 1, if it has one."""
     old = (_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     numbers = (_read(folder / "cpu.max") or " ".join(old)).split()
     if len(numbers) == 2 and all(number.isdecimal() and int(number) for number in numbers):
