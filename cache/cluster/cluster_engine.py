@@ -1,8 +1,8 @@
-"""Several engines under Ray Serve as one: `cache.serving.interface.EngineInterface` over a deployment's handle.
+"""Several engines under Ray Serve as one `EngineInterface`, over a deployment's handle.
 
-Prompts are arranged here, with the model's tokenizer and without its weights. An answer whose replica dies goes on at
-another one, behind the tokens that were given out. What concerns all memory (forgetting, keeping, contents) goes to
-every replica. Not covered: starting the replicas (`deployment`), choosing one (`router`).
+Prompts are arranged here, with the model's tokenizer and without its weights. If a replica is lost, its answer
+continues at another one, after the tokens already delivered. Deletion, pins and contents go to every replica. Out of
+scope: starting replicas (`deployment`), choosing one (`router`).
 """
 
 import asyncio
@@ -60,30 +60,30 @@ from cache.serving.messages import (
 )
 
 MOST_LOSSES = 5
-"""So many replicas may be lost with one request."""
+"""Maximum number of replicas lost with one request."""
 ENCODES_AT_ONCE = 16
-"""The others wait here, so that questions need not wait behind them."""
+"""Concurrent encodings. Others wait here, so that questions do not wait for them."""
 BEGUN_S, STATE_S = 60.0, 5.0
-"""How long a replica may take to say what must be known of it, and what it does now."""
+"""Seconds that a replica may take to describe itself, and to report its state."""
 WATCH_S = 2.0
-"""How often to look for replicas that began since or can be reached again: they must learn what to keep and forget."""
+"""Seconds between checks for replicas that are new or reachable again: they must learn what to keep and forget."""
 NO_REPLICA = "no engine of the cluster can be reached"
 DOWN = combine_states([])
 log = logging.getLogger(__name__)
 
 
 class Replies(NamedTuple):
-    """What replicas have said. is_all: whether no other one may still run, which could not be reached."""
+    """Results from replicas. is_all: whether no other replica may still run that could not be reached."""
 
     parts: list[bytes]
     is_all: bool
 
 
 class ClusterEngine(EngineElsewhere):
-    """The engines behind a handle. end: called once, by `close`: ends them, or leaves them to others."""
+    """The engines of a handle. end: called once by `close`; ends the engines or leaves them running."""
 
     def __init__(self, handle: DeploymentHandle[Any], spec: EngineSpec, end: Callable[[], None]) -> None:
-        """Asks a replica that runs. Raises CacheError."""
+        """Ask a running replica for its description. Raises CacheError."""
         super().__init__(begun_of(handle), spec)
         self._handle, self._end = handle, end
         self._lock, self._open, self._is_closed = threading.Lock(), set[Future[Any]](), False
@@ -97,7 +97,6 @@ class ClusterEngine(EngineElsewhere):
         asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
 
     def close(self) -> None:
-        """Stop. Requests in flight end with EngineStopped."""
         with self._lock:
             if self._is_closed:
                 return
@@ -110,19 +109,18 @@ class ClusterEngine(EngineElsewhere):
     # --- computing -------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Queue a request. Raises EngineStopped, and ValueError for a request whose answer is given."""
         return self._begin(request, is_idle=False)
 
     def compute_idle(self, request: Request) -> Generation:
         return self._begin(request, is_idle=True)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Each module where it has its home."""
+        """Encode each module at its home."""
         check_tenant(tenant)
         return self._run(self._encode_all(tuple(segments), tenant))
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
-        """All of them where a request for them would go."""
+        """Prefetch all modules where a request for them would go."""
         check_tenant(tenant)
         name, table = uuid4().hex, SegmentTable()
         message = encoded(Foresee(0, table.rows, [table.add(one) for one in segments], tenant))
@@ -139,7 +137,7 @@ class ClusterEngine(EngineElsewhere):
         self._call_all("settle")
 
     def forget(self, keys: Set[str]) -> int:
-        """Everywhere. An engine that cannot be reached now answers nothing before it has forgotten them, too."""
+        """Delete in every replica. An unreachable replica answers nothing until it has deleted them as well."""
         with self._forgetting:
             self._untold |= keys
             found = self._tell_forgotten()
@@ -147,7 +145,7 @@ class ClusterEngine(EngineElsewhere):
         return len(found & keys)
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted, also at replicas that begin later."""
+        """Replace the set of modules that are evicted only as a last resort, also in later replicas."""
         with self._lock:
             self._kept, self._kept_number = frozenset(keys), self._kept_number + 1
         self._tell_kept()
@@ -213,13 +211,13 @@ class ClusterEngine(EngineElsewhere):
             return DOWN
 
     def replica_states(self) -> list[ReplicaState]:
-        """Of each replica, in the same order as long as none comes or goes. Raises CacheError, TimeoutError."""
+        """Return the state of each replica, in a stable order. Raises CacheError, TimeoutError."""
         return [decoded(one, ReplicaState) for one in self._broadcast("state", timeout_s=STATE_S).parts]
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     def _call_all(self, method: CallName, *given: object, timeout_s: float | None = None) -> list[Any]:
-        """Of every engine that can be reached. Raises CacheError."""
+        """Call every reachable engine. Raises CacheError."""
         try:
             said = self._broadcast("call", method, encoded(given), timeout_s=timeout_s)
         except TimeoutError as error:
@@ -227,19 +225,19 @@ class ClusterEngine(EngineElsewhere):
         return [value_of(one, result_of(method)) for one in said.parts]
 
     def _agree(self, method: CallName, *given: object) -> bool:
-        """Whether every engine says yes, and none could not be asked. Raises CacheError."""
+        """Return whether every engine was asked and returned True. Raises CacheError."""
         said = self._broadcast("call", method, encoded(given))
         answers = [value_of(one, bool) for one in said.parts]
         return said.is_all and all(answers)
 
     def _call_at_home(self, method: CallName, segment: Segment) -> Any:
-        """Of the engine that has a module, else of that which would compute it."""
+        """Call the engine that has a module, or else would compute it."""
         routing = routing_of_segments([segment], [self.key(segment)])
         call = partial(self._handle.call.remote, method, encoded((segment,)), forgotten=self._forgotten, **routing)
         return value_of(self._asked(lambda: call().result()), result_of(method))
 
     def _broadcast(self, method: str, *given: object, timeout_s: float | None = None) -> Replies:
-        """What all replicas say; those that have ended say nothing. Raises CacheError."""
+        """Return the results of all replicas; ended ones give none. Raises CacheError."""
 
         def ask() -> list[Any]:
             return cast(
@@ -273,7 +271,7 @@ class ClusterEngine(EngineElsewhere):
         self._broadcast("keep", number, kept)
 
     def _tell_forgotten(self) -> frozenset[str]:
-        """Have everywhere forgotten what not every engine was told to forget; gives what was found of it. Raises
+        """Delete in every replica what some replica still has to delete. Returns the number found. Raises
         CacheError.
         """
         number = self._forgotten + 1
@@ -290,7 +288,7 @@ class ClusterEngine(EngineElsewhere):
         return found
 
     def _tell_those_behind(self) -> None:
-        """Have it forgotten where it was missed; the others do nothing. Raises CacheError."""
+        """Delete where the deletion was missed. Raises CacheError."""
         with self._forgetting:
             said = self._broadcast("catch_up", self._told, self._forgotten, encoded(self._untold))
             for one in said.parts:
@@ -299,8 +297,8 @@ class ClusterEngine(EngineElsewhere):
                 self._tell_forgotten()  # what one that has ended since then left in the shared files
 
     def _look(self) -> None:
-        """Tell engines what they do not know yet. One that cannot be reached is asked no more than this. Raises
-        CacheError, TimeoutError.
+        """Tell engines what they do not know yet. An unreachable one is asked nothing else. Raises CacheError,
+        TimeoutError.
         """
         said = self._broadcast("state", timeout_s=STATE_S)
         states = [decoded(one, ReplicaState) for one in said.parts]
@@ -330,7 +328,7 @@ class ClusterEngine(EngineElsewhere):
         return done
 
     async def _answer(self, name: str, request: Request, generation: RemoteGeneration, is_idle: bool) -> None:
-        """Have an answer computed, again where its replica is lost."""
+        """Have an answer computed, again if its replica is lost."""
         try:
             generation.deliver(await self._ended(name, request, generation, is_idle))
         except BaseException as error:
@@ -395,7 +393,7 @@ class ClusterEngine(EngineElsewhere):
         return Encoded(0, {segment: CacheError(RESTARTED)})
 
     async def _quietly(self, response: Any) -> None:
-        """Wait for what nobody needs."""
+        """Wait for a result that is not needed."""
         try:
             await response
         except (RayError, RayServeException) as error:
@@ -411,7 +409,7 @@ class ClusterEngine(EngineElsewhere):
 
 
 async def cancel_all() -> None:
-    """End all tasks of this loop but this one."""
+    """Cancel all other tasks of this loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -419,7 +417,7 @@ async def cancel_all() -> None:
 
 
 def value_of(said: bytes, kind: Any) -> Any:
-    """What a method has returned. kind: its type. Raises CacheError where it has."""
+    """Return a method's result. kind: its type. Raises the method's CacheError."""
     outcome: Outcome = decoded(said, Outcome)
     if outcome.error is not None:
         raise outcome.error.error()
@@ -427,13 +425,13 @@ def value_of(said: bytes, kind: Any) -> Any:
 
 
 def is_lost(event: Failed) -> bool:
-    """Whether an engine has failed, rather than the request."""
+    """Return whether the engine failed, not the request."""
     error = event.error
     return error.kind == EngineStopped.__name__ or error.message == RESTARTED
 
 
 def as_error_of_cluster(error: BaseException) -> CacheError:
-    """What readers get for an error of Ray or of Serve."""
+    """Return the reader's error for an error of Ray or Serve."""
     if isinstance(error, CacheError):
         return error
     if isinstance(error, BackPressureError):
@@ -443,7 +441,7 @@ def as_error_of_cluster(error: BaseException) -> CacheError:
 
 
 def begun_of(handle: DeploymentHandle[Any]) -> Begun:
-    """What must be known of the engines: of one of them. Raises EngineStopped."""
+    """Return one engine's description. Raises EngineStopped."""
     try:
         return cast("Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), Begun))
     except (RayError, RayServeException, TimeoutError) as error:

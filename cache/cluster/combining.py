@@ -1,4 +1,4 @@
-"""What several engines say, as if one had said it."""
+"""Reports of several engines, combined into one."""
 
 import heapq
 from collections import Counter
@@ -8,12 +8,12 @@ from cache.memory.store import PrefixUse, TierContents
 from cache.serving.messages import State
 
 SHARED_TIER = "disk"
-"""All engines have the same one."""
+"""The tier that all engines share."""
 
 
 def combine_contents(parts: Sequence[TierContents]) -> TierContents:
-    """Device and host memory added up, and the shared tier once. A module that several engines hold in memory is named
-    by each.
+    """Add up device and host memory, and count the shared tier once. A module in several memories is listed for
+    each.
     """
     return TierContents(
         modules=tuple(
@@ -29,12 +29,11 @@ def combine_contents(parts: Sequence[TierContents]) -> TierContents:
 
 
 def combine_uses(parts: Iterable[Sequence[PrefixUse]], limit: int) -> list[PrefixUse]:
-    """Those that have saved most, first."""
     return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
 
 
 def combine_states(states: Sequence[State]) -> State:
-    """Running where one engine is, idle where all are; the cost of a token is the mean."""
+    """Combine states: running if one engine is, idle if all are, with the mean cost of a token."""
     return State(
         number=0,
         is_running=any(state.is_running for state in states),
@@ -49,7 +48,7 @@ def combine_states(states: Sequence[State]) -> State:
 
 
 def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """By tier; of the shared one what the first engine says."""
+    """Add up by tier. The shared tier is that of the first engine."""
     total: Counter[str] = Counter()
     for part in parts:
         total.update({tier: value for tier, value in part.items() if tier != SHARED_TIER or tier not in total})

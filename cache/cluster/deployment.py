@@ -1,20 +1,11 @@
-"""Where Ray keeps sockets and logs of a cluster on this machine: a folder that is removed when the cluster ends.
+"""Engines in a Ray cluster: connecting to the cluster or starting one on this machine, deploying the engines, and
+ending them.
 
-A desk that was killed leaves its folder behind, and for a minute two processes that want to tell the ended cluster so;
-one has a port that the next one would wait for. The next desk that begins a cluster ends them and removes the folder.
-Whoever uses a folder holds a lock on it, which the system lets go with the process. Not covered: what Ray writes there.
-
-Where a cluster has room for engines, in what Ray counts: CPU and GPU. Not covered: memory.
-
-Connecting to a Ray cluster, or beginning one on this machine.
-
-A cluster on this machine listens on 127.0.0.1, takes nothing without a token that is drawn here (Serve opens a port of
-each replica on all addresses), and ends with the thread that began it. Nothing is reported to anybody. Not covered:
-what runs in the cluster (`deployment`).
-
-Engines in a Ray cluster: deploying them there, waiting until they run, and ending them.
-
-Not covered: connecting to the cluster, or beginning one (`connecting`); what engines are asked (`cluster_engine`).
+A local cluster listens on 127.0.0.1, requires a random token (Serve opens each replica's port on all addresses),
+reports nothing, and ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed
+server leaves the folder, and for a minute two processes, one of which has a port that the next cluster needs. The next
+local cluster ends them and removes the folder. Free resources are counted in Ray's CPU and GPU, not in memory. Out of
+scope: requests to engines (`cluster_engine`).
 """
 
 import ctypes
@@ -54,12 +45,12 @@ from cache.serving.messages import EngineSpec, encoded
 
 PREFIX = "warmdesk-ray-"
 ENDED_S = 5.0
-"""How long what was killed may take to be gone."""
+"""Seconds until a killed process must be gone."""
 
 
 @contextmanager
 def session_folder() -> Iterator[Path]:
-    """A new folder, with a short name because sockets stand in it."""
+    """Return a new folder. Its name is short because it contains sockets."""
     remove_left_over()
     folder, lock = locked_folder()
     try:
@@ -70,7 +61,7 @@ def session_folder() -> Iterator[Path]:
 
 
 def locked_folder() -> tuple[Path, int]:
-    """A new folder, and the file that holds its lock."""
+    """Return a new folder, and the file that holds its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = os.open(folder, os.O_RDONLY)
@@ -81,7 +72,7 @@ def locked_folder() -> tuple[Path, int]:
 
 
 def remove_left_over() -> None:
-    """Remove the folders that nobody uses any more."""
+    """Remove unused session folders."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # somebody else's, or in use
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -94,7 +85,7 @@ def remove_left_over() -> None:
 
 
 def end_users(folder: Path) -> None:
-    """End the processes that have files of a folder open: Ray's do not name it in their command lines."""
+    """End the processes with open files in a folder: Ray's command lines do not name it."""
     ended = list[psutil.Process]()
     for one in psutil.process_iter():
         with suppress(psutil.Error):  # somebody else's, or it has ended
@@ -105,11 +96,11 @@ def end_users(folder: Path) -> None:
 
 
 Needs: TypeAlias = Mapping[str, int]
-"""What an engine asks for on one machine, by Ray's name: CPU, GPU."""
+"""Resources of an engine on one machine, by Ray's name: CPU, GPU."""
 
 
 def check_room(engines: int, needs: Needs) -> None:
-    """Whether the machines together are enough for so many engines. Raises CacheError."""
+    """Raise CacheError if all machines together cannot hold this number of engines."""
     there = ray.cluster_resources()
     for name, each in needs.items():
         if each * engines > there.get(name, 0):
@@ -120,7 +111,7 @@ def check_room(engines: int, needs: Needs) -> None:
 
 
 def what_is_awaited(running: int, engines: int, needs: Needs, name: str) -> str:
-    """Why not all engines run yet, in one line. name: what the names of their actors contain."""
+    """Return why not all engines run yet, in one line. name: part of the names of their actors."""
     has_room = [
         one["Pid"] or one["State"] != "PENDING_CREATION" for one in actors().values() if name in str(one["Name"])
     ]
@@ -133,7 +124,7 @@ def what_is_awaited(running: int, engines: int, needs: Needs, name: str) -> str:
 
 
 def _nearest(needs: Needs) -> Mapping[str, float]:
-    """What is free on the machine that lacks least for one more engine."""
+    """Return the free resources of the machine that lacks least for one more engine."""
     machines: list[Mapping[str, float]] = [*available_resources_per_node().values()]
     return max(
         machines,
@@ -149,12 +140,12 @@ def _amounts(needs: Needs, of: Mapping[str, float]) -> str:
 LOCAL = "local"
 CONNECT_S, END_S = 5.0, 5.0
 OBJECT_STORE = 256 << 20
-"""Bytes of a cluster on this machine: requests and answers are small and do not go through it."""
+"""Bytes of a local cluster's object store: requests and answers are small and do not use it."""
 COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def begin_local(cpus: int | None, folder: Path) -> None:
-    """Begin a cluster of this machine. cpus: None: all there are. folder: for its sockets and logs."""
+    """Start a cluster on this machine. cpus: None: all. folder: for sockets and logs."""
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # without it nothing is taken; in no file
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # of all that is begun: it listens on 127.0.0.1
     ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
@@ -170,7 +161,7 @@ def begin_local(cpus: int | None, folder: Path) -> None:
 
 
 def end_local(folder: Path) -> None:
-    """End the cluster of this machine with this folder, and wait until its processes have ended."""
+    """End the cluster with this folder, and wait for its processes."""
     begun = list[psutil.Process]()
     for child in psutil.Process().children():
         with suppress(psutil.Error):  # it has ended
@@ -194,7 +185,7 @@ def connect(address: str) -> None:
 
 
 def check_head(address: str) -> None:
-    """Whether what Ray speaks is spoken at HOST:PORT: it would try for minutes. Raises CacheError."""
+    """Raise CacheError if HOST:PORT is not a Ray head: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), CONNECT_S):
@@ -213,7 +204,7 @@ def check_head(address: str) -> None:
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """What SIGINT and SIGTERM do is as before: Ray replaces it beneath Python's handlers, and they end in an abort."""
+    """Restore the handlers of SIGINT and SIGTERM: Ray replaces them below Python's, and they abort."""
     get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
     get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
     put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -227,19 +218,19 @@ def signals_kept() -> Iterator[None]:
 
 APPLICATION, DEPLOYMENT = "warmdesk", "engines"
 BEGIN_S, LOOK_S = 600.0, 0.2
-"""How long engines may take to begin, and how often to look."""
+"""Seconds that engines may take to start, and between checks."""
 TELL_AFTER_S, TELL_S = 15.0, 5.0
-"""When to tell what they wait for, and how often to look whether it has changed."""
+"""Seconds before the first message about what they wait for, and between checks for changes."""
 HAS_FAILED = "failed to start"
-"""In what Serve says of a deployment whose replica has raised an error, or was killed, when it began."""
+"""Text in Serve's message about a replica that raised an error or was killed at its start."""
 log = logging.getLogger(__name__)
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
-    """address: of the cluster's head as HOST:PORT, or LOCAL. engines: how many; most: up to which number Serve begins
-    more while each has more than `ongoing` requests. waiting: that wait in the desk; one more is refused. report_s:
-    seconds between two reports of what an engine holds. cpus: of a local cluster; None: all of the machine. router: of
-    Serve; None: its own, which looks at queues alone. weights: of ours.
+    """Options of a cluster. address: the head as HOST:PORT, or LOCAL. engines: their number. most: maximum number;
+    Serve starts more while each has more than `ongoing` requests. waiting: requests that wait in this process; one more
+    is refused. report_s: seconds between two reports of an engine's modules. cpus: of a local cluster; None: all.
+    router: of Serve; None: its own, which considers queues only. weights: of our router.
     """
 
     address: str = LOCAL
@@ -256,7 +247,7 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 def start_cluster_engine(
     spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None] = lambda awaited: None
 ) -> ClusterEngine:
-    """The engines, all of them running. tell: called with what is waited for meanwhile, when it changes. Closing it
+    """Start the engines, and return them when all run. tell: called with what they wait for when it changes. Closing
     ends them. Raises CacheError.
     """
     # The system ends the processes of a local cluster together with the thread that has begun them: one that stays.
@@ -287,7 +278,7 @@ def start_cluster_engine(
 
 
 def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None]) -> Any:
-    """A handle to the engines, once all are running. Raises CacheError."""
+    """Return a handle to the engines when all run. Raises CacheError."""
     at_once = 2 * spec.limits.running  # as many again are there when one has ended
     spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
     needs = {"CPU": spec.threads or 1, "GPU": 1 if spec.device.startswith("cuda") else 0}
@@ -332,8 +323,8 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
 
 
 def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) -> None:
-    """Until all engines run. tell: called with what is waited for when that changes, with "" at the end. Raises
-    CacheError as soon as one could not begin.
+    """Wait until all engines run. tell: called with what they wait for when it changes, and with "" at the end. Raises
+    CacheError as soon as one failed to start.
     """
     begun = time.monotonic()
     tell_at, told = begun + TELL_AFTER_S, ""
@@ -356,6 +347,5 @@ def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) 
 
 
 def delete() -> None:
-    """End the engines."""
     with suppress(Exception):
         serve.delete(APPLICATION)

@@ -1,10 +1,8 @@
-"""PML from XML: strict, safe, every mistake with its line.
+"""PML from XML, strict and safe, with the line of every mistake; and PML as XML, which reads back as the same nodes.
 
-Expat reads. Document types are refused, so there are no entities but XML's own, and nothing is repaired. Nodes are
-built without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that
-pretty-printing never changes a token.
-
-PML as XML, the inverse of `parser`: reading what was written gives the same nodes.
+Expat reads. Document types are refused, so only XML's own entities exist, and nothing is repaired. Nodes are built
+without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that pretty-printing
+never changes a token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +36,7 @@ from cache.prompt.parts import ROLES, RoleName, Text
 T = TypeVar("T")
 SPACE = " \t\r\n"
 LARGEST_FILE = 16 << 20
-"""Bytes of a `src` file: more than fits any model."""
+"""Maximum bytes of a `src` file: more than fits any model."""
 PARAMETER = ("parameter", "param")
 EMPTY = (*PARAMETER, "scaffold")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -52,10 +50,10 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 
 def tidy(piece: str) -> str:
-    """The whitespace rule for a piece of text between two tags.
+    """Apply the whitespace rule to a piece of text between two tags.
 
     A piece of only whitespace is dropped. Whitespace at an end is dropped if it holds a line break (indentation), and
-    is one space otherwise. What is inside is kept.
+    is one space otherwise. The inside does not change.
     """
     middle = piece.strip(SPACE)
     if not middle:
@@ -73,13 +71,13 @@ def parse_schema(source: str | bytes, *, folder: Path | None = None) -> Schema:
 
 
 def parse_prompt(source: str | bytes) -> Prompt:
-    """Read a prompt. Whether its modules and parameters exist is checked when it is bound. Raises PMLError."""
+    """Read a prompt. Its modules and parameters are checked when it is bound. Raises PMLError."""
     return PromptReader().read(source)
 
 
 @dataclass(slots=True)
 class OpenElement:
-    """An element whose end has not been read. preserve: whether its text is taken as written."""
+    """An element whose end was not read yet. preserve: whether its text is taken as written."""
 
     tag: str
     attributes: dict[str, str]
@@ -89,7 +87,7 @@ class OpenElement:
 
     @property
     def nodes(self) -> tuple[Child, ...]:
-        """Children of an element that holds no imports."""
+        """Children of an element without imports."""
         return tuple(child for child in self.children if not isinstance(child, Import))
 
 
@@ -106,7 +104,7 @@ class PMLReader(Generic[T]):
         """Check an element that begins. Raises PMLError."""
 
     def text(self, piece: str) -> None:
-        """Take a piece of text of the innermost open element. Raises PMLError."""
+        """Add a piece of text of the innermost open element. Raises PMLError."""
 
     def end(self, element: OpenElement) -> None:
         """Add the node of an element that ends to its parent. Raises PMLError."""
@@ -117,13 +115,13 @@ class PMLReader(Generic[T]):
         raise PMLError(f"<{shown}>: {message}", where=self.where, line=element.line)
 
     def check_attributes(self, element: OpenElement, allowed: Sequence[str]) -> None:
-        """Raises PMLError for an attribute that is not allowed."""
+        """Raise PMLError for an attribute that is not allowed."""
         for name in element.attributes:
             if name not in allowed:
                 self.fail(element, f"unknown attribute {name!r}; allowed: {', '.join(allowed) or 'none'}")
 
     def required(self, element: OpenElement, attribute: str, remedy: str = "") -> str:
-        """The value of an attribute. Raises PMLError if it is missing."""
+        """Return the value of an attribute. Raises PMLError if it is missing."""
         if attribute not in element.attributes:
             self.fail(element, f"{attribute}='...' is missing{remedy}")
         return element.attributes[attribute]
@@ -170,7 +168,7 @@ class PMLReader(Generic[T]):
 
 
 class SchemaReader(PMLReader[Schema]):
-    """Schema elements to nodes. Not covered: names and nesting (`rules`)."""
+    """Turns schema elements into nodes. Out of scope: names and nesting (`nodes`)."""
 
     where: Where = "schema"
 
@@ -179,7 +177,7 @@ class SchemaReader(PMLReader[Schema]):
         self.folder = folder
 
     def start(self, element: OpenElement) -> None:
-        """The element and its attributes are known, and its parent may hold elements."""
+        """Check that the element and its attributes are known, and that its parent may hold elements."""
         if not self.open:
             if element.tag != "schema":
                 self.fail(element, "the root element of a schema is <schema>")
@@ -199,7 +197,6 @@ class SchemaReader(PMLReader[Schema]):
             element.preserve = space == "preserve"
 
     def text(self, piece: str) -> None:
-        """Text belongs to schemas, modules and roles."""
         element = self.open[-1]
         if element.tag == "union":
             self.fail(element, "only modules may stand in a union, not text")
@@ -208,7 +205,6 @@ class SchemaReader(PMLReader[Schema]):
         element.children.append(Text(text=piece))
 
     def end(self, element: OpenElement) -> None:
-        """The node of an element."""
         if element.tag == "schema":
             name, file = self.required(element, "name"), self.file_of(element)
             self.result = Schema(name=name, children=element.nodes, file=file, line=element.line)
@@ -216,7 +212,7 @@ class SchemaReader(PMLReader[Schema]):
             self.open[-1].children.append(self.node(element))
 
     def node(self, element: OpenElement) -> Child:
-        """The node of an element below the root."""
+        """Return the node of an element below the root."""
         children, line, attributes = element.nodes, element.line, element.attributes
         match element.tag:
             case "module":
@@ -237,7 +233,6 @@ class SchemaReader(PMLReader[Schema]):
                 return Role(role=cast("RoleName", element.tag), children=children, line=line)
 
     def length_of(self, element: OpenElement) -> int:
-        """The slot length of a parameter."""
         name = self.required(element, "name")
         given = [element.attributes[key] for key in ("length", "len") if key in element.attributes]
         if len(given) != 1:
@@ -249,7 +244,7 @@ class SchemaReader(PMLReader[Schema]):
         return int(digits)
 
     def file_of(self, element: OpenElement) -> File | None:
-        """The content of `src`, a file in the schema's own folder."""
+        """Return the content of `src`, a file in the schema's own folder."""
         src = element.attributes.get("src")
         if src is None:
             return None
@@ -274,12 +269,12 @@ class SchemaReader(PMLReader[Schema]):
 
 
 class PromptReader(PMLReader[Prompt]):
-    """Prompt elements to nodes."""
+    """Turns prompt elements into nodes."""
 
     where: Where = "prompt"
 
     def start(self, element: OpenElement) -> None:
-        """The root, a role or a module reference; roles hold text only."""
+        """Check the root, a role or a module reference; roles hold text only."""
         if not self.open:
             if element.tag != "prompt":
                 self.fail(element, "the root element of a prompt is <prompt>")
@@ -295,14 +290,12 @@ class PromptReader(PMLReader[Prompt]):
             self.check_attributes(element, ())
 
     def text(self, piece: str) -> None:
-        """Text belongs to the prompt and to its turns."""
         element = self.open[-1]
         if len(self.open) > 1 and element.tag not in ROLES:
             self.fail(element, "a module reference holds no text; move it behind the reference")
         element.children.append(Text(text=piece))
 
     def end(self, element: OpenElement) -> None:
-        """The node of an element."""
         if not self.open:
             schema, parts = element.attributes["schema"], trimmed(element.children)
             self.result = Prompt(schema=schema, parts=parts, line=element.line)
@@ -316,7 +309,7 @@ class PromptReader(PMLReader[Prompt]):
 
 
 def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]:
-    """Parts of a prompt; a text next to an import, or first or last, loses its whitespace there."""
+    """Return parts of a prompt. A text next to an import, or first or last, loses its whitespace there."""
     kept: list[Import | Text | Role] = []
     for index, part in enumerate(parts):
         if isinstance(part, Text):
@@ -332,13 +325,13 @@ def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]
 
 
 DEEPEST_INDENT = 10
-"""Levels that are indented, so that very deep schemas do not consist of spaces."""
+"""Maximum indentation in levels, so that very deep schemas do not consist of spaces."""
 
 
 def write_schema(schema: Schema) -> str:
-    """A schema as XML, with line breaks between tags where reading drops them.
+    """Return a schema as XML, with line breaks between tags where reading drops them.
 
-    Raises ValueError for what PML cannot say: template strings, known tokens and control characters.
+    Raises ValueError for content without PML form: template strings, known tokens and control characters.
     """
     parts: list[str] = []
     kept: list[bool] = []  # for each open element: whether its whitespace is text
@@ -371,12 +364,12 @@ def write_schema(schema: Schema) -> str:
 
 
 def is_preserved(node: Node) -> bool:
-    """Whether an element is written with its whitespace preserved."""
+    """Return whether an element is written with its whitespace preserved."""
     return isinstance(node, Schema | Module) and any(tidy(text) != text for text in own_texts(node.children))
 
 
 def write_prompt(prompt: Prompt) -> str:
-    """A prompt as XML. Raises ValueError as `write_schema` does, and for whitespace that reading would drop."""
+    """Return a prompt as XML. Raises ValueError as `write_schema` does, and for whitespace that reading would drop."""
     if trimmed(prompt.parts) != prompt.parts or any(tidy(text) != text for text in own_texts(prompt.parts)):
         raise ValueError("PML cannot say whitespace at the edges of a prompt's text")
     parts = [f"<prompt schema={attribute(prompt.schema)}>"]
@@ -401,7 +394,6 @@ def write_prompt(prompt: Prompt) -> str:
 
 
 def start_tag(node: Node) -> str:
-    """Element name and attributes of a node."""
     attributes: dict[str, str] = {}
     match node:
         case Schema() | Module():
@@ -425,12 +417,12 @@ def start_tag(node: Node) -> str:
 
 
 def own_texts(children: Sequence[Child | Import]) -> list[str]:
-    """Texts among the children of an owner, and in the turns among them."""
+    """Return texts among the children of an owner, and in the turns among them."""
     return [child.text for child in open_turns(children) if isinstance(child, Text)]
 
 
 def characters(text: Text) -> str:
-    """Text, escaped. A carriage return is written as a reference, because XML reads a plain one as a line feed."""
+    """Return escaped text. A carriage return becomes a reference, because XML reads a plain one as a line feed."""
     if text.structural or text.tokens is not None:
         raise ValueError(f"PML cannot say template strings and known tokens: {text.text[:40]!r}")
     if NOT_XML.search(text.text):
@@ -439,7 +431,6 @@ def characters(text: Text) -> str:
 
 
 def attribute(value: str) -> str:
-    """A quoted attribute value."""
     if NOT_XML.search(value):
         raise ValueError(f"XML cannot say control characters: {value[:40]!r}")
     return quoteattr(value, {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})

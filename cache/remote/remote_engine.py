@@ -1,15 +1,11 @@
-"""An answer that a server writes: its messages sent, its words delivered as they come, its numbers counted.
+"""An engine whose model runs in another server: vLLM, SGLang, llama.cpp, Ollama, or a hosted one.
 
-What an engine whose model runs elsewhere has of modules and prefixes: nothing. Its server may keep what it wants,
-and nobody can look.
+Prompts are arranged as for a local engine, in ids that hold their text (`text_tokens`), and sent as messages. One
+thread has an event loop for all answers. The server is checked when its state is asked for; a question is sent in any
+case, so a server that returns is used at once.
 
-Only files are left that an engine of this machine wrote before: they are not used, but what has to be forgotten goes.
-
-An engine whose model runs in a server of somebody else: vLLM, SGLang, llama.cpp, Ollama, a hosted one.
-
-Prompts are arranged as for an engine of this program, in ids that hold their text (`text_tokens`), and go out as
-messages. One thread has an event loop, in which all answers run. The server is looked at when somebody asks whether it
-is there; a question is sent to it in any case, so nothing has to be done when it comes back.
+Such an engine has no modules and prefixes. The server may cache its own. Only files of an earlier local engine may
+exist: they are not used, but deletion removes them.
 """
 
 import asyncio
@@ -43,10 +39,10 @@ from cache.serving.interface import Cancellable
 
 
 class ServerAnswer(Generation):
-    """A generation whose request runs as a task of an event loop. submitted: `time.perf_counter` at its begin."""
+    """A generation whose request runs as a task of an event loop. submitted: `time.perf_counter` at its start."""
 
     def __init__(self, request: Request, stop: Callable[["ServerAnswer"], None]) -> None:
-        """stop: called when nobody wants the rest."""
+        """stop: called by `cancel`."""
         super().__init__()
         self.request, self.plan, self.reply = request, request.plan, Reply()
         self.submitted = time.perf_counter()
@@ -56,13 +52,13 @@ class ServerAnswer(Generation):
         self._stop = stop
 
     def cancel(self) -> None:
-        """Stop generating: the connection is closed, so that the server stops, too."""
+        """Close the connection, so that the server also stops generating."""
         super().cancel()
         self._stop(self)
 
     async def run(self, server: ChatServer, spec: ServerSpec, tokenizer: TextTokenizer) -> FinishReason:
-        """Have it written. While the server finds the prompt too long, passages are left out, those that stand first.
-        Raises Refusal and CacheError.
+        """Generate the answer. If the server finds the prompt too long, drop passages, first ones first. Raises Refusal
+        and CacheError.
         """
         self.begun = time.perf_counter()
         while True:
@@ -85,7 +81,7 @@ class ServerAnswer(Generation):
         return self.reply.finish_reason
 
     def completed(self, finish_reason: FinishReason) -> Completion:
-        """What there is of it, as it ended."""
+        """Return the answer so far as a completion."""
         now = time.perf_counter()
         begun, first = self.begun or now, self.first or now
         return Completion(
@@ -106,8 +102,8 @@ class ServerAnswer(Generation):
 
 
 def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
-    """An answer of which every word is chosen already: the likeliest choices by what search says of them. The server is
-    not asked: it shows no probabilities that could be added to them.
+    """Answer a request whose text is constrained to choices: the most likely ones by their priors. The server is not
+    asked, because it returns no probabilities to add.
     """
     choices = request.sampling.choices
     assert choices is not None
@@ -131,7 +127,7 @@ def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
 
 
 def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
-    """The passages of a prompt, in its order: the next turn puts them at the same place. Their tokens are estimates."""
+    """Return the passages of a prompt in order. Their token numbers are estimates."""
     return tuple(
         ModuleUse(
             key="",
@@ -147,7 +143,9 @@ def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
 
 
 def shortened(plan: Plan) -> Plan | None:
-    """A prompt without the first third of its passages; None if it has none. The first module is the system text."""
+    """Return a prompt without the first third of its passages; None without passages. The first module is the system
+    text.
+    """
     passages = plan.segments()[1:]
     left_out = passages[: -(-len(passages) // 3)]
     return Plan(spans=tuple(span for span in plan.spans if span.segment not in left_out)) if left_out else None
@@ -158,26 +156,26 @@ NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
 
 
 class NothingBegun:
-    """What was never begun needs not be dropped."""
+    """Work that was never started."""
 
     def cancel(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class WithoutModules:
-    """That half of `cache.serving.interface.EngineInterface`."""
+    """The part of `EngineInterface` about modules."""
 
     num_restarts, num_shortages, module_room, seconds_per_token = 0, 0, 0, 0.0
 
     def __init__(self, left_over: DiskTier | None) -> None:
-        """left_over: files of modules of an engine that ran here before."""
+        """left_over: module files of an earlier local engine."""
         self._left_over = left_over
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return digest("elsewhere", tenant, segment.name, repr(segment.tokens))
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Nothing is encoded, and nothing failed."""
+        """Return a result without encoded and failed modules."""
         done: Future[Encoded] = Future()
         done.set_result(Encoded(0, {}))
         return done
@@ -186,7 +184,7 @@ class WithoutModules:
         return NothingBegun()
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove the files of modules; gives how many there were. What a server keeps, it forgets by itself."""
+        """Remove module files. Returns the number found. A server's cache expires by itself."""
         if self._left_over is None:
             return 0
         return sum(self._left_over.remove(key) for key in keys if key in self._left_over)
@@ -198,7 +196,7 @@ class WithoutModules:
         return True
 
     def modules(self, tenant: str) -> frozenset[str]:
-        """Those of which there are files."""
+        """Return the modules with files."""
         headers = [] if self._left_over is None else self._left_over.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
@@ -225,16 +223,16 @@ class WithoutModules:
 
 
 ASSUMED_CONTEXT = 4096
-"""Tokens, where nobody says how many: as few as any server has."""
+"""Tokens if the context length is unknown: as small as with any server."""
 FRESH_S, PATIENCE_S = 2.0, 12.0
-"""How long it is believed what a server said of itself, and how long it is waited for."""
+"""Seconds for which a server's facts are valid, and seconds to wait for them."""
 NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype=torch.float32)
 BUSY = "the desk is busy: too many questions are waiting, try again soon"
 log = logging.getLogger(__name__)
 
 
 class RemoteEngine(WithoutModules):
-    """`cache.serving.interface.EngineInterface` for a model behind a server."""
+    """An `EngineInterface` for a model in a server."""
 
     def __init__(
         self,
@@ -243,7 +241,7 @@ class RemoteEngine(WithoutModules):
         left_over: DiskTier | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Looks at the server once, and does not need it. left_over: see `WithoutModules`. transport: in place of the
+        """Check the server once, without requiring it. left_over: see `WithoutModules`. transport: instead of the
         network.
         """
         super().__init__(left_over)
@@ -280,7 +278,7 @@ class RemoteEngine(WithoutModules):
 
     @property
     def info(self) -> ModelInfo:
-        """What is known of the model. Positions are tokens of the context, as far as somebody says how many."""
+        """Facts about the model. Positions are tokens of the context, as far as known."""
         spec = self._spec
         return ModelInfo(
             name=spec.name,
@@ -296,7 +294,7 @@ class RemoteEngine(WithoutModules):
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
-        """Modules and texts one after another, whatever the placement."""
+        """Arrange modules and texts contiguously, with any placement."""
         return arrange(parts, self.tokenizer, position_independent=False, max_positions=self.info.max_positions)
 
     def segment(self, module: TextModule) -> Segment:
@@ -305,7 +303,7 @@ class RemoteEngine(WithoutModules):
     # --- answers ---------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Send a request. Raises EngineStopped, and ValueError for a request whose answer is given."""
+        """Send a request. Raises EngineStopped, and ValueError for a teacher-forced request."""
         if request.teacher_forced:
             raise ValueError(f"{ELSEWHERE}: it cannot be given an answer to read")
         if request.sampling.choices is not None:
@@ -322,13 +320,13 @@ class RemoteEngine(WithoutModules):
         return answer
 
     def compute_idle(self, request: Request) -> Generation:
-        """What reuse saves cannot be measured there: the generation ends with an error."""
+        """End the generation with an error: the savings of a remote model cannot be measured."""
         generation = Generation()
         generation.deliver(CacheError(NOT_HERE))
         return generation
 
     def settle(self) -> None:
-        """Wait until all answers have ended that were asked for before."""
+        """Wait until all earlier answers have ended."""
         with self._lock:
             answers = list(self._open)
         for answer in answers:
@@ -364,7 +362,6 @@ class RemoteEngine(WithoutModules):
             raise EngineFull(busy) from error
 
     def _end(self, answer: ServerAnswer, task: asyncio.Task[FinishReason]) -> None:
-        """Deliver how an answer ended."""
         with self._lock:
             self._open.discard(answer)
         error = None if task.cancelled() else task.exception()
@@ -396,7 +393,7 @@ class RemoteEngine(WithoutModules):
 
     @property
     def is_running(self) -> bool:
-        """Whether the server is there and knows key and model, as far as it is known; asks it, not too often."""
+        """Whether the server is reachable and accepts key and model, as far as known. Checks it, but not too often."""
         if self._is_closed:
             return False
         with self._looking:
@@ -411,12 +408,11 @@ class RemoteEngine(WithoutModules):
 
     @property
     def has_key(self) -> bool:
-        """Whether a key is sent."""
         return self._spec.key is not None
 
     @property
     def context_tokens(self) -> int | None:
-        """What the server says of the model's context; None if it says nothing."""
+        """The context length that the server reports; None if unknown."""
         return self._facts.context_tokens
 
     def _look(self) -> None:
@@ -429,7 +425,7 @@ class RemoteEngine(WithoutModules):
         self._looked = time.monotonic()
 
     def _found(self, problem: str) -> None:
-        """Say once that the server is away, and once that it is back."""
+        """Log once that the server is unreachable, and once that it is back."""
         if problem and not self._problem:
             log.warning("%s", problem)
         elif self._problem and not problem:
