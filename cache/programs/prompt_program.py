@@ -43,11 +43,11 @@ class MaxTokens:
 class PromptProgram(Generic[P]):
     """A function as a schema. Calling it with the function's arguments makes a prompt.
 
-    schema: named after the function and a digest of the content, hence the same in every process.
+    schema: named after the function and a digest of the content, so equal in every process.
     """
 
     def __init__(self, function: Callable[P, object]) -> None:
-        """Compile a function. Raises PMLError for what is not a program, with the line in its file."""
+        """Compile a function. Raises PMLError with the line of the first unsupported statement."""
         update_wrapper(self, function)
         source = read_source(function)
         self.program: Program = compile_program(source, declared(source))
@@ -56,25 +56,25 @@ class PromptProgram(Generic[P]):
         self.schema = Schema(name=f"{module.name}-{digest}", children=(module,))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Prompt:
-        """The prompt for these arguments: the branches taken, with their slots filled.
+        """Return the prompt for these arguments: the branches taken, with their slots filled.
 
         Raises TypeError if the function itself could not be called so, and whatever a condition raises.
         """
         return Prompt(schema=self.schema.name, parts=(self.program.reference(args, kwargs),))
 
     def ask(self, text: str, /, *args: P.args, **kwargs: P.kwargs) -> Prompt:
-        """The same prompt with a user's text behind it."""
+        """Return the same prompt with a user's text after it."""
         prompt = self(*args, **kwargs)
         return Prompt(schema=prompt.schema, parts=(*prompt.parts, Text(text=text)))
 
 
 def prompt_program(function: Callable[P, object]) -> PromptProgram[P]:
-    """Decorator that makes a function a prompt program. Raises PMLError with the line of a statement it cannot have."""
+    """Make a function a prompt program. Raises PMLError with the line of the first unsupported statement."""
     return PromptProgram(function)
 
 
 def declared(source: FunctionSource) -> dict[str, Parameter]:
-    """The arguments with a declared maximum length, as slots. Raises PMLError."""
+    """Return the arguments with a declared maximum length, as slots. Raises PMLError."""
     arguments = source.tree.args
     for argument in (arguments.vararg, arguments.kwarg):
         if argument is not None:
