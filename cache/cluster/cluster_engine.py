@@ -50,8 +50,6 @@ from cache.serving.messages import (
     EngineSpec,
     Failed,
     Foresee,
-    SegmentTable,
-    SentRequest,
     State,
     Submit,
     decoded,
@@ -122,8 +120,7 @@ class ClusterEngine(EngineElsewhere):
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
         """Prefetch all modules where a request for them would go."""
         check_tenant(tenant)
-        name, table = uuid4().hex, SegmentTable()
-        message = encoded(Foresee(0, table.rows, [table.add(one) for one in segments], tenant))
+        name, message = uuid4().hex, encoded(Foresee.of(0, segments, tenant))
         routing = routing_of_segments(segments, (self.key(one, tenant) for one in segments))
         self._run(self._quietly(self._handle.prefetch.remote(message, name, forgotten=self._forgotten, **routing)))
         return Told(lambda: self._cancel(name))
@@ -311,7 +308,7 @@ class ClusterEngine(EngineElsewhere):
     # --- on the loop -----------------------------------------------------------------------------------------
 
     def _begin(self, request: Request, *, is_idle: bool) -> Generation:
-        SentRequest.of(request)  # raises ValueError here
+        Submit.of(0, request, is_idle=is_idle)  # raises ValueError here
         name = uuid4().hex
         generation = RemoteGeneration(lambda: self._cancel(name))
         self._run(self._answer(name, request, generation, is_idle))
@@ -340,7 +337,7 @@ class ClusterEngine(EngineElsewhere):
         keys = [self.key(one, request.tenant_of_modules) for one in request.plan.segments()]
         routing = routing_of_plan(request.plan, keys, request.session)
         for _ in range(MOST_LOSSES):
-            message = encoded(Submit(0, SentRequest.of(request), is_idle))
+            message = encoded(Submit.of(0, request, is_idle=is_idle))
             stream = self._handle.answer.options(stream=True).remote(
                 message, name, forgotten=self._forgotten, **routing
             )
@@ -358,7 +355,7 @@ class ClusterEngine(EngineElsewhere):
                     elif isinstance(event, Ended):
                         return event.completion
                     elif not is_lost(event):
-                        return event.error.error()
+                        return event.error
             except RayActorError as error:
                 log.warning("the engine that computed an answer is lost, another one goes on: %s", first_line(error))
             if is_idle:
@@ -374,8 +371,7 @@ class ClusterEngine(EngineElsewhere):
         return Encoded(sum(part.computed for part in parts), failed)
 
     async def _encode(self, segment: Segment, tenant: str) -> Encoded:
-        table = SegmentTable()
-        message = encoded(Encode(0, table.rows, [table.add(segment)], tenant))
+        message = encoded(Encode.of(0, [segment], tenant))
         routing = routing_of_segments([segment], [self.key(segment, tenant)])
         async with self._encodes:
             for _ in range(MOST_LOSSES):
@@ -387,9 +383,9 @@ class ClusterEngine(EngineElsewhere):
                     return Encoded(0, {segment: as_error_of_cluster(error)})
                 event = decoded(reply, EncodingEnded | Failed)
                 if isinstance(event, EncodingEnded):
-                    return event.encoded.encoded((segment,))
+                    return event.encoded((segment,))
                 if not is_lost(event):
-                    return Encoded(0, {segment: event.error.error()})
+                    return Encoded(0, {segment: event.error})
         return Encoded(0, {segment: CacheError(RESTARTED)})
 
     async def _quietly(self, response: Any) -> None:
@@ -420,14 +416,13 @@ def value_of(said: bytes, kind: Any) -> Any:
     """Return a method's result. kind: its type. Raises the method's CacheError."""
     outcome: Outcome = decoded(said, Outcome)
     if outcome.error is not None:
-        raise outcome.error.error()
+        raise outcome.error
     return decoded(outcome.value, kind)
 
 
 def is_lost(event: Failed) -> bool:
     """Return whether the engine failed, not the request."""
-    error = event.error
-    return error.kind == EngineStopped.__name__ or error.message == RESTARTED
+    return isinstance(event.error, EngineStopped) or str(event.error) == RESTARTED
 
 
 def as_error_of_cluster(error: BaseException) -> CacheError:

@@ -17,7 +17,7 @@ from cache.engine.encoder import MOST_PREFETCHES
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.prompt.plan import Plan, Segment
-from cache.serving.engine_server import CALLS_AT_ONCE, as_cache_error, asked_of, load_engine, state_of
+from cache.serving.engine_server import CALLS_AT_ONCE, as_cache_error, load_engine, state_of
 from cache.serving.interface import Cancellable
 from cache.serving.messages import (
     Begun,
@@ -28,8 +28,6 @@ from cache.serving.messages import (
     EngineSpec,
     Failed,
     Foresee,
-    SentEncoded,
-    SentError,
     State,
     Submit,
     arguments_of,
@@ -69,7 +67,7 @@ class Outcome(Struct, frozen=True):
     """The result of a method, or its error."""
 
     value: Raw = Raw()
-    error: SentError | None = None
+    error: CacheError | None = None
 
 
 class Routing(TypedDict, total=False):
@@ -125,7 +123,7 @@ class StreamedGeneration(Generation):
             self._post(encoded(Part(event, tokens)))
             return
         self.is_over = True
-        self._post(encoded(Ended(0, event) if isinstance(event, Completion) else Failed(0, SentError.of(event))))
+        self._post(encoded(Ended(0, event) if isinstance(event, Completion) else Failed(0, event)))
         self._post(None)
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -155,7 +153,7 @@ class EngineReplica:
             yield encoded(Behind())
             return
         submit: Submit = decoded(message, Submit)
-        request, generation = submit.request.request(), StreamedGeneration()
+        request, generation = submit.asked(), StreamedGeneration()
         generation.begin(len(request.begun))
         self._open[name] = generation
         try:
@@ -163,7 +161,7 @@ class EngineReplica:
             async for frame in generation.frames():
                 yield frame
         except CacheError as error:
-            yield encoded(Failed(0, SentError.of(error)))
+            yield encoded(Failed(0, error))
         finally:
             generation.cancel()  # where nobody reads it any more
             if self._open.get(name) is generation:  # it was not sent here once more
@@ -180,18 +178,18 @@ class EngineReplica:
         """Encode modules (`Encode`). Returns `EncodingEnded` or `Failed`."""
         self._is_behind(routing)
         encode: Encode = decoded(message, Encode)
-        asked = asked_of(encode)
+        asked = encode.modules()
         try:
             done = await asyncio.wrap_future(self._engine.encode(asked, encode.tenant))
         except Exception as error:
             return failed("encoding", error)
-        return encoded(EncodingEnded(0, SentEncoded.of(done, asked)))
+        return encoded(EncodingEnded.of(0, done, asked))
 
     async def prefetch(self, message: bytes, name: str, **routing: Unpack[Routing]) -> None:
         """Prefetch modules (`Foresee`). name: for `cancel`."""
         self._is_behind(routing)
         foresee: Foresee = decoded(message, Foresee)
-        self._prefetches[name] = self._engine.prefetch(asked_of(foresee), foresee.tenant)
+        self._prefetches[name] = self._engine.prefetch(foresee.modules(), foresee.tenant)
         while len(self._prefetches) > MOST_PREFETCHES:
             self._prefetches.popitem(last=False)
 
@@ -273,7 +271,7 @@ class EngineReplica:
             returned = await asyncio.get_running_loop().run_in_executor(self._calls, function)
             return encoded(Outcome(Raw(encoded(returned))))
         except Exception as error:
-            return encoded(Outcome(error=SentError.of(as_cache_error("what was asked of the engine", error))))
+            return encoded(Outcome(error=as_cache_error("what was asked of the engine", error)))
 
 
 def end_process() -> None:
@@ -282,4 +280,4 @@ def end_process() -> None:
 
 
 def failed(what: str, error: Exception) -> bytes:
-    return encoded(Failed(0, SentError.of(as_cache_error(what, error))))
+    return encoded(Failed(0, as_cache_error(what, error)))

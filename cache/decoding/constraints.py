@@ -9,6 +9,7 @@ choices have no disadvantage. There is no lookahead: the token at which two choi
 import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class Parse:
     node: TrieNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Choices:
     """The allowed texts of an answer. stop: the token that ends it. most: choices in one answer. enough: log-weight of
     ending where another choice could follow; None: that of the best choice so far. Immutable: the state of an answer is
@@ -69,8 +70,6 @@ class Choices:
     stop: int
     most: int = 2
     enough: float | None = None
-    _first: TrieNode = field(init=False, repr=False, compare=False, default_factory=TrieNode)
-    _behind: TrieNode = field(init=False, repr=False, compare=False, default_factory=TrieNode)
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -80,8 +79,16 @@ class Choices:
         for number, choice in enumerate(self.choices):
             if self.stop in choice.tokens or self.stop in (choice.behind or ()):
                 raise ValueError(f"choice {number} holds the stop token {self.stop}")
-            self._first.insert(choice.tokens, number)
-            self._behind.insert(choice.behind or choice.tokens, number)
+        assert self._tries  # raises here
+
+    @cached_property
+    def _tries(self) -> tuple[TrieNode, TrieNode]:
+        """The tries of a first choice and of later ones."""
+        first, behind = TrieNode(), TrieNode()
+        for number, choice in enumerate(self.choices):
+            first.insert(choice.tokens, number)
+            behind.insert(choice.behind or choice.tokens, number)
+        return first, behind
 
     @property
     def longest(self) -> int:
@@ -123,7 +130,7 @@ class Choices:
         """Return all readings of an answer: several if a choice is the beginning of another one, or of two joined. A
         reading may contain a choice twice; it has no continuation.
         """
-        parses = [Parse((), self._first)]
+        parses = [Parse((), self._tries[0])]
         for token in answer:
             parses = self._longer(parses, token)
         return parses
@@ -131,7 +138,7 @@ class Choices:
     def _longer(self, parses: Sequence[Parse], token: int) -> list[Parse]:
         """Return the readings of an answer with one more token."""
         longer = [Parse(p.said, child) for p in parses if (child := p.node.children.get(token))]
-        return longer + [Parse(said, self._behind) for said in self._ended(longer) if not self._is_last(said)]
+        return longer + [Parse(said, self._tries[1]) for said in self._ended(longer) if not self._is_last(said)]
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
         """Return next tokens with the joint log-weight of the choices so far and of the best one that each token leads
@@ -153,12 +160,12 @@ class Choices:
     def _ending(self, said: tuple[int, ...]) -> float:
         """Return the log-weight of ending here."""
         if self._is_last(said):
-            return self._mass(self._first.below)
+            return self._mass(self._tries[0].below)
         return self._mass(set(said)) if self.enough is None else self.enough
 
     def _drawn(self, said: tuple[int, ...]) -> float:
         """Return the log-weight of drawing these choices one after another."""
-        return sum(self.choices[number].prior - self._mass(self._first.below) for number in said)
+        return sum(self.choices[number].prior - self._mass(self._tries[0].below) for number in said)
 
     def _mass(self, numbers: Set[int]) -> float:
         return max(self.choices[number].prior for number in numbers)

@@ -47,8 +47,6 @@ from cache.serving.messages import (
     Foresee,
     FromEngine,
     Returned,
-    SegmentTable,
-    SentRequest,
     State,
     Submit,
     decoded,
@@ -96,7 +94,7 @@ class Child:
         if isinstance(first, Begun):
             return first
         if isinstance(first, Failed):
-            raise first.error.error()
+            raise first.error
         raise CacheError(f"the engine's process could not begin ({self.end(0)}): see what it wrote to stderr")
 
     def kill(self) -> None:
@@ -188,18 +186,16 @@ class EngineProcess(EngineElsewhere):
         return self._begin_answer(request, is_idle=True)
 
     def _begin_answer(self, request: Request, *, is_idle: bool) -> Generation:
-        sent = SentRequest.of(request)
         if self._lost_prompts.refuses(request.plan):
             refused = Generation()
             refused.deliver(CacheError(REFUSED))
             return refused
-        return self._exchange.begin_answer(lambda number: Submit(number, sent, is_idle=is_idle), request)
+        return self._exchange.begin_answer(lambda number: Submit.of(number, request, is_idle=is_idle), request)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
         check_tenant(tenant)
-        segments, table = tuple(segments), SegmentTable()
-        asked = [table.add(segment) for segment in segments]
-        reply = self._exchange.ask(lambda number: Encode(number, table.rows, asked, tenant))
+        asked = tuple(segments)
+        reply = self._exchange.ask(lambda number: Encode.of(number, asked, tenant))
         done: Future[Encoded] = Future()
         done.set_running_or_notify_cancel()  # it cannot be cancelled
 
@@ -207,16 +203,14 @@ class EngineProcess(EngineElsewhere):
             if (error := reply.exception()) is not None:
                 done.set_exception(error)
             else:
-                done.set_result(cast("EncodingEnded", reply.result()).encoded.encoded(segments))
+                done.set_result(cast("EncodingEnded", reply.result()).encoded(asked))
 
         reply.add_done_callback(take)
         return done
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
         check_tenant(tenant)
-        table = SegmentTable()
-        asked = [table.add(segment) for segment in segments]
-        return self._exchange.tell(lambda number: Foresee(number, table.rows, asked, tenant))
+        return self._exchange.tell(lambda number: Foresee.of(number, segments, tenant))
 
     # --- modules ---------------------------------------------------------------------------------------------
 

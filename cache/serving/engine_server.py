@@ -42,8 +42,6 @@ from cache.serving.messages import (
     Foresee,
     Piece,
     Returned,
-    SentEncoded,
-    SentError,
     State,
     Submit,
     ToEngine,
@@ -51,7 +49,6 @@ from cache.serving.messages import (
     decoded,
     encoded,
     read_all,
-    segments_of,
 )
 from cache.serving.processors import usable_processors
 
@@ -96,7 +93,7 @@ class SentGeneration(Generation):
         elif isinstance(event, Completion):
             self._outgoing.send(Ended(self._number, event))
         else:
-            self._outgoing.send(Failed(self._number, SentError.of(event)))
+            self._outgoing.send(Failed(self._number, event))
 
 
 class EngineServer:
@@ -124,18 +121,18 @@ class EngineServer:
         elif isinstance(message, Cancel):
             self._cancel(message.number)
         elif isinstance(message, Encode):
-            asked = asked_of(message)
+            asked = message.modules()
             done = self._engine.encode(asked, message.tenant)
             done.add_done_callback(lambda done: self._encoded(message.number, done, asked))
         elif isinstance(message, Foresee):
-            self._prefetches.append((message.number, self._engine.prefetch(asked_of(message), message.tenant)))
+            self._prefetches.append((message.number, self._engine.prefetch(message.modules(), message.tenant)))
         elif isinstance(message, Call):
             self._calls.submit(self._call, message)
         elif isinstance(message, AskState):
             self._outgoing.send(state_of(self._engine, message.number))
 
     def _submit(self, message: Submit) -> None:
-        request, generation = message.request.request(), SentGeneration(message.number, self._outgoing)
+        request, generation = message.asked(), SentGeneration(message.number, self._outgoing)
         self._answers = {number: one for number, one in self._answers.items() if not one.is_over}
         self._answers[message.number] = generation
         (self._engine.compute_idle if message.is_idle else self._engine.submit)(request, generation)
@@ -158,16 +155,10 @@ class EngineServer:
         if (error := done.exception()) is not None:
             self._fail(number, error)
         else:
-            self._outgoing.send(EncodingEnded(number, SentEncoded.of(done.result(), asked)))
+            self._outgoing.send(EncodingEnded.of(number, done.result(), asked))
 
     def _fail(self, number: int, error: BaseException) -> None:
-        self._outgoing.send(Failed(number, SentError.of(as_cache_error("what was asked of the engine", error))))
-
-
-def asked_of(message: Encode | Foresee) -> list[Segment]:
-    """Return the segments of a message."""
-    table = segments_of(message.segments)
-    return [table[number] for number in message.asked]
+        self._outgoing.send(Failed(number, as_cache_error("what was asked of the engine", error)))
 
 
 def state_of(engine: LocalEngine, number: int) -> State:
@@ -239,7 +230,7 @@ def main() -> None:
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
     except Exception as error:
-        outgoing.send(Failed(0, SentError.of(as_cache_error("loading the model", error))))
+        outgoing.send(Failed(0, as_cache_error("loading the model", error)))
     else:
         has_begun.set()
         outgoing.send(Begun(engine.info, engine.store.fingerprint, engine.module_room))

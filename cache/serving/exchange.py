@@ -194,7 +194,7 @@ class Exchange:
         if asked is None:
             return
         if isinstance(message, Failed):
-            _fail(asked, message.error.error())
+            _fail(asked, message.error)
         elif isinstance(message, Ended):
             assert isinstance(asked, Generation)
             asked.deliver(message.completion)

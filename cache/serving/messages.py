@@ -9,19 +9,16 @@ and tracebacks.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, Self, get_type_hints
 
 import torch
 from msgspec import Raw, Struct, msgpack
 
-from cache.decoding.constraints import Choice, Choices
-from cache.decoding.sampling import Sampling
 from cache.engine.device_memory import ArenaSize
 from cache.engine.encoder import Encoded
 from cache.engine.log_lines import LogFormat, LogLevel
-from cache.engine.recomputation import SelectiveRecomputation
-from cache.engine.request import Completion, Limits, Request, Reuse
-from cache.errors import CacheError, PMLError, Where
+from cache.engine.request import Completion, Limits, Request
+from cache.errors import CacheError, PMLError
 from cache.memory.kv_format import KVStorage
 from cache.model.language_model import ModelInfo
 from cache.model.loading import Weights
@@ -52,11 +49,9 @@ class SentSpan(Struct, array_like=True, frozen=True):
 class SegmentTable:
     """Segments by index, each once, after its conditioning prefix."""
 
-    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+    def __init__(self) -> None:
         self.rows: list[SentSegment] = []
         self._numbers: dict[Segment, int] = {}
-        for segment in segments:
-            self.add(segment)
 
     def add(self, segment: Segment) -> int:
         """Return the index of a segment."""
@@ -120,102 +115,6 @@ class SentPlan(Struct, array_like=True, frozen=True):
         return Plan(spans=tuple(spans))
 
 
-class SentChoices(Struct, array_like=True, frozen=True):
-    choices: tuple[Choice, ...]
-    stop: int
-    most: int
-    enough: float | None
-
-
-class SentRequest(Struct, array_like=True, frozen=True):
-    """A request. sampling: without the choices."""
-
-    plan: SentPlan
-    sampling: Sampling
-    choices: SentChoices | None
-    reuse: Reuse
-    recomputation: SelectiveRecomputation
-    session: str | None
-    tenant: str
-    module_tenant: str | None
-    begun: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, request: Request) -> "SentRequest":
-        """Return the form of a request to send. Raises ValueError for a teacher-forced request."""
-        if request.teacher_forced:
-            raise ValueError("an engine in another process reads no given answers: use one in this process")
-        given = request.sampling.choices
-        return cls(
-            plan=SentPlan.of(request.plan),
-            sampling=replace(request.sampling, choices=None),
-            choices=None if given is None else SentChoices(given.choices, given.stop, given.most, given.enough),
-            reuse=request.reuse,
-            recomputation=request.recomputation,
-            session=request.session,
-            tenant=request.tenant,
-            module_tenant=request.module_tenant,
-            begun=request.begun,
-        )
-
-    def request(self) -> Request:
-        """Return the request that was sent. Raises ValueError for a malformed one."""
-        sent = self.choices
-        choices = None
-        if sent is not None:
-            choices = Choices(choices=sent.choices, stop=sent.stop, most=sent.most, enough=sent.enough)
-        return Request(
-            plan=self.plan.plan(),
-            sampling=replace(self.sampling, choices=choices),
-            reuse=self.reuse,
-            recomputation=self.recomputation,
-            session=self.session,
-            tenant=self.tenant,
-            module_tenant=self.module_tenant,
-            begun=self.begun,
-        )
-
-
-class SentError(Struct, array_like=True, frozen=True):
-    """A CacheError by the name of its class. where, line, column, source: of a PMLError."""
-
-    kind: str
-    message: str
-    where: Where | None = None
-    line: int | None = None
-    column: int | None = None
-    source: str | None = None
-
-    @classmethod
-    def of(cls, error: CacheError) -> "SentError":
-        if isinstance(error, PMLError):
-            return cls("PMLError", error.message, error.where, error.line, error.column, error.source)
-        return cls(type(error).__name__, str(error))
-
-    def error(self) -> CacheError:
-        """Return the error that was sent; a CacheError for an unknown class."""
-        if self.where is not None:
-            error = PMLError(self.message, where=self.where, line=self.line, column=self.column)
-            error.source = self.source
-            return error
-        kinds = {kind.__name__: kind for kind in CacheError.__subclasses__() if kind is not PMLError}
-        return kinds.get(self.kind, CacheError)(self.message)
-
-
-class SentEncoded(Struct, array_like=True, frozen=True):
-    """Result of encoding. failed: errors by index among the requested segments."""
-
-    computed: int
-    failed: list[tuple[int, SentError]]
-
-    @classmethod
-    def of(cls, encoded: Encoded, asked: Sequence[Segment]) -> "SentEncoded":
-        return cls(encoded.computed, [(asked.index(one), SentError.of(why)) for one, why in encoded.failed.items()])
-
-    def encoded(self, asked: Sequence[Segment]) -> Encoded:
-        return Encoded(self.computed, {asked[number]: sent.error() for number, sent in self.failed})
-
-
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """Parameters of an engine. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes on disk
     in `modules`; 0: no disk tier. disk_floor: bytes that stay free there, see `free_space`. shared: folder or fsspec
@@ -268,11 +167,23 @@ class Begin(Struct, tag=True, frozen=True):
 
 
 class Submit(Struct, tag=True, frozen=True):
-    """A request. is_idle: compute it only while the engine is idle."""
+    """A request, without its plan. is_idle: compute it only while the engine is idle."""
 
     number: int
-    request: SentRequest
+    request: Request
+    plan: SentPlan
     is_idle: bool
+
+    @classmethod
+    def of(cls, number: int, request: Request, *, is_idle: bool) -> "Submit":
+        """Return the message for a request. Raises ValueError for a teacher-forced one."""
+        if request.teacher_forced:
+            raise ValueError("an engine in another process cannot read a given answer: use an engine in this process")
+        return cls(number, replace(request, plan=Plan(spans=())), SentPlan.of(request.plan), is_idle)
+
+    def asked(self) -> Request:
+        """Return the request. Raises ValueError for a malformed plan."""
+        return replace(self.request, plan=self.plan.plan())
 
 
 class Cancel(Struct, tag=True, frozen=True):
@@ -281,22 +192,32 @@ class Cancel(Struct, tag=True, frozen=True):
     number: int
 
 
-class Encode(Struct, tag=True, frozen=True):
-    """Modules to encode: indices in the table of segments."""
+class Modules(Struct, frozen=True):
+    """Modules: indices in a table of segments."""
 
     number: int
     segments: list[SentSegment]
     asked: list[int]
     tenant: str
 
+    @classmethod
+    def of(cls, number: int, asked: Iterable[Segment], tenant: str) -> Self:
+        """Return the message for some modules."""
+        table = SegmentTable()
+        return cls(number, table.rows, [table.add(segment) for segment in asked], tenant)
 
-class Foresee(Struct, tag=True, frozen=True):
-    """Modules to prefetch: indices in the table of segments. There is no reply."""
+    def modules(self) -> list[Segment]:
+        """Return the modules. Raises ValueError for a malformed table."""
+        table = segments_of(self.segments)
+        return [table[number] for number in self.asked]
 
-    number: int
-    segments: list[SentSegment]
-    asked: list[int]
-    tenant: str
+
+class Encode(Modules, tag=True, frozen=True):
+    """Modules to encode."""
+
+
+class Foresee(Modules, tag=True, frozen=True):
+    """Modules to prefetch. There is no reply."""
 
 
 class Call(Struct, tag=True, frozen=True):
@@ -335,12 +256,24 @@ class Failed(Struct, tag=True, frozen=True):
     """The request with this number has failed; 0: the start has."""
 
     number: int
-    error: SentError
+    error: CacheError
 
 
 class EncodingEnded(Struct, tag=True, frozen=True):
+    """Result of encoding. failed: errors by index among the requested modules."""
+
     number: int
-    encoded: SentEncoded
+    computed: int
+    failed: list[tuple[int, CacheError]]
+
+    @classmethod
+    def of(cls, number: int, done: Encoded, asked: Sequence[Segment]) -> "EncodingEnded":
+        """Return the message for a result."""
+        return cls(number, done.computed, [(asked.index(one), why) for one, why in done.failed.items()])
+
+    def encoded(self, asked: Sequence[Segment]) -> Encoded:
+        """Return the result."""
+        return Encoded(self.computed, {asked[number]: error for number, error in self.failed})
 
 
 class Returned(Struct, tag=True, frozen=True):
@@ -386,11 +319,15 @@ def decoded(data: bytes | Raw, kind: Any) -> Any:
     return msgpack.decode(data, type=kind, dec_hook=_rebuilt)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, PMLError):
+        return "PMLError", value.message, value.where, value.line, value.column, value.source
+    if isinstance(value, CacheError):
+        return type(value).__name__, str(value)
     raise NotImplementedError(f"{type(value).__name__} is not sent to an engine or from it")
 
 
@@ -399,7 +336,20 @@ def _rebuilt(kind: type, value: Any) -> Any:
         return {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}[value]
     if kind is Path:
         return Path(value)
+    if kind is CacheError:
+        return _error(*value)
     raise NotImplementedError(kind.__name__)
+
+
+def _error(kind: str, message: str, *details: Any) -> CacheError:
+    """Return the error of this kind; a CacheError for an unknown one. details: of a PMLError."""
+    if details:
+        where, line, column, source = details
+        error = PMLError(message, where=where, line=line, column=column)
+        error.source = source
+        return error
+    kinds = {kind.__name__: kind for kind in CacheError.__subclasses__() if kind is not PMLError}
+    return kinds.get(kind, CacheError)(message)
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
