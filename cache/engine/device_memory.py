@@ -309,6 +309,8 @@ class Gauge(Protocol):
 
 
 class CudaGauge:
+    """The gauge of a GPU."""
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
@@ -326,6 +328,8 @@ class CudaGauge:
 
 
 class HostGauge:
+    """The gauge of main memory."""
+
     def free(self) -> tuple[int, int]:
         memory = psutil.virtual_memory()
         return memory.available, memory.total

@@ -38,26 +38,6 @@ from cache.prompt.tokenizer import ChatTokenizer
 Work = Waiting | EncodeJob | ForgetJob
 
 
-class OpenWork:
-    """Open requests and jobs, which all end if the core fails. Owned by the engine thread."""
-
-    def __init__(self) -> None:
-        self._added: list[Work] = []  # some of it may have ended
-
-    def add(self, work: Work) -> None:
-        self._added = [one for one in self._added if not _has_ended(one)] + [work]
-
-    def fail(self, error: CacheError) -> None:
-        for work in self._added:
-            if _has_ended(work):
-                continue
-            if isinstance(work, Waiting):
-                work.generation.deliver(error)
-            else:
-                work.done.set_exception(error)
-        self._added = []
-
-
 def _has_ended(work: Work) -> bool:
     return work.generation.is_over if isinstance(work, Waiting) else work.done.done()
 
@@ -108,7 +88,7 @@ class Engine:
         self._texts = TextThread()
         self._begin()
         self._next_check = 0.0
-        self._open_work = OpenWork()
+        self._open: list[Work] = []  # all ends if the core fails; some of it may have ended
         self._rests = Rests()
         self._is_restarting = False
         self._got_on: float | None = None  # when it last did, or began to; None: it has nothing to do
@@ -300,7 +280,11 @@ class Engine:
         return self._awaited(future, most_s)
 
     def _post_work(self, work: Work) -> None:
-        self._post(lambda: self._take(work))
+        def take() -> None:
+            self._open = [one for one in self._open if not _has_ended(one)] + [work]
+            self._core.inbox.append(work)
+
+        self._post(take)
         self._arrived.set()
 
     def _post(self, function: Callable[[], None]) -> None:
@@ -388,16 +372,19 @@ class Engine:
                 log.warning("what was asked of an engine that has failed: %s", error)
             self._fail_all(CacheError(RESTING))
 
-    def _take(self, work: Work) -> None:
-        self._open_work.add(work)
-        self._core.inbox.append(work)
-
     def _fail_all(self, error: CacheError) -> None:
         self._texts.flush()  # what has ended ends as it did; no text follows an error
         if self._idle_run is not None:
             self._idle_run.fail(error)
             self._idle_run = None
-        self._open_work.fail(error)
+        for work in self._open:
+            if _has_ended(work):
+                continue
+            if isinstance(work, Waiting):
+                work.generation.deliver(error)
+            else:
+                work.done.set_exception(error)
+        self._open = []
 
     def _take_calls(self) -> None:
         """Run other threads' functions. Without work, wait for one (see `_wake`)."""

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 class EngineCore:
     """The state of the engine thread. inbox: new work, in order. give_up: whether everything must end; then `step`
-    raises PassGivenUp at the next layer, and only `fail` may follow. demand: set from any thread when a request is
+    raises PassGivenUp at the next layer, and the core is not used again. demand: set from any thread when a request is
     submitted or a module is loaded; it stops a pass of modules ahead of use. awaits_loads: whether the last step had
     nothing to compute until a module is loaded or written. row_limit: shared by the cores of a device. texts: makes the
     text; this thread if None.
@@ -119,14 +119,6 @@ class EngineCore:
         note_costs(self._timer, self.store.compute_cost)  # by which what is collected is valued
         self._encoder.collect()
         self._advance(*computed, sum(scheduled.values()))
-
-    def fail(self, error: CacheError) -> None:
-        """End all open work with an error."""
-        for asked in [*self._asked(), *self._to_forget, *self.inbox]:
-            if isinstance(asked, Waiting):
-                asked.generation.deliver(error)
-            else:
-                asked.done.set_exception(error)
 
     def _take_in(self) -> None:
         while self.inbox:

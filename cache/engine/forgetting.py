@@ -7,7 +7,7 @@ without open requests is dropped. Out of scope: removal from the tiers (`cache.m
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from collections.abc import Callable, Collection, Iterable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -36,9 +36,6 @@ class ForgetQueue:
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
-
-    def __iter__(self) -> Iterator[ForgetJob]:
-        return (job for job, _ in self._jobs)
 
     def add(self, job: ForgetJob, asked: Collection[Waiting | EncodeJob]) -> None:
         """Add a job that waits for `asked`."""

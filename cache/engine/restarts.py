@@ -98,7 +98,7 @@ class IdleRun:
         """give_up: whether there is other work; asked at every layer of a pass. row_limit: of the device."""
         slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
         store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
-        self._core = EngineCore(model, store, give_up, row_limit=row_limit)
+        self._core, self._generation = EngineCore(model, store, give_up, row_limit=row_limit), generation
         self._core.inbox.append(Waiting(request, generation, time.perf_counter(), model.info.places_modules))
         self.has_ended = False
 
@@ -118,9 +118,9 @@ class IdleRun:
         self.fail(EngineBusy("another request arrived"))
 
     def fail(self, error: CacheError) -> None:
-        if not self.has_ended:
-            self.has_ended = True
-            self._core.fail(error)
+        self.has_ended = True
+        if not self._generation.is_over:
+            self._generation.deliver(error)
 
 
 REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000

@@ -97,6 +97,8 @@ class Unreachable(LoadFailed):
 
 @dataclass(slots=True)
 class DiskEntry:
+    """A file of the tier."""
+
     header: ModuleHeader
     num_bytes: int
     last_used: float

@@ -74,6 +74,8 @@ class ReplacedAttention(nn.Module):
 
 
 class BloomAttention(ReplacedAttention):
+    """The attention of a BLOOM layer."""
+
     def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
         """Return the residual plus the attention, both `[1, T, hidden]`."""
         own = self.own
@@ -83,6 +85,8 @@ class BloomAttention(ReplacedAttention):
 
 
 class MptAttention(ReplacedAttention):
+    """The attention of an MPT layer."""
+
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
         """Return the attention of `[1, T, hidden]`, in the same shape."""
         own = self.own

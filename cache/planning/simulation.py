@@ -381,10 +381,6 @@ class Simulation:
             self.now = at
             act()
 
-    def vanish_at(self, at: float, name: str) -> None:
-        """Remove a replica at a time; others continue its requests."""
-        self._at(at, partial(self._vanish, name))
-
     def _at(self, at: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (max(at, self.now), next(self._numbers), act))
 
@@ -428,7 +424,7 @@ class Simulation:
         self._at(at, partial(self._wake, replica, version))
 
     def _wake(self, replica: SimulatedReplica, version: int) -> None:
-        if self._versions.get(replica.name) != version or replica.name not in self.replicas:
+        if self._versions.get(replica.name) != version:
             return
         if replica.passes is not None:
             for document in replica.passes.documents():
@@ -465,12 +461,3 @@ class Simulation:
         self._ended(job)
         if self._clients is not None:
             self._ask_next(self.now)
-
-    def _vanish(self, name: str) -> None:
-        replica = self.replicas.pop(name)
-        self._beside[self._machine[name]].remove(replica)
-        self._router.set_replicas([*self.replicas])
-        for job in replica.jobs():
-            said = job.request.answer_tokens - job.left
-            again = Job(job.name, job.request, job.submitted, job.past + said, job.left, first_token=job.first_token)
-            self._send(again)

@@ -58,25 +58,16 @@ log = logging.getLogger(__name__)
 
 
 class Outgoing:
+    """Sends messages in order, from any thread, without waiting for the other end."""
+
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sending", daemon=True)
-        self._thread.start()
+        self._connection, self._thread = connection, ThreadPoolExecutor(1, "sending")
 
     def send(self, message: Any) -> None:
-        self._frames.put(encoded(message))
+        self._thread.submit(self._connection.send, encoded(message))  # fails if nobody reads: the process ends soon
 
     def close(self) -> None:
-        self._frames.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (frame := self._frames.get()) is not None:
-            try:
-                self._connection.send(frame)
-            except OSError:  # nobody reads any more: the process ends soon
-                return
+        self._thread.shutdown()
 
 
 class SentGeneration(Generation):

@@ -84,6 +84,8 @@ def segments_of(rows: Sequence[SentSegment]) -> list[Segment]:
 
 
 class SentPlan(Struct, array_like=True, frozen=True):
+    """A plan and its segments."""
+
     segments: list[SentSegment]
     spans: list[SentSpan]
 
@@ -243,11 +245,15 @@ class Begun(Struct, tag=True, frozen=True):
 
 
 class Piece(Struct, tag=True, frozen=True):
+    """More text of an answer."""
+
     number: int
     text: str
 
 
 class Ended(Struct, tag=True, frozen=True):
+    """A finished answer."""
+
     number: int
     completion: Completion
 
@@ -277,6 +283,8 @@ class EncodingEnded(Struct, tag=True, frozen=True):
 
 
 class Returned(Struct, tag=True, frozen=True):
+    """The result of a method."""
+
     number: int
     value: Raw
 
