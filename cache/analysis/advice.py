@@ -149,7 +149,6 @@ def advise_schema(layout: Layout) -> Advice:
 
 
 def own_texts(owner: Schema | Module) -> Iterator[str]:
-    """Return texts of an owner, including its file's."""
     if owner.file is not None:
         yield owner.file.text
     yield from (child.text for child in open_turns(owner.children) if isinstance(child, Text))
@@ -207,6 +206,5 @@ def count(text: str, tokenizer: Tokenizer) -> int:
 
 
 def shortened(line: str) -> str:
-    """Return a line in quotes, with at most 60 characters."""
     line = line.strip()
     return repr(line if len(line) <= 60 else line[:57] + "...")

@@ -46,17 +46,14 @@ class Chunk:
 
     @property
     def last(self) -> int:
-        """The row after the last one."""
         return self.first + len(self.tokens)
 
     def last_rows(self, rows: int) -> "Chunk":
-        """Return a chunk of its last `rows` rows."""
         behind = len(self.tokens) - rows
         return replace(self, tokens=self.tokens[behind:], positions=self.positions[behind:], first=self.first + behind)
 
     @property
     def slots(self) -> list[int]:
-        """Slots of its rows."""
         parts = part_of(self.own, self.first, self.last)
         return [slot for extent in parts for slot in range(extent.start, extent.end)]
 
@@ -87,7 +84,6 @@ class Item:
 
 
 def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
-    """Return the items of a packed pass of consecutive chunks."""
     shared: dict[Extent, list[RowRange]] = {}
     causal: list[Item] = []
     base = 0

@@ -64,7 +64,6 @@ def flash_cpu(
 
 
 def default_kernel(device: torch.device) -> Kernel:
-    """Return the fastest kernel of this PyTorch build for the device."""
     if device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
         return flash_cpu
     return matmul

@@ -28,7 +28,6 @@ class ScoredChunk:
     squares: Mapping[Placed, Tensor]
 
     def packed_rows(self, chunks: Sequence[Chunk]) -> range:
-        """Return the scored rows among all rows of the pass."""
         end = sum(len(chunk.tokens) for chunk in chunks[: self.index + 1])
         return range(end - self.rows, end)
 

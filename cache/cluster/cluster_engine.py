@@ -113,7 +113,6 @@ class ClusterEngine(EngineElsewhere):
         return self._begin(request, is_idle=True)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Encode each module at its home."""
         check_tenant(tenant)
         return self._run(self._encode_all(tuple(segments), tenant))
 
@@ -142,7 +141,6 @@ class ClusterEngine(EngineElsewhere):
         return len(found & keys)
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort, also in later replicas."""
         with self._lock:
             self._kept, self._kept_number = frozenset(keys), self._kept_number + 1
         self._tell_kept()
@@ -228,7 +226,6 @@ class ClusterEngine(EngineElsewhere):
         return said.is_all and all(answers)
 
     def _call_at_home(self, method: CallName, segment: Segment) -> Any:
-        """Call the engine that has a module, or else would compute it."""
         routing = routing_of_segments([segment], [self.key(segment)])
         call = partial(self._handle.call.remote, method, encoded((segment,)), forgotten=self._forgotten, **routing)
         return value_of(self._asked(lambda: call().result()), result_of(method))
@@ -325,7 +322,6 @@ class ClusterEngine(EngineElsewhere):
         return done
 
     async def _answer(self, name: str, request: Request, generation: RemoteGeneration, is_idle: bool) -> None:
-        """Have an answer computed, again if its replica is lost."""
         try:
             generation.deliver(await self._ended(name, request, generation, is_idle))
         except BaseException as error:
@@ -389,7 +385,6 @@ class ClusterEngine(EngineElsewhere):
         return Encoded(0, {segment: CacheError(RESTARTED)})
 
     async def _quietly(self, response: Any) -> None:
-        """Wait for a result that is not needed."""
         try:
             await response
         except (RayError, RayServeException) as error:
@@ -405,7 +400,6 @@ class ClusterEngine(EngineElsewhere):
 
 
 async def cancel_all() -> None:
-    """Cancel all other tasks of this loop."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -426,7 +420,6 @@ def is_lost(event: Failed) -> bool:
 
 
 def as_error_of_cluster(error: BaseException) -> CacheError:
-    """Return the reader's error for an error of Ray or Serve."""
     if isinstance(error, CacheError):
         return error
     if isinstance(error, BackPressureError):

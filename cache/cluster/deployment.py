@@ -72,7 +72,6 @@ def locked_folder() -> tuple[Path, int]:
 
 
 def remove_left_over() -> None:
-    """Remove unused session folders."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # somebody else's, or in use
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -161,7 +160,6 @@ def begin_local(cpus: int | None, folder: Path) -> None:
 
 
 def end_local(folder: Path) -> None:
-    """End the cluster with this folder, and wait for its processes."""
     begun = list[psutil.Process]()
     for child in psutil.Process().children():
         with suppress(psutil.Error):  # it has ended

@@ -94,7 +94,6 @@ def routing_of_plan(plan: Plan, keys: Iterable[str], session: str | None) -> Rou
 
 
 def routing_of_segments(segments: Iterable[Segment], keys: Iterable[str]) -> Routing:
-    """Return what encoding needs."""
     return Routing(
         modules={short(key): len(segment.tokens) for segment, key in zip(segments, keys, strict=True)}, own_tokens=0
     )
@@ -127,7 +126,6 @@ class StreamedGeneration(Generation):
         self._post(None)
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Return all parts to the end."""
         while (frame := await self._frames.get()) is not None:
             yield frame
 
@@ -227,12 +225,10 @@ class EngineReplica:
         return await self._run(catch_up)
 
     async def begun(self) -> bytes:
-        """Return the engine's description (`Begun`)."""
         engine = self._engine
         return encoded(Begun(engine.info, engine.store.fingerprint, engine.module_room))
 
     async def state(self) -> bytes:
-        """Return the `ReplicaState`."""
         return encoded(ReplicaState(state_of(self._engine, 0), self._kept, self._forgotten))
 
     def record_routing_stats(self) -> dict[str, Any]:
@@ -246,7 +242,6 @@ class EngineReplica:
             raise CacheError("the engine does not run")
 
     def __del__(self) -> None:
-        """Stop the engine when Serve ends the replica."""
         if hasattr(self, "_engine"):  # the model could be loaded
             self._engine.close()
 
@@ -275,7 +270,6 @@ class EngineReplica:
 
 
 def end_process() -> None:
-    """End the process at once, as if it was killed."""
     os._exit(1)
 
 

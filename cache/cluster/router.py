@@ -15,12 +15,10 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed h
     """All calls are on the router's event loop."""
 
     def initialize_state(self, **weights: float) -> None:
-        """weights: of `Weights`."""
         self._affinity = Affinity(Weights(**weights))
         self._reported: dict[ReplicaID, dict[str, Any]] = {}
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Update replicas and their reports."""
         super().update_replicas(replicas)
         self._affinity.set_replicas([name_of(one.replica_id) for one in replicas])
         before, self._reported = self._reported, {one.replica_id: one.routing_stats for one in replicas}
@@ -44,17 +42,14 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed h
         return [[candidates[name]] for name in ranked] or [candidate_replicas]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """Note a request that a replica has accepted."""
         request = pending_request.metadata.internal_request_id
         self._affinity.sent(request, name_of(replica_id), wanted_of(pending_request))
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Note the end of a request."""
         self._affinity.ended(internal_request_id)
 
 
 def wanted_of(request: PendingRequest | None) -> Wanted:
-    """Return the modules of a call (`cache.cluster.replica.Routing`)."""
     given = {} if request is None else request.kwargs
     return Wanted(modules=given.get("modules", {}), own_tokens=given.get("own_tokens", 0), session=given.get("session"))
 

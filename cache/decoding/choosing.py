@@ -169,7 +169,6 @@ def columns(values: Sequence[tuple[float, ...]], device: torch.device) -> tuple[
 
 
 def way_of(sampling: Sampling) -> object:
-    """Return which of the functions above chooses."""
     if not sampling.temperature:
         return pick_likeliest
     return sample_likeliest if sampling.top_k or sampling.top_p < 1 else sample_all

@@ -136,7 +136,6 @@ class Choices:
         return parses
 
     def _longer(self, parses: Sequence[Parse], token: int) -> list[Parse]:
-        """Return the readings of an answer with one more token."""
         longer = [Parse(p.said, child) for p in parses if (child := p.node.children.get(token))]
         return longer + [Parse(said, self._tries[1]) for said in self._ended(longer) if not self._is_last(said)]
 
@@ -151,20 +150,17 @@ class Choices:
             yield self.stop, self._drawn(said) + self._ending(said)
 
     def _ended(self, parses: list[Parse]) -> Iterator[tuple[int, ...]]:
-        """Return the choices of each reading in which a new one ends here."""
         return ((*p.said, p.node.ends) for p in parses if p.node.ends is not None and p.node.ends not in p.said)
 
     def _is_last(self, said: tuple[int, ...]) -> bool:
         return len(said) == min(self.most, len(self.choices))
 
     def _ending(self, said: tuple[int, ...]) -> float:
-        """Return the log-weight of ending here."""
         if self._is_last(said):
             return self._mass(self._tries[0].below)
         return self._mass(set(said)) if self.enough is None else self.enough
 
     def _drawn(self, said: tuple[int, ...]) -> float:
-        """Return the log-weight of drawing these choices one after another."""
         return sum(self.choices[number].prior - self._mass(self._tries[0].below) for number in said)
 
     def _mass(self, numbers: Set[int]) -> float:

@@ -81,7 +81,6 @@ class Sampler:
         self._repeats = True
 
     def skip(self, count: int) -> None:
-        """Skip the random numbers of tokens that were sampled elsewhere."""
         for _ in range(count if self.sampling.temperature else 0):
             self._random.random()
 

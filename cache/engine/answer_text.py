@@ -23,7 +23,6 @@ class TextDelivery:
     """Runs each job at once, on the calling thread."""
 
     def run(self, job: Job) -> None:
-        """Run a job after earlier ones."""
         job()
 
     def flush(self) -> None:
@@ -79,7 +78,6 @@ class AnswerText:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string ended the text made so far."""
         return self._stream.stopped
 
     def update(self, answer: Sequence[int], *, final: bool) -> None:

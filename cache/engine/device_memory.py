@@ -110,7 +110,6 @@ class RowLimit:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether an error is a shortage of device memory."""
     return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _TEXTS)
 
 
@@ -121,7 +120,6 @@ SCORED_ROWS = 256
 
 
 def trial_arena(model: Model, rows: int) -> Arena:
-    """Return a KV pool for trial passes of this size."""
     return Arena(model.info.kv, MODULES * MODULE_ROWS + rows, model.device)
 
 
@@ -280,7 +278,6 @@ def timer_for(device: torch.device) -> PassTimer:
 
 
 def note_costs(timer: PassTimer, cost: Cost) -> None:
-    """Update the cost per row from finished passes."""
     for seconds, rows in timer.costs():
         if rows >= PREFILL_ROWS:
             cost.measured(seconds, rows)
@@ -388,7 +385,6 @@ def peak_of_passes(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge
 
 
 def room_on_host(gauge: Gauge) -> int:
-    """Return the bytes for the KV pool of a CPU."""
     free, total = gauge.free()
     room = min(HOST_MOST, int(HOST_SHARE * free))
     log.info("main memory: %s of %s are free; %s are for keys and values", gib(free), gib(total), gib(room))

@@ -46,7 +46,6 @@ class Encoding:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether no open request waits for it."""
         return all(asker.is_over or asker.is_cancelled for asker in self.askers)
 
 
@@ -86,12 +85,10 @@ class EncodeJob:
         return any(key in keys_of(segment, tenant, store) for segment, tenant in [*self.segments][:1])
 
     def has_next(self, key: str, store: Store) -> bool:
-        """Return whether its next module is where it should be."""
         tier = store.tier(key)
         return tier == "device" if self.into_memory else tier is not None
 
     def fail_next(self, error: CacheError) -> None:
-        """Skip the next module because of an error."""
         self.failed[self.segments.popleft()[0]] = error
 
     def fail_started(self, key: str, error: CacheError) -> None:
@@ -111,7 +108,6 @@ def problem_of(segment: Segment, info: ModelInfo) -> str | None:
 
 
 def keys_of(segment: Segment, tenant: str, store: Store) -> frozenset[str]:
-    """Return the keys of a module and its conditioning prefixes."""
     return frozenset(store.key(part, tenant) for part in segment.with_ancestors())
 
 
@@ -163,14 +159,12 @@ class Encoder:
         return True
 
     def fail(self, key: str) -> None:
-        """Drop a failed encoding and free its memory."""
         encoding = self.running.pop(key)
         self.store.device.free(encoding.sequence.own)
         for used in encoding.prefixes:
             self.store.device.release(used)
 
     def collect(self) -> None:
-        """Admit completed modules."""
         for key in [key for key, encoding in self.running.items() if not encoding.sequence.pending]:
             encoding = self.running.pop(key)
             (own,), context = encoding.sequence.own, len(encoding.segment.left_context)
@@ -230,7 +224,6 @@ class PrefetchQueue:
         return bool(self._open)
 
     def add(self, prefetch: Prefetch) -> None:
-        """Add a prefetch, to start when there is no other work."""
         self._open.append(prefetch)
 
     def clear(self) -> None:
@@ -256,7 +249,6 @@ class PrefetchQueue:
         return bool(self._open) and self._waits_for(self._open[0], key)
 
     def give_up(self, key: str) -> None:
-        """End prefetches that wait for a module that cannot be encoded."""
         for prefetch in self._open:
             if self._waits_for(prefetch, key):
                 prefetch.cancel()

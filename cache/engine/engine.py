@@ -99,7 +99,6 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
 
     def start(self) -> Self:
-        """Start to serve, and return the engine."""
         self._stopped = None
         self._thread.start()
         return self
@@ -261,7 +260,6 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no work. It may have changed since."""
         return not self._core.has_work
 
     def call(self, function: Callable[[Store], T], most_s: float = float("inf")) -> T:

@@ -77,7 +77,6 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
         asked = self.inbox or self._running or self._waiting or self._jobs
         begun = self._encoder.running or self.prefetches or self.store.is_loading
         return bool(asked or begun or self._to_forget)
@@ -88,7 +87,6 @@ class EngineCore:
         return len(self._running), len(self._waiting) + len(self.inbox)
 
     def _asked(self) -> list[Waiting | EncodeJob]:
-        """Return open requests and jobs."""
         return [*(running.admitted for running in self._running), *self._waiting, *self._jobs]
 
     @property
@@ -212,7 +210,6 @@ class EngineCore:
 
     @property
     def _is_job_awaited(self) -> bool:
-        """Whether a deletion waits for modules ahead of use."""
         return bool(self._jobs) and self._to_forget.waits_for(self._jobs[0])
 
     def _is_hopeless(self, waiting: Waiting) -> bool:
@@ -229,7 +226,6 @@ class EngineCore:
         return bool(holding)
 
     def _refuse(self, waiting: Waiting, error: CacheError, reason: FinishReason = "length") -> None:
-        """End a waiting request that holds nothing. A preempted one ends with its text so far."""
         self._waiting.remove(waiting)
         paused = self._paused.pop(waiting, None)
         if paused is not None and paused.answer:
@@ -295,7 +291,6 @@ class EngineCore:
         ]
 
     def _scorings(self) -> dict[Sequence, RowScoring]:
-        """Return the scorings of waiting requests, by sequence."""
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
     def _compute(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]] | None:
@@ -378,7 +373,6 @@ class EngineCore:
         running.fail(self.store, failure_of("the answer", error))
 
     def _fail_encoding(self, key: str, encoding: Encoding, error: Exception) -> None:
-        """End an encoding and everything that would use it."""
         self._encoder.fail(key)
         failure = failure_of(f"module {encoding.segment.name!r}", error)
         for waiting in [w for w in self._waiting if w.uses({key}, self.store)]:

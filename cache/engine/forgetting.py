@@ -38,17 +38,14 @@ class ForgetQueue:
         return bool(self._jobs)
 
     def add(self, job: ForgetJob, asked: Collection[Waiting | EncodeJob]) -> None:
-        """Add a job that waits for `asked`."""
         self._jobs.append((job, frozenset(asked)))
 
     def pop_ready(self, asked: Collection[Waiting | EncodeJob]) -> ForgetJob | None:
-        """Return the next job, if all work that it waits for has ended."""
         if not self._jobs or not self._jobs[0][1].isdisjoint(asked):
             return None
         return self._jobs.popleft()[0]
 
     def waits_for(self, asked: Waiting | EncodeJob) -> bool:
-        """Return whether a deletion waits for any of this work."""
         return any(asked in earlier for _, earlier in self._jobs)
 
 

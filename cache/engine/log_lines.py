@@ -51,7 +51,6 @@ class JsonLines(logging.Formatter):
 
 
 def said(record: logging.LogRecord) -> str:
-    """Return the message of a record."""
     if isinstance(record.args, tuple):
         args = tuple(type(one).__name__ if isinstance(one, QUOTING) else one for one in record.args)
         return str(record.msg) % args if args else str(record.msg)

@@ -59,7 +59,6 @@ class RowSelection:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether the candidates must be scored first."""
         return bool(self.candidates) and self.by == "question"
 
     def scored_spans(self) -> tuple[Plan, list[int]]:
@@ -107,7 +106,6 @@ class RowSelector:
         self._selected.clear()
 
     def _recall(self, session: str | None, span: Span) -> tuple[int, ...] | None:
-        """Return the rows selected in an earlier turn; None for a new span."""
         return None if session is None else self._selected.get(_selection_key(session, span))
 
     def _remember(self, session: str | None, span: Span, rows: tuple[int, ...]) -> None:

@@ -61,7 +61,6 @@ class Request:
 
     @property
     def tenant_of_modules(self) -> str:
-        """The tenant under which its modules are stored."""
         return self.tenant if self.module_tenant is None else self.module_tenant
 
 
@@ -82,7 +81,6 @@ class Usage:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were not computed."""
         return self.session + self.prefix + self.module
 
     @property

@@ -66,11 +66,9 @@ class LostPrompts:
         self._lost: deque[tuple[float, frozenset[str]]] = deque(maxlen=MOST_NOTED)
 
     def add(self, plans: Iterable[Plan]) -> None:
-        """Note the prompts of a failure now."""
         self._lost.append((time.monotonic(), frozenset(_digest_of(plan) for plan in plans)))
 
     def refuses(self, plan: Plan) -> bool:
-        """Return whether a prompt is refused for now."""
         since = time.monotonic() - FORGOTTEN_S
         lost = [prompts for at, prompts in list(self._lost) if at > since]
         return len(lost) >= MOST_LOST and sum(_digest_of(plan) in prompts for prompts in lost) >= MOST_LOST
@@ -103,7 +101,6 @@ class IdleRun:
         self.has_ended = False
 
     def step(self) -> None:
-        """Compute one pass. An error, such as a lack of memory, ends only this request."""
         try:
             self._core.step()
         except PassGivenUp:
@@ -114,7 +111,6 @@ class IdleRun:
         self.has_ended = self.has_ended or not self._core.has_work
 
     def give_up(self) -> None:
-        """End it because of other work."""
         self.fail(EngineBusy("another request arrived"))
 
     def fail(self, error: CacheError) -> None:
@@ -158,5 +154,4 @@ class Arranger:
         return module_segment(module, self._tokenizer, room=info.max_positions if info.is_position_independent else 0)
 
     def clear(self) -> None:
-        """Forget all tokenised texts."""
         self._tokenizer.clear()

@@ -52,7 +52,6 @@ def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
 
 
 def supplied_tokens(plan: Plan) -> int:
-    """Return the number of tokens that modules supply."""
     return sum(len(span.tokens) for span in plan.spans if span.segment is not None)
 
 
@@ -118,7 +117,6 @@ class Running:
         store.device.extend_rows(self.sequence.own, max(more, self.sequence.missing_slots))
 
     def pause(self, store: Store) -> None:
-        """Release everything, until `resume`."""
         self._give_rows(store)
         self.admitted.release(store)
 
@@ -128,7 +126,6 @@ class Running:
 
     @property
     def is_read(self) -> bool:
-        """Whether its answer is given, and only its logits are needed."""
         return bool(self.admitted.request.teacher_forced)
 
     def read(self, logits: Tensor, finished: Callable[[], float]) -> FinishReason | None:
@@ -182,7 +179,6 @@ class Running:
         self.text.end(completion)
 
     def fail(self, store: Store, error: CacheError) -> None:
-        """Release everything and deliver an error. Computed rows are not stored."""
         store.device.free(self.sequence.own)
         store.device.release_prefix(self.prefix)
         self.admitted.release(store)
@@ -193,7 +189,6 @@ class Running:
         self.timings.prefill = self.timings.ttft - self.timings.queue - self.timings.load
 
     def _milliseconds(self, at: float) -> float:
-        """Return milliseconds since submission."""
         return (at - self.admitted.submitted) * 1e3
 
     def _append(self, token: int) -> FinishReason | None:
@@ -205,7 +200,6 @@ class Running:
         return reason
 
     def _why_over(self) -> FinishReason | None:
-        """Return why the answer gets no more tokens; None if it continues."""
         if self.sampler.sampling.ends_loops and loop_length(self.answer):
             return "repeated"
         return "length" if len(self.answer) >= self.most_tokens else None

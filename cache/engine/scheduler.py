@@ -69,5 +69,4 @@ def in_order(sequences: Collection[S], row_seconds: float) -> list[S]:
 
 
 def rows_within(seconds: float, row_seconds: float) -> int:
-    """Return the rows of a pass of at most this time."""
     return max(LEAST_ROWS, min(MOST_ROWS, int(seconds / row_seconds)))

@@ -26,16 +26,13 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Rows still to compute."""
         return len(self.tokens) - self.computed
 
     @property
     def missing_slots(self) -> int:
-        """Number of tokens without a slot."""
         return max(0, len(self.tokens) - total_length(self.own))
 
     def append(self, token: int) -> None:
-        """Add a generated token at the next position id."""
         self.tokens.append(token)
         self.positions.append(self.positions[-1] + 1)
 
@@ -46,7 +43,6 @@ class Sequence:
 
 
 def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[PathStep]:
-    """Return the path of a plan through the prefix tree."""
     return [
         PathStep(
             start=span.start,

@@ -80,7 +80,6 @@ class RowScoring:
         return self._entries[span.segment].extent.part(span.row, span.row + len(span.tokens))
 
     def _placed_of(self, span: Span) -> Placed:
-        """Return the extent and offset of a span's rows in the sequence."""
         rows, views = self._slots_of(span), self.sequence.views
         views = [view for view in views if view.offset == span.offset]
         return next((v.extent, v.offset) for v in views if v.extent.start <= rows.start < v.extent.end)
@@ -127,7 +126,6 @@ class Waiting:
 
     @property
     def found(self) -> list[CacheEntry]:
-        """Modules that were in some tier."""
         return [entry for segment, entry in self.entries.items() if segment not in self.misses]
 
     def find_modules(self, encoder: Encoder) -> bool:
@@ -182,7 +180,6 @@ class Waiting:
 
     @property
     def is_holding(self) -> bool:
-        """Whether it holds memory that other requests could use."""
         return bool(self.entries)
 
     def release(self, store: Store) -> None:

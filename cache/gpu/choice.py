@@ -36,7 +36,6 @@ class PassKinds:
     varlen: "type[VarlenPass] | None" = None
 
     def best(self, rows: int) -> "PassKind | None":
-        """Return the best kind for a pass of this size."""
         names = next(names for most, names in BEST if rows <= most)
         return next((kind for name in names if (kind := getattr(self, name)) is not None), None)
 

@@ -123,7 +123,6 @@ class GraphedPasses:
         return self._logits[: len(outputs)].to(torch.float32, copy=True)  # the next replay writes there
 
     def _filled_up(self, bucket: Bucket, tables: Tables, tokens: Sequence[int], outputs: Sequence[int]) -> list[Ints]:
-        """Return all tables of a pass, padded to the size of a graph."""
         rows, partials = bucket
         full = tables.filled_up(rows, partials, partials if self._moves else 0, self.arena.scratch_slot)
         return [*full.arrays, *(longer(np.array(some, np.int32), rows) for some in (tokens, outputs))]

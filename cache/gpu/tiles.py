@@ -47,7 +47,6 @@ class Tables:
 
     @property
     def num_partials(self) -> int:
-        """Partial results of all tiles."""
         return int(self.tiles[:, 4].sum())
 
     @property
@@ -154,19 +153,16 @@ def partials_of_rows(tiles: Ints, readers: Ints, rows: int) -> tuple[Ints, Ints]
 
 
 def no_tables(block: int) -> Tables:
-    """Return the tables of an empty pass."""
     none = np.zeros(0, np.int32)
     return Tables(block, none.reshape(0, 6), none.reshape(0, 3), none, np.zeros(1, np.int32), none, none, none)
 
 
 def longer(table: Ints, entries: int, value: int = 0) -> Ints:
-    """Pad a table with entries of `value`."""
     more = [(0, entries - len(table)), *[(0, 0)] * (table.ndim - 1)]
     return np.pad(table, more, constant_values=value)
 
 
 def on_device(tables: Sequence[Ints], device: torch.device) -> list[Tensor]:
-    """Copy the tables to a device, at once."""
     return views(torch.from_numpy(joined(tables)).to(device), [table.shape for table in tables])
 
 

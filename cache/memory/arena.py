@@ -38,7 +38,6 @@ class Extent:
 
     @property
     def end(self) -> int:
-        """First slot after the extent."""
         return self.start + self.length
 
     def part(self, first: int, last: int) -> "Extent":
@@ -135,12 +134,10 @@ class ExtentAllocator:
         self.free_slots += extent.length
 
     def hole_from(self, slot: int) -> Extent | None:
-        """Return the first hole at or after a slot."""
         at = bisect_left(self._starts, slot)
         return None if at == len(self._starts) else Extent(self._starts[at], self._length[self._starts[at]])
 
     def hole_before(self, slot: int) -> Extent | None:
-        """Return the last hole before a slot."""
         at = bisect_left(self._starts, slot) - 1
         return None if at < 0 else Extent(self._starts[at], self._length[self._starts[at]])
 
@@ -156,7 +153,6 @@ class ExtentAllocator:
         assert self._starts == sorted(self._length)
 
     def _take(self, start: int, length: int) -> Extent:
-        """Take the first slots of the hole at `start`."""
         hole = Extent(start, self._length[start])
         self._remove(hole)
         if hole.length > length:
@@ -255,7 +251,6 @@ class CudaStream:
 
 
 def copy_stream_of(device: torch.device) -> CopyStream | None:
-    """Return a stream for copies; None on a CPU, where threads copy."""
     return CudaStream(device) if device.type == "cuda" else None
 
 
@@ -305,7 +300,6 @@ class Copies:
             self._go_on()
 
     def await_layer(self, layer: int) -> None:
-        """Make the computing stream wait for this layer of all copies."""
         self.begin()
         if self._newest is not None:
             self.stream.hold_compute(self._newest.ends[layer])
@@ -313,7 +307,6 @@ class Copies:
                 self._newest = None
 
     def finish(self) -> None:
-        """Wait until all noted copies are done."""
         self.begin()
         self.stream.synchronize()
 
@@ -331,7 +324,6 @@ class Copies:
             self._batches.popleft()
 
     def _go_on(self) -> None:
-        """Start the remaining copies of the newest batch."""
         batch = self._newest
         while batch is not None and len(batch.ends) < self._layers:
             while batch.begun < len(batch.copies):
@@ -352,7 +344,6 @@ class KVShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of K and V of one token over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
@@ -413,6 +404,5 @@ class Arena:
             into[layer][extent.start : extent.end].copy_(copy, non_blocking=True)
 
     def place(self, extent: Extent, positions: Sequence[int]) -> None:
-        """Store the position ids of an extent's keys."""
         ids = torch.tensor(positions, pin_memory=self.device.type == "cuda")  # a plain copy waits for the device
         self.positions[extent.start : extent.end].copy_(ids, non_blocking=True)

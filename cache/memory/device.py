@@ -65,7 +65,6 @@ class DeviceMemory:
 
     @property
     def evictable_slots(self) -> int:
-        """Slots that no request needs."""
         return self._evictable_slots + self.prefixes.evictable_slots
 
     def reserve(self, length: int) -> Extent:
@@ -111,7 +110,6 @@ class DeviceMemory:
             extents[:] = join_extents([*extents, *self.reserve_rows(length)])
 
     def free(self, extents: Iterable[Extent]) -> None:
-        """Free reserved extents."""
         for extent in extents:
             self.allocator.free(extent)
 
@@ -150,7 +148,6 @@ class DeviceMemory:
             self.free([entry.extent])
 
     def forget_uses(self, keys: Set[str]) -> None:
-        """Discard the recorded uses of these modules."""
         self._queue.half_life.forget(keys)
 
     def evict(self, key: str) -> bool:
@@ -167,7 +164,6 @@ class DeviceMemory:
         self._queue.refresh()
 
     def count_use(self, entries: Iterable[CacheEntry]) -> None:
-        """Count a request that starts with modules it found."""
         for entry in entries:
             entry.hits += 1
             entry.last_used = time.time()
@@ -183,7 +179,6 @@ class DeviceMemory:
         self.free(self.prefixes.unpin(prefix))
 
     def count_prefix_use(self, prefix: PrefixNode) -> None:
-        """Count a request that starts after a prefix it found."""
         for step in prefix.path():
             step.hits += 1
             self._queue.count_use(step)

@@ -69,7 +69,6 @@ class ModuleHeader:
         )
 
     def why_missing(self, known: "ModuleHeader | None") -> MissReason:
-        """Return why a module is missing, given a known one of the same name and tenant (None: there is none)."""
         if known is None or known.key == self.key:
             return "never built"
         if (known.fingerprint, known.prefix) != (self.fingerprint, self.prefix):
@@ -159,14 +158,12 @@ class DiskTier:
             raise OSError(errno.ENOSPC, f"the disk has {free} left, and {floor} are to stay free (disk_floor)")
 
     def look(self) -> FreeSpace | None:
-        """Return the disk's free space; None if unknown."""
         with suppress(OSError):
             return free_space(self.folder, self._floor)
         return None
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in use."""
         with self._lock:
             return sum(entry.num_bytes for held in (self.entries, self.undeleted) for entry in held.values())
 
@@ -251,7 +248,6 @@ class DiskTier:
                 del self.undeleted[key]
 
     def _delete_file(self, key: str) -> bool:
-        """Return whether the file is gone."""
         return _delete(self._path(key))
 
     def _evict(self, num_bytes: int, keep: str | None = None) -> int:
@@ -315,7 +311,6 @@ def save_module(path: Path, header: ModuleHeader, rows: Tensor, storage: KVStora
 
 
 def metadata_of(header: ModuleHeader, rows: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return a file's metadata. tensors: the rows as they are stored."""
     metadata = {"header": json.dumps(asdict(header)), "checksum": checksum_of(tensors)}
     return metadata | {"dtype": str(rows.dtype).removeprefix("torch.")}
 
@@ -375,12 +370,10 @@ def key_of(name: str) -> str:
 
 
 def nameless_of(name: str) -> ModuleHeader:
-    """Return the header that a file's name alone tells."""
     return nameless(key_of(name))
 
 
 def nameless(key: str) -> ModuleHeader:
-    """Return a header of which only the key is known."""
     return ModuleHeader(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
 
 

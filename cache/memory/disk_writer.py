@@ -146,7 +146,6 @@ class DiskWriter:
         self._is_failing = error is not None
 
     def _begin(self, job: Job) -> bool:
-        """Return whether the job was not dropped."""
         key = job[0].key
         with self._changed:
             if is_wanted := self.pending.get(key) is job:

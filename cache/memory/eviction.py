@@ -70,15 +70,12 @@ class HalfLife:
 
     @property
     def clock(self) -> float:
-        """Half-lives so far: the mark of one use now."""
         return self.rounds / (SHORT if self.is_short else LONG)
 
     def mark(self, marks: Marks) -> float:
-        """Return the mark that counts now."""
         return marks[0] if self.is_short else marks[1]
 
     def begin(self) -> Marks:
-        """Return the marks of one use now."""
         return self.rounds / SHORT, self.rounds / LONG
 
     def use(self, marks: Marks | None, held: int) -> Marks:
@@ -159,7 +156,6 @@ class EvictionQueue(Generic[V]):
             self.half_life.rehearse(name, victim.marks, room)
 
     def value(self, victim: V) -> float:
-        """Return the value that ranks a candidate."""
         assert victim.marks is not None, victim
         return self.half_life.mark(victim.marks) + log2(self._cost(victim))
 
@@ -189,13 +185,11 @@ class EvictionQueue(Generic[V]):
         return [victim for *_, victim in found]
 
     def evicted(self) -> None:
-        """Count an eviction."""
         self._evictions += 1
         if self._evictions >= max(LEAST_REFRESHED, len(self._heap) // 8):
             self.refresh()
 
     def refresh(self) -> None:
-        """Recompute all values."""
         self._evictions, self._is_short = 0, self.half_life.is_short
         self._queued = {victim: None for victim in self._queued if self._is_evictable(victim)}
         self._heap = [self._ranked(victim) for victim in self._queued]

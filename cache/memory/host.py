@@ -77,17 +77,14 @@ class HostTier:
         return entry
 
     def put_back(self, entry: HostEntry) -> None:
-        """Undo `take`, before another module is stored."""
         self.entries[entry.header.key] = entry
         self.num_bytes += entry.num_bytes
         self._queue.add(entry)
 
     def free(self, entry: HostEntry) -> None:
-        """Free the memory of a module that was taken out."""
         entry.tensors = {}  # the queue may hold the entry for a while
 
     def remove(self, key: str) -> None:
-        """Remove a module, if it is there."""
         if key in self.entries:
             self.free(self.take(key))
 
@@ -104,7 +101,6 @@ class HostTier:
         """Release the system's resources."""
 
     def check_integrity(self) -> None:
-        """Assert that the bookkeeping agrees."""
         assert self.num_bytes == sum(entry.num_bytes for entry in self.entries.values()) <= self.capacity
 
     def _size_of(self, length: int) -> int:
@@ -112,7 +108,6 @@ class HostTier:
         return shape.layers * packed_bytes(layer_layout(shape, length, self._storage))
 
     def _copy(self, extent: Extent, entry: HostEntry) -> bool:
-        """Copy the rows of a module into the tier. Returns False if there is no room."""
         if self.num_bytes > self.capacity:
             return False
         entry.tensors = pack(self._arena.read(extent), self._storage)

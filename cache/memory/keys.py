@@ -34,7 +34,6 @@ def digest(*parts: bytes | str) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the tagged SHA-256 of a file."""
     with open(path, "rb") as file:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -55,7 +55,6 @@ class Loader:
         self._threads = ThreadPoolExecutor(READERS, "warmdesk-load")
 
     def __bool__(self) -> bool:
-        """Return whether a load was started and not collected."""
         return bool(self.running or self._dropped)
 
     def start(self, load: ModuleLoad, read: Callable[[], Tensor]) -> None:

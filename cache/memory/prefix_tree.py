@@ -33,16 +33,13 @@ class PathStep:
         return (self.start, self.tokens[0] if self.key is None else f"{self.key}/{len(self.tokens)}")
 
     def cut(self, first: int, last: int) -> "PathStep":
-        """Return tokens `first` .. `last`-1."""
         return replace(self, start=self.start + first, tokens=self.tokens[first:last])
 
     def comes_from(self, keys: Set[str]) -> bool:
-        """Return whether any of its text is from these modules."""
         return not self.sources.isdisjoint(keys) or (self.key is not None and module_of(self.key) in keys)
 
 
 def step_key(module: str, row: int) -> str:
-    """Return the name in a path for a module's rows from `row` on."""
     return f"{module}/{row}"
 
 
@@ -105,7 +102,6 @@ class PrefixTree:
         self._by_end: dict[int, PrefixNode] = {}
 
     def root(self, tenant: str) -> PrefixNode:
-        """Return the empty prefix of a tenant."""
         return self._roots.get(tenant) or PrefixNode(PathStep(start=0, tokens=()), None, owner=tenant)
 
     def match(self, tenant: str, steps: Sequence[PathStep]) -> PrefixNode:
@@ -171,7 +167,6 @@ class PrefixTree:
         return freed
 
     def leaves(self, tenant: str | None = None) -> Iterator[PrefixNode]:
-        """Return the evictable nodes of one tenant or of all."""
         return (node for node in self.nodes(tenant) if node.is_leaf)
 
     def leaf_beside(self, slot: int, *, before: bool) -> PrefixNode | None:
@@ -224,7 +219,6 @@ class PrefixTree:
         return freed
 
     def check_integrity(self) -> None:
-        """Assert that the bookkeeping agrees with the nodes."""
         free = [node for node in self.nodes() if not node.refs]
         assert self.evictable_slots == sum(total_length(node.extents) for node in free), "evictable slots"
         extents = [(extent, node) for node in self.nodes() for extent in node.extents]
@@ -232,7 +226,6 @@ class PrefixTree:
         assert self._by_end == {extent.end: node for extent, node in extents}
 
     def _attach(self, node: PrefixNode) -> None:
-        """Enter a node without references below its parent."""
         assert node.parent is not None
         node.parent.children[node.step.edge] = node
         self._enter(node)
@@ -243,7 +236,6 @@ class PrefixTree:
             self._by_start[extent.start] = self._by_end[extent.end] = node
 
     def _detach(self, node: PrefixNode) -> None:
-        """Remove a node from its tree."""
         assert node.parent is not None
         node.is_detached = True
         for extent in node.extents:

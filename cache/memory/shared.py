@@ -153,7 +153,6 @@ class SharedTier(DiskTier):
         return "file" in self._files_of.protocol
 
     def look(self) -> FreeSpace | None:
-        """Return the free space of a folder's disk; None for a store."""
         with suppress(OSError):
             return free_space(self._root, self._floor) if self._is_folder else None
         return None
@@ -177,7 +176,6 @@ class SharedTier(DiskTier):
                 entry.num_bytes, entry.last_used = int(there[key]["size"]), changed(there[key])
 
     def _read_headers(self) -> None:
-        """Read the headers of other engines' files."""
         with self._lock:
             unknown = [key for key, entry in self.entries.items() if not entry.header.name]
         for first in range(0, len(unknown), HEADERS_AT_ONCE):
@@ -192,7 +190,6 @@ class SharedTier(DiskTier):
                         entry.header = header
 
     def _beginnings(self, keys: Iterable[str]) -> list[Any]:
-        """Return the first bytes of files, or their errors."""
         paths = [self._place(key) for key in keys]
         found: list[Any] = self._files_of.cat_ranges(paths, 0, HEADER_BYTES, on_error="return")
         return found

@@ -65,7 +65,6 @@ class PrefixUse:
 
     @property
     def saved(self) -> int:
-        """Tokens that the last run saved."""
         return self.hits * len(self.tokens)
 
 
@@ -76,7 +75,6 @@ class Cost:
     mean: float
 
     def measured(self, seconds: float, tokens: int) -> None:
-        """Add one forward pass or load."""
         self.mean += 0.1 * (seconds / tokens - self.mean)
 
 
@@ -133,7 +131,6 @@ class Store:
 
     @property
     def is_loading(self) -> bool:
-        """Whether modules are being loaded, or wait to be collected."""
         return bool(self._loader)
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
@@ -150,7 +147,6 @@ class Store:
         return self._load(header, segment.positions) or Lookup(reason=self._why_missing(header))
 
     def collect_loads(self) -> None:
-        """Admit loaded modules. Failed ones are encoded again."""
         for load in self._loader.collect():
             if load.is_dropped:
                 self.device.free([load.extent])
@@ -241,12 +237,10 @@ class Store:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the disk is slower than the computation of modules."""
         return self._writer is not None and self._writer.is_behind
 
     @property
     def unwritten(self) -> tuple[int, int]:
-        """Numbers of modules that the disk refused, and had no time for."""
         return (0, 0) if self._writer is None else (self._writer.failures, self._writer.skipped)
 
     def close(self) -> None:
@@ -349,7 +343,6 @@ class Store:
             self._writer.drop(key)
 
     def _cost(self, victim: Owner) -> float:
-        """Return the seconds per token to restore it, from disk or by computing."""
         return self._cost_of(victim.header.key) if isinstance(victim, CacheEntry) else self.compute_cost.mean
 
     def _cost_of(self, key: str) -> float:
@@ -439,7 +432,6 @@ def contents_on_disk(disk: DiskTier) -> TierContents:
 
 
 def module_room(store: Store) -> int:
-    """Return the tokens of modules that the largest tier holds."""
     per_token = kept_bytes_per_token(store.arena.shape, store.kv_storage)
     on_disk = 0 if store.disk is None else store.disk.capacity // per_token
     return max(on_disk, store.device.allocator.capacity)

@@ -219,7 +219,6 @@ class ModelInfo:
 
     @property
     def is_position_independent(self) -> bool:
-        """Whether a module encoded once can be placed at any offset."""
         return self.position_scheme in ("rotary", "alibi")
 
     @property
@@ -229,7 +228,6 @@ class ModelInfo:
 
     @property
     def scored_layers(self) -> range:
-        """Layers whose attention scores rows for a question."""
         first, last = (int(depth * self.kv.layers) for depth in SCORED_DEPTH)
         return range(first, max(last, first + 1))
 
@@ -429,7 +427,6 @@ def stop_tokens(hf: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def find_rotation(hf: Any) -> Rotation:
-    """Return the rotary frequencies of a model, one set for all layers."""
     found = [tensor for m in hf.modules() if isinstance(tensor := getattr(m, "inv_freq", None), Tensor)]
     if len(found) != 1:
         raise ModelError(f"model type {hf.config.model_type!r} has {len(found)} sets of rotary frequencies, not one")

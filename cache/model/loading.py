@@ -180,7 +180,6 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of another library's error."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

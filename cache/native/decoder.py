@@ -276,7 +276,6 @@ class NativeDecoder:
         return tensor.data_ptr()
 
     def _pointers(self, arena: Arena) -> tuple[Any, Any]:
-        """Return the addresses of the keys and of the values of each layer."""
         kind = _Pointer * len(arena.keys)
         return kind(*(layer.data_ptr() for layer in arena.keys)), kind(*(layer.data_ptr() for layer in arena.values))
 
@@ -340,7 +339,6 @@ def plan_scored(
 
 
 def is_bfloat16(tensor: Tensor) -> bool:
-    """Return whether bfloat16 holds every number of a tensor exactly."""
     return tensor.dtype == torch.bfloat16 or torch.equal(tensor, tensor.to(torch.bfloat16).to(tensor.dtype))
 
 
@@ -351,7 +349,6 @@ def address(numbers: "array[int]") -> int:
 def native_decoder_of(
     hf: Any, rotation: Rotation | None, folder: Path, weights: PackedWeights = "model"
 ) -> NativeDecoder | None:
-    """Return compiled passes for a model; None if not available. folder: for the compiled code."""
     if rotation is None:
         return None
     if reason := why_not_covered(hf):

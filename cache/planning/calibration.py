@@ -51,7 +51,6 @@ class MeasuredPass:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """Amount of each cost in it."""
         return 1, self.prefill_rows, self.decode_rows, self.read_tokens, self.pairs, self.requests
 
 
@@ -189,12 +188,10 @@ def time_crowded(engine: Engine, segments: list[Segment], vocabulary: int, rng: 
 
 
 def plan_of(placed: list[Segment], question: tuple[int, ...]) -> Plan:
-    """Return the plan of a question after modules."""
     starts = range(0, len(placed) * MODULE_TOKENS, MODULE_TOKENS)
     spans = [Span(start=at, tokens=one.tokens, segment=one) for at, one in zip(starts, placed, strict=True)]
     return Plan(spans=(*spans, Span(start=len(placed) * MODULE_TOKENS, tokens=question)))
 
 
 def drawn(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
-    """Return random ordinary token ids."""
     return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))

@@ -40,7 +40,6 @@ class ModelShape:
         return self.layers * self.heads * self.head_dim
 
     def bytes_per_token(self, number_bytes: int) -> int:
-        """Return the bytes of keys and values of a token. number_bytes: of one number."""
         return 2 * self.layers * self.kv_heads * self.head_dim * number_bytes
 
 
@@ -84,7 +83,6 @@ class PassCosts:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of a token's keys and values."""
         return SHAPES[self.model].bytes_per_token(self.number_bytes)
 
     @property
@@ -92,7 +90,6 @@ class PassCosts:
         return SHAPES[self.model].weights * self.number_bytes
 
     def pass_seconds(self, prefill_rows: int, decode_rows: int, read_tokens: float, pairs: float) -> float:
-        """Return the seconds of one pass on an otherwise idle machine."""
         rows = prefill_rows * self.prefill_row_s + decode_rows * self.decode_row_s
         return self.pass_s + rows + read_tokens * self.read_token_s + pairs * self.pair_s
 
@@ -135,7 +132,6 @@ class PassCosts:
 
 
 def threads_each(engines: int) -> int:
-    """Return the threads of each of `engines` on this machine."""
     return max(1, (os.cpu_count() or 1) // engines)
 
 

@@ -29,12 +29,10 @@ class SimulatedMemory:
         return self.device.entries.keys()
 
     def find(self, document: int) -> CacheEntry | None:
-        """Return a document, pinned; None if it is missing."""
         entry = self.device.entries.get(str(document))
         return None if entry is None else self.device.pin(entry)
 
     def put(self, document: int, extent: Extent) -> CacheEntry:
-        """Enter a document into a reserved extent, pinned."""
         return self.device.admit(header_of(document, extent.length), extent, self._evicted.pop(document, None))
 
     def fill(self, document: int, tokens: int, uses: float) -> None:

@@ -76,7 +76,6 @@ class Section:
 
     @property
     def module(self) -> Module:
-        """The module so far."""
         return Module(name=self.name, children=tuple(self.children))
 
     def add_text(self, text: str) -> None:
@@ -267,7 +266,6 @@ class Compiler:
         self.loop_variables = {target.id for target in targets if isinstance(target, ast.Name)}
 
     def program(self) -> Program:
-        """Return the compiled function."""
         name = fresh_name(self.source.tree.name, "program", set(RESERVED))
         return Program(signature=self.signature, section=self.section(name, self.source.tree.body, {}))
 
@@ -338,7 +336,6 @@ class Compiler:
         self.add_branches(branches, choose, body, constants, union=len(branches) > 1)
 
     def read_match(self, node: ast.Match, body: Section, constants: Values) -> None:
-        """Add the cases as a union."""
         self.check(node.subject, constants)
         branches: list[Branch] = []
         cases: list[ast.match_case] = []
@@ -372,7 +369,6 @@ class Compiler:
         body.nested.append(chosen)
 
     def read_loop(self, node: ast.For, body: Section, constants: Values) -> None:
-        """Add the loop's body once for each of its constants."""
         if not isinstance(node.target, ast.Name):
             raise self.source.mistake(node.target, f"{shown(node.target)}: a loop has one variable; write one name")
         name = node.target.id
@@ -385,7 +381,6 @@ class Compiler:
                 self.read(statement, body, {**constants, name: value})
 
     def loop_values(self, node: ast.expr) -> Sequence[Any]:
-        """Return the constants of a loop."""
         values: Sequence[Any] = ()
         try:
             match node:

@@ -51,11 +51,9 @@ class Segment:
 
     @property
     def left_context_positions(self) -> range:
-        """Position ids of the left context while the segment is encoded."""
         return range(self.start - len(self.left_context), self.start)
 
     def position(self, row: int) -> int:
-        """Return the position id of a row while the segment is encoded."""
         return self.start + row + sum(jump for first, jump in self.gaps if first <= row)
 
     @property
@@ -69,7 +67,6 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Position id after the last row."""
         return self.position(len(self.tokens) - 1) + 1 if self.tokens else self.start
 
     def with_ancestors(self) -> "Iterator[Segment]":
@@ -93,7 +90,6 @@ class Span:
 
     @property
     def end(self) -> int:
-        """Position id after the last token."""
         return self.start + len(self.tokens)
 
     @property
@@ -120,7 +116,6 @@ class Plan:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt tokens, supplied and computed."""
         return sum(len(span.tokens) for span in self.spans)
 
     @property
@@ -129,7 +124,6 @@ class Plan:
         return self.spans[-1].end
 
     def segments(self) -> tuple[Segment, ...]:
-        """Return the different segments of the plan, in reading order."""
         return tuple(dict.fromkeys(span.segment for span in self.spans if span.segment is not None))
 
     @property
@@ -255,7 +249,6 @@ class Places:
         self._group: int | None = None
 
     def text(self, length: int) -> int:
-        """Return the start of the next `length` tokens of text."""
         if length:
             self._group = None
         self.end += length

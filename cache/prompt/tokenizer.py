@@ -31,7 +31,6 @@ class RoleStrings:
 
     @property
     def alone(self) -> str:
-        """Text of an element without content."""
         return self.open + self.close if self.empty is None else self.empty
 
 

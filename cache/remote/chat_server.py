@@ -41,7 +41,6 @@ class Bodies:
         self._spec, self._refused = spec, set[str]()
 
     def of(self, request: Request, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
-        """Return the body of a request."""
         sampling, spec = request.sampling, self._spec
         body: dict[str, Any] = {
             "model": spec.name,
@@ -256,7 +255,6 @@ class ChatServer:
         return ServerFacts(models=tuple(row["id"] for row in rows), context_tokens=said or await self._props())
 
     async def _props(self) -> int | None:
-        """Return the context length of a llama.cpp server per answer; None for other servers."""
         try:
             reply = await self._client.get(f"{self._spec.root}/props", timeout=LOOK_S)
             said = reply.json()["default_generation_settings"]["n_ctx"] if reply.is_success else None

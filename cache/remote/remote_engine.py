@@ -81,7 +81,6 @@ class ServerAnswer(Generation):
         return self.reply.finish_reason
 
     def completed(self, finish_reason: FinishReason) -> Completion:
-        """Return the answer so far as a completion."""
         now = time.perf_counter()
         begun, first = self.begun or now, self.first or now
         return Completion(
@@ -196,7 +195,6 @@ class WithoutModules:
         return True
 
     def modules(self, tenant: str) -> frozenset[str]:
-        """Return the modules with files."""
         headers = [] if self._left_over is None else self._left_over.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
@@ -326,7 +324,6 @@ class RemoteEngine(WithoutModules):
         return generation
 
     def settle(self) -> None:
-        """Wait until all earlier answers have ended."""
         with self._lock:
             answers = list(self._open)
         for answer in answers:

@@ -86,7 +86,6 @@ class Reply:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """The engine's finish reason."""
         return ENDINGS.get(self.ending, "stop")
 
     @property
@@ -100,7 +99,6 @@ class Reply:
 
     @property
     def usage(self) -> Usage:
-        """The server's counts; see `usage_of`."""
         return usage_of(self._usage, self._timings)
 
 
@@ -160,7 +158,6 @@ def _sum(values: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _first(*values: object) -> int | None:
-    """Return the first value that is a count."""
     counts = (value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0)
     return next(counts, None)
 
@@ -196,7 +193,6 @@ class Refusal(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a later attempt may succeed."""
         return self.status in TRANSIENT and not self.is_too_long
 
     def as_error(self, spec: ServerSpec, known: tuple[str, ...] = ()) -> CacheError:
@@ -293,7 +289,6 @@ def silence(spec: ServerSpec, reply: Reply) -> str:
 
 
 def thinks_too_long(spec: ServerSpec, seconds: float) -> str:
-    """Return the error for a model that thought for the maximum time of an answer."""
     cure = "turn its thinking off, or raise answer_seconds"
     return f"the model {spec.name} at {spec.url} thought for {seconds:g} s and did not answer: {cure}"
 

@@ -57,7 +57,6 @@ class TextTokenizer:
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of ids, without borders."""
         return b"".join(_bytes_of(token) for token in tokens if token > 0).decode()
 
 

@@ -74,7 +74,6 @@ class Holdings:
         return self._held.get(replica, {}).keys()
 
     def holders(self, key: str) -> Sequence[str]:
-        """Return the replicas with a module."""
         return self._holders.get(key, ())
 
     def set_held(self, replica: str, keys: Set[str]) -> None:
@@ -191,7 +190,6 @@ class Affinity:
         state.ended.clear()
 
     def forget(self, keys: Set[str]) -> None:
-        """Remove deleted modules from all replicas."""
         self._holdings.forget(keys)
         for state in self._replicas.values():
             state.ended -= keys
@@ -243,14 +241,12 @@ class Affinity:
             state.ended.clear()
 
     def load(self, replica: str) -> float:
-        """Return the queue of a replica, in tokens."""
         state = self._replicas[replica]
         return state.queue * self._weights.request + state.missing
 
     # --- ranking -----------------------------------------------------------------------------------------------
 
     def _candidates(self, wanted: Wanted) -> Iterator[str]:
-        """Return the candidates, each once, homes first."""
         keys = sorted(wanted.modules, key=lambda key: (-wanted.modules[key], key))
         places = keys or [wanted.session or str(self._turn)]
         self._turn += 1

@@ -165,7 +165,6 @@ class EngineProcess(EngineElsewhere):
 
     @property
     def pid(self) -> int:
-        """Process id of the present child."""
         return self._child.pid
 
     def close(self) -> None:

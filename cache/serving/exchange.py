@@ -65,7 +65,6 @@ class Connection:
                 yield frame
 
     def close(self) -> None:
-        """Stop sending and reading."""
         with suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
 
@@ -98,7 +97,6 @@ class Told:
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """Drop it if it has not started."""
         with suppress(EngineStopped):
             self._cancel()
 
@@ -117,7 +115,6 @@ class Exchange:
 
     @property
     def is_connected(self) -> bool:
-        """Whether requests are sent at once."""
         return self._connection is not None
 
     @property

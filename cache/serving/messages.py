@@ -54,7 +54,6 @@ class SegmentTable:
         self._numbers: dict[Segment, int] = {}
 
     def add(self, segment: Segment) -> int:
-        """Return the index of a segment."""
         number = self._numbers.get(segment)
         if number is None:
             prefix = None if segment.prefix is None else self.add(segment.prefix)
@@ -204,7 +203,6 @@ class Modules(Struct, frozen=True):
 
     @classmethod
     def of(cls, number: int, asked: Iterable[Segment], tenant: str) -> Self:
-        """Return the message for some modules."""
         table = SegmentTable()
         return cls(number, table.rows, [table.add(segment) for segment in asked], tenant)
 
@@ -274,11 +272,9 @@ class EncodingEnded(Struct, tag=True, frozen=True):
 
     @classmethod
     def of(cls, number: int, done: Encoded, asked: Sequence[Segment]) -> "EncodingEnded":
-        """Return the message for a result."""
         return cls(number, done.computed, [(asked.index(one), why) for one, why in done.failed.items()])
 
     def encoded(self, asked: Sequence[Segment]) -> Encoded:
-        """Return the result."""
         return Encoded(self.computed, {asked[number]: error for number, error in self.failed})
 
 
@@ -308,7 +304,6 @@ FromEngine = Begun | Piece | Ended | Failed | EncodingEnded | Returned | State
 
 
 def arguments_of(name: CallName) -> Any:
-    """Return the type of a method's arguments."""
     hints = get_type_hints(getattr(EngineInterface, name))
     return tuple[tuple(hint for argument, hint in hints.items() if argument != "return")]  # type: ignore[misc]
 

@@ -264,7 +264,6 @@ class AdapterTraining:
                 self._checkpoint()
 
     def _step(self, done: float) -> None:
-        """Make one optimizer step with the mean gradient of a batch. done: share of the schedule."""
         state, schedule = self.state, self.schedule
         for group in self._optimizer.param_groups:
             group["lr"] = schedule.learning_rate_at(state.step, done)
@@ -286,7 +285,6 @@ class AdapterTraining:
             state.loss = loss if state.step == 1 else 0.98 * state.loss + 0.02 * loss
 
     def _update_model(self) -> None:
-        """Copy the optimizer's parameters into the model."""
         for weight, parameter in zip(self._weights, self._parameters, strict=True):
             weight.data = parameter.to(self._peft.dtype)
 
