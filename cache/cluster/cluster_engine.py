@@ -137,7 +137,7 @@ class ClusterEngine(EngineElsewhere):
         with self._forgetting:
             self._untold |= keys
             found = self._tell_forgotten()
-        self._arranger.clear()
+        self.forget_texts()
         return len(found & keys)
 
     def keep(self, keys: Set[str]) -> None:
@@ -146,7 +146,7 @@ class ClusterEngine(EngineElsewhere):
         self._tell_kept()
 
     def drop_prefixes(self, tenant: str) -> bool:
-        self._arranger.clear()
+        self.forget_texts()
         return self._agree("drop_prefixes", tenant)
 
     def modules(self, tenant: str) -> frozenset[str]:

@@ -30,10 +30,8 @@ from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.kv_format import KVStorage
 from cache.memory.store import Store
-from cache.model.language_model import Model, ModelInfo
-from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Placement, Plan, Segment
-from cache.prompt.tokenizer import ChatTokenizer
+from cache.model.language_model import Model
+from cache.prompt.plan import Placement, Segment
 
 Work = Waiting | EncodeJob | ForgetJob
 
@@ -55,7 +53,7 @@ CHECKED_SHARE = 0.01
 """Share of its time for checks of the store: with 10,000 modules one takes 0.3 s, in which a question waits."""
 
 
-class Engine:
+class Engine(Arranger):
     """Answers prompts with one model and one store. Methods may be called from any thread, between `start` and `close`.
     memory: of the KV pool, see `device_memory`. host_memory: bytes for modules evicted from it. disk: the tier after
     both, or None. kv_storage: stored form of modules; 8 bits make answers approximate. placement, slot: defaults of
@@ -75,6 +73,7 @@ class Engine:
         limits: Limits | None = None,
     ) -> None:
         """Raise CapacityError if the device has too little memory."""
+        super().__init__(model.info, model.tokenizer, placement, slot)
         self.model = model
         self.num_restarts = 0
         self._limits, self._row_limit = limits or Limits(), RowLimit(model.device)
@@ -93,7 +92,6 @@ class Engine:
         self._is_restarting = False
         self._got_on: float | None = None  # when it last did, or began to; None: it has nothing to do
         self._idle_run: IdleRun | None = None
-        self._arranger = Arranger(model.info, model.tokenizer, placement, slot)
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
@@ -132,24 +130,8 @@ class Engine:
     def num_shortages(self) -> int:
         return self._row_limit.num_shortages
 
-    @property
-    def info(self) -> ModelInfo:
-        return self.model.info
-
-    @property
-    def tokenizer(self) -> ChatTokenizer:
-        return self.model.tokenizer
-
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return self.store.key(segment, tenant)
-
-    def arrange(
-        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
-    ) -> Plan:
-        return self._arranger.arrange(parts, placement, slot)
-
-    def segment(self, module: TextModule) -> Segment:
-        return self._arranger.segment(module)
 
     def submit(self, request: Request, generation: Generation | None = None) -> Generation:
         """Queue a request. generation: gets the answer; a new one if None. Raises EngineStopped; other refusals arrive
@@ -218,7 +200,7 @@ class Engine:
         Raises EngineStopped.
         """
         found = self._forget(ForgetJob(lambda _: keys, Future(), is_urgent=True))
-        self._arranger.clear()
+        self.forget_texts()
         return found
 
     def _forget(self, job: ForgetJob) -> int:
@@ -251,7 +233,7 @@ class Engine:
         """Remove everything computed for a tenant except modules, without waiting for open requests. Returns whether
         all of it is gone: what open requests need remains until the next call. Raises EngineStopped.
         """
-        self._arranger.clear()
+        self.forget_texts()
         return self.call(lambda store: store.device.drop_prefixes(tenant))
 
     def load(self) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from cache.memory.store import Store
 from cache.model.language_model import Model, ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
-from cache.prompt.tokenizer import CachingTokenizer, Tokenizer
+from cache.prompt.tokenizer import CachingTokenizer, ChatTokenizer
 
 RESTARTED = "the engine failed and begins anew, the log says why: ask again"
 RESTING = "the engine failed again and again and rests before it is tried again, the log says why: ask again in minutes"
@@ -126,22 +126,22 @@ KiB.
 
 
 class Arranger:
-    """Arranges prompts for one model; needs its tokenizer but not its weights. Thread-safe. placement, slot: defaults
-    of `arrange`.
+    """The part of an engine that arranges prompts. It needs the model's tokenizer but not its weights. Thread-safe.
+    placement, slot: defaults of `arrange`.
     """
 
-    def __init__(self, info: ModelInfo, tokenizer: Tokenizer, placement: Placement, slot: int) -> None:
-        self._info, self._placement, self._slot = info, placement, slot
-        self._tokenizer = CachingTokenizer(tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
+    def __init__(self, info: ModelInfo, tokenizer: ChatTokenizer, placement: Placement, slot: int) -> None:
+        self.info, self.tokenizer, self._placement, self._slot = info, tokenizer, placement, slot
+        self._remembering = CachingTokenizer(tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
 
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
         """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
-        info = self._info
+        info = self.info
         return arrange(
             parts,
-            self._tokenizer,
+            self._remembering,
             position_independent=info.is_position_independent,
             max_positions=info.max_positions,
             placement=(placement or self._placement) if info.places_modules else "contiguous",
@@ -150,8 +150,9 @@ class Arranger:
 
     def segment(self, module: TextModule) -> Segment:
         """Return the segment of a module as in `arrange`; independent of its place for position-independent models."""
-        info = self._info
-        return module_segment(module, self._tokenizer, room=info.max_positions if info.is_position_independent else 0)
+        room = self.info.max_positions if self.info.is_position_independent else 0
+        return module_segment(module, self._remembering, room=room)
 
-    def clear(self) -> None:
-        self._tokenizer.clear()
+    def forget_texts(self) -> None:
+        """Forget the tokens of all texts."""
+        self._remembering.clear()

@@ -139,7 +139,6 @@ def settled(
 
 
 def row_of(fleet: Fleet, routing: str, counted: Counted, busy: float) -> PlannedRow:
-    """Return the figures of a finished simulation."""
     hit_rate = sum(hits for hits, _ in counted.hits) / max(1, sum(tokens for _, tokens in counted.hits))
     parts = batches(counted.hits)
     shares = [sum(hits for hits, _ in part) / max(1, sum(tokens for _, tokens in part)) for part in parts]

@@ -1,33 +1,38 @@
 """Ways to choose a replica for a request: by modules, as a cluster does, and two for comparison."""
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Set
 from itertools import islice
-from typing import Protocol
 
 from cache.routing.affinity import Affinity, Ring, Wanted
 
 
-class RoutingPolicy(Protocol):
+class RoutingPolicy(ABC):
     """The simulation's interface of a router. Requests have unique names."""
 
+    @abstractmethod
     def set_replicas(self, replicas: Collection[str]) -> None:
         """Replace the set of replicas."""
 
+    @abstractmethod
     def choose(self, request: str, wanted: Wanted) -> str:
         """Send a request; there is at least one replica."""
 
     def ended(self, request: str) -> None:
         """Note the end of a request."""
+        return
 
     def report(self, replica: str, modules: Set[str], queue: int) -> None:
         """Apply a replica's report of its modules and its number of requests."""
+        return
 
+    @abstractmethod
     def holders(self, key: str, count: int) -> list[str]:
         """Return a module's replicas after a long time, at most `count`; empty for all of them."""
 
 
-class RoutingByModules:
+class RoutingByModules(RoutingPolicy):
     """The routing of a cluster."""
 
     def __init__(self) -> None:
@@ -52,7 +57,7 @@ class RoutingByModules:
         return [*islice(self._ring.walk(key), count)]
 
 
-class RandomRouting:
+class RandomRouting(RoutingPolicy):
     """Random routing."""
 
     def __init__(self, seed: int) -> None:
@@ -65,17 +70,11 @@ class RandomRouting:
     def choose(self, request: str, wanted: Wanted) -> str:
         return self._random.choice(self._replicas)
 
-    def ended(self, request: str) -> None:
-        """Nothing is kept of requests."""
-
-    def report(self, replica: str, modules: Set[str], queue: int) -> None:
-        """Nothing is known of replicas."""
-
     def holders(self, key: str, count: int) -> list[str]:
         return []
 
 
-class PrefixHashRouting:
+class PrefixHashRouting(RoutingPolicy):
     """Consistent hashing of the first module, as in routers of prefix caches; of the conversation without modules."""
 
     def __init__(self) -> None:
@@ -87,12 +86,6 @@ class PrefixHashRouting:
     def choose(self, request: str, wanted: Wanted) -> str:
         return next(self._ring.walk(next(iter(wanted.modules), wanted.session or request)))
 
-    def ended(self, request: str) -> None:
-        """Nothing is kept of requests."""
-
-    def report(self, replica: str, modules: Set[str], queue: int) -> None:
-        """Nothing is known of replicas."""
-
     def holders(self, key: str, count: int) -> list[str]:
         """Return its home first. Later documents of a prompt follow another one's hash, and are here as well."""
         return [*islice(self._ring.walk(key), 1)]
@@ -103,7 +96,6 @@ ROUTINGS = (BY_MODULES, BY_PREFIX, BY_CHANCE)
 
 
 def open_router(routing: str, seed: int) -> RoutingPolicy:
-    """Return a new router of one of ROUTINGS."""
     if routing == BY_CHANCE:
         return RandomRouting(seed)
     return RoutingByModules() if routing == BY_MODULES else PrefixHashRouting()

@@ -83,11 +83,9 @@ class Passes:
 
     @property
     def end(self) -> float:
-        """End of the last one."""
         return self.began + self.seconds * self.count
 
     def documents(self) -> list[int]:
-        """Return the modules that they complete."""
         return [
             rows.document for rows, count in self.rows.items() if rows.document is not None and rows.pending == count
         ]
@@ -131,7 +129,6 @@ class SimulatedReplica:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more request is refused."""
         return self.num_requests >= self._limits.running + self._limits.waiting
 
     def jobs(self) -> list[Job]:
@@ -319,7 +316,6 @@ class DiskContents:
         return document < self._popular or document in self._written
 
     def write(self, document: int) -> None:
-        """Store a computed document."""
         if document >= self._popular and len(self._written) < self._left:
             self._written.add(document)
 
@@ -385,7 +381,6 @@ class Simulation:
         heapq.heappush(self._events, (max(at, self.now), next(self._numbers), act))
 
     def _ask_next(self, at: float | None = None) -> None:
-        """Let the next request arrive, at its own time if none is given."""
         if (request := next(self._requests, None)) is not None:
             self._at(request.at if at is None else at, partial(self._arrive, request))
 
@@ -436,7 +431,6 @@ class Simulation:
         self._go_on(replica)
 
     def _go_on(self, replica: SimulatedReplica) -> None:
-        """Start the next passes of an idle replica."""
         beside = self._beside[self._machine[replica.name]]
         busy = 1 + sum(one.passes is not None for one in beside if one is not replica)
         slowdown = self._costs.slowdown(busy, self._random.random())

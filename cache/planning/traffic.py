@@ -100,7 +100,6 @@ def draw_requests(shape: TrafficShape, count: int, seed: int) -> Iterator[Simula
 
 
 def draw_documents(shape: TrafficShape, popularity: Zipfian, rng: random.Random) -> tuple[int, ...]:
-    """Return different documents for one request."""
     first = popularity.draw(rng)
     topic = range(first // TOPIC * TOPIC, min(shape.documents, (first // TOPIC + 1) * TOPIC))
     drawn = {first: None}

@@ -99,7 +99,6 @@ class Binder:
     members: dict[int, str] = field(default_factory=dict)
 
     def fail(self, message: str, part: Import | None = None) -> PMLError:
-        """Return an error about a module reference, or about the prompt as a whole."""
         return mistake(part or self.prompt, message, "prompt")
 
     def bind(self) -> Bound:
@@ -145,7 +144,6 @@ class Binder:
             stack.extend((owner, child) for child in reversed(reference.children))
 
     def unknown(self, parent: PlacedOwner, module: str) -> str:
-        """Return the message about a module that is not in its parent."""
         where = f"module {parent.path!r}" if parent.path else f"schema {self.layout.schema.name!r}"
         for owner in self.layout.owners():
             if owner.path and owner.path.rpartition("/")[2] == module:

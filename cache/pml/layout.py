@@ -41,7 +41,6 @@ class Slot:
 
     @property
     def end(self) -> int:
-        """The id after the last one."""
         return self.start + self.length
 
     @property
@@ -90,7 +89,6 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Position ids of the schema."""
         return self.root.end
 
     def owners(self) -> Iterator[PlacedOwner]:
@@ -219,7 +217,6 @@ class Placer:
         self._item(joined(owner.path, parameter.name), "parameter", start)
 
     def _end_run(self) -> None:
-        """Tokenise and place the text since the last element."""
         tokens = run_tokens(self._run, self.tokenizer)
         self._run.clear()
         if tokens:

@@ -113,7 +113,6 @@ class Prompt:
 
 
 def open_turns(children: Sequence[Child | Import]) -> list[Child | Import]:
-    """Return children with the content of chat turns instead of the turns."""
     return [part for child in children for part in (child.children if isinstance(child, Role) else (child,))]
 
 

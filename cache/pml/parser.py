@@ -87,7 +87,6 @@ class OpenElement:
 
     @property
     def nodes(self) -> tuple[Child, ...]:
-        """Children of an element without imports."""
         return tuple(child for child in self.children if not isinstance(child, Import))
 
 
@@ -212,7 +211,6 @@ class SchemaReader(PMLReader[Schema]):
             self.open[-1].children.append(self.node(element))
 
     def node(self, element: OpenElement) -> Child:
-        """Return the node of an element below the root."""
         children, line, attributes = element.nodes, element.line, element.attributes
         match element.tag:
             case "module":
@@ -364,7 +362,6 @@ def write_schema(schema: Schema) -> str:
 
 
 def is_preserved(node: Node) -> bool:
-    """Return whether an element is written with its whitespace preserved."""
     return isinstance(node, Schema | Module) and any(tidy(text) != text for text in own_texts(node.children))
 
 

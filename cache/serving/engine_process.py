@@ -218,7 +218,7 @@ class EngineProcess(EngineElsewhere):
 
     def forget(self, keys: Set[str]) -> int:
         found: int = self._call("forget", keys)
-        self._arranger.clear()
+        self.forget_texts()
         return found
 
     def keep(self, keys: Set[str]) -> None:
@@ -227,7 +227,7 @@ class EngineProcess(EngineElsewhere):
         self._call("keep", keys)
 
     def drop_prefixes(self, tenant: str) -> bool:
-        self._arranger.clear()
+        self.forget_texts()
         return bool(self._call("drop_prefixes", tenant))
 
     def modules(self, tenant: str) -> frozenset[str]:

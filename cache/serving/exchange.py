@@ -7,7 +7,7 @@ its weights. Out of scope: starting and connecting an engine (`engine_process`, 
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
@@ -18,8 +18,7 @@ from cache.engine.restarts import Arranger
 from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, segment_key
 from cache.model.loading import load_tokenizer
-from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Placement, Plan, Segment
+from cache.prompt.plan import Segment
 from cache.serving.messages import (
     Begun,
     Cancel,
@@ -234,22 +233,14 @@ def _fail(asked: Generation | Future[Reply], error: CacheError) -> None:
         asked.set_exception(error)
 
 
-class EngineElsewhere:
+class EngineElsewhere(Arranger):
     """The part of `EngineInterface` about prompts."""
 
     def __init__(self, begun: Begun, spec: EngineSpec) -> None:
         """begun: the engine's description of itself. Raises CacheError."""
-        self.info, self.module_room, self._fingerprint = begun.info, begun.module_room, begun.fingerprint
-        self.tokenizer = load_tokenizer(spec.model, converted=spec.converted)[0]
-        self._arranger = Arranger(self.info, self.tokenizer, spec.placement, spec.slot)
-
-    def arrange(
-        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
-    ) -> Plan:
-        return self._arranger.arrange(parts, placement, slot)
-
-    def segment(self, module: TextModule) -> Segment:
-        return self._arranger.segment(module)
+        tokenizer, _ = load_tokenizer(spec.model, converted=spec.converted)
+        super().__init__(begun.info, tokenizer, spec.placement, spec.slot)
+        self.module_room, self._fingerprint = begun.module_room, begun.fingerprint
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return segment_key(segment, fingerprint=self._fingerprint, tenant=tenant)
