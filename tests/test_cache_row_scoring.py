@@ -11,8 +11,7 @@ import torch
 from test_cache_priority import a_core, ask, run
 from tiny import make_segment
 
-from cache.engine.engine_core import EngineCore
-from cache.engine.forgetting import ForgetJob
+from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Generation
 from cache.engine.running import PAGE

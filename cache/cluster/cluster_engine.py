@@ -6,9 +6,11 @@ scope: starting replicas (`deployment`), choosing one (`router`).
 """
 
 import asyncio
+import heapq
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -20,8 +22,6 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from cache.cluster.combining import combine_contents, combine_states, combine_uses
-from cache.cluster.reasons import first_line
 from cache.cluster.replica import (
     Behind,
     FromReplica,
@@ -65,8 +65,9 @@ BEGUN_S, STATE_S = 60.0, 5.0
 """Seconds that a replica may take to describe itself, and to report its state."""
 WATCH_S = 2.0
 """Seconds between checks for replicas that are new or reachable again: they must learn what to keep and forget."""
+SHARED_TIER = "disk"
+"""The tier that all engines share."""
 NO_REPLICA = "no engine of the cluster can be reached"
-DOWN = combine_states([])
 log = logging.getLogger(__name__)
 
 
@@ -434,3 +435,55 @@ def begun_of(handle: DeploymentHandle[Any]) -> Begun:
         return cast("Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), Begun))
     except (RayError, RayServeException, TimeoutError) as error:
         raise EngineStopped(f"{NO_REPLICA}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of its message; details of processes follow it."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def combine_contents(parts: Sequence[TierContents]) -> TierContents:
+    """Add up device and host memory, and count the shared tier once. A module in several memories is listed for
+    each.
+    """
+    return TierContents(
+        modules=tuple(
+            held for number, part in enumerate(parts) for held in part.modules if number == 0 or held[0] != SHARED_TIER
+        ),
+        num_bytes=_sum(part.num_bytes for part in parts),
+        capacity=_sum(part.capacity for part in parts),
+        evictions=_sum(part.evictions for part in parts),
+        space=next((part.space for part in parts if part.space is not None), None),
+        failed_writes=sum(part.failed_writes for part in parts),
+        skipped_writes=sum(part.skipped_writes for part in parts),
+    )
+
+
+def combine_uses(parts: Iterable[Sequence[PrefixUse]], limit: int) -> list[PrefixUse]:
+    return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
+
+
+def combine_states(states: Sequence[State]) -> State:
+    """Combine states: running if one engine is, idle if all are, with the mean cost of a token."""
+    return State(
+        number=0,
+        is_running=any(state.is_running for state in states),
+        hangs=bool(states) and all(state.hangs for state in states),
+        is_idle=bool(states) and all(state.is_idle for state in states),
+        num_restarts=sum(state.num_restarts for state in states),
+        num_shortages=sum(state.num_shortages for state in states),
+        seconds_per_token=sum(state.seconds_per_token for state in states) / max(1, len(states)),
+        running=sum(state.running for state in states),
+        waiting=sum(state.waiting for state in states),
+    )
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up by tier. The shared tier is that of the first engine."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update({tier: value for tier, value in part.items() if tier != SHARED_TIER or tier not in total})
+    return dict(total)
+
+
+DOWN = combine_states([])

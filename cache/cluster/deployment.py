@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -37,7 +38,6 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import ApplicationStatus
 
 from cache.cluster.cluster_engine import ClusterEngine
-from cache.cluster.reasons import reason_in
 from cache.cluster.replica import EngineReplica
 from cache.errors import CacheError
 from cache.routing.affinity import Weights
@@ -347,3 +347,9 @@ def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) 
 def delete() -> None:
     with suppress(Exception):
         serve.delete(APPLICATION)
+
+
+def reason_in(message: str) -> str:
+    """Return a message of Ray in one line: the error at the end of a traceback, or else the message."""
+    errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Stopped): (.+)$", message, re.MULTILINE)
+    return " ".join((errors[-1] if errors else message).split())

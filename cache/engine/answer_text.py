@@ -1,5 +1,5 @@
-"""The text of one answer on its way to the reader, on the calling thread or on a thread of its own, so that the engine
-can start the next pass.
+"""The text of one answer on its way to the reader, or its error. Text is made on the calling thread, or on a thread of
+its own so that the engine can start the next pass.
 
 Out of scope: turning tokens into text (`cache.decoding.sampling`).
 """
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cache.decoding.sampling import TextStream
-from cache.engine.failures import failure_of
+from cache.engine.device_memory import NO_MEMORY, is_shortage
 from cache.engine.request import Completion, Generation
-from cache.errors import CacheError
+from cache.errors import CacheError, CapacityError
 
 Job = Callable[[], None]
 log = logging.getLogger(__name__)
@@ -103,3 +103,15 @@ class AnswerText:
         if isinstance(end, Completion):
             end = self.failure or replace(end, text=self._stream.text)
         self._generation.deliver(end)
+
+
+def failure_of(what: str, error: Exception) -> CacheError:
+    """Return the reader's error for a failure. An unforeseen error may name files and addresses, so its text is only in
+    the log.
+    """
+    if isinstance(error, CacheError):
+        return error
+    log.error("%s could not be computed", what, exc_info=error)
+    if is_shortage(error):
+        return CapacityError(NO_MEMORY)
+    return CacheError(f"{what} could not be computed, the log says why: ask again")

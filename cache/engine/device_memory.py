@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import psutil
 import torch
@@ -31,7 +31,7 @@ from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.scheduler import MOST_ROWS
 from cache.engine.sequence import Sequence
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, Extent
+from cache.memory.arena import Arena, Event, Extent
 from cache.memory.store import Cost
 from cache.model.language_model import Model, ModelInfo
 
@@ -198,23 +198,13 @@ class HostTimer:
         return costs
 
 
-class TimedEvent(Protocol):
-    """A point in the device's work; `torch.cuda.Event` is one."""
-
-    def query(self) -> bool:
-        """Return whether the device has passed it. Does not wait."""
-
-    def elapsed_time(self, later: Any, /) -> float:
-        """Return the milliseconds until a later event, once the device has passed both."""
-
-
 class Events(Protocol):
     """A source of events; `CudaEvents` is one."""
 
     def is_idle(self) -> bool:
         """Return whether the device has finished all its work. Does not wait."""
 
-    def record(self) -> TimedEvent:
+    def record(self) -> Event:
         """Return an event after all launched work."""
 
 
@@ -223,12 +213,12 @@ class EventTimer:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._start: TimedEvent = events.record()
+        self._start: Event = events.record()
         self._end = self._start
         # an event that the device came to when it was recorded, and when that was; noted anew as often as possible,
         # because events count milliseconds in float32, which is too coarse after days
         self._anchor = time.perf_counter(), self._start
-        self._open: deque[tuple[TimedEvent, TimedEvent, int]] = deque()
+        self._open: deque[tuple[Event, Event, int]] = deque()
 
     def start(self) -> None:
         is_idle, now = self._events.is_idle(), time.perf_counter()

@@ -20,8 +20,7 @@ from cache.attention.forward_pass import PassGivenUp
 from cache.engine.answer_text import TextThread
 from cache.engine.device_memory import ArenaSize, RowLimit, allocate_arena
 from cache.engine.encoder import Encoded, EncodeJob, Prefetch, problem_of
-from cache.engine.engine_core import EngineCore
-from cache.engine.forgetting import ForgetJob
+from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.request import Generation, Limits, Request
 from cache.engine.restarts import RESTARTED, RESTING, Arranger, IdleRun, Rests
 from cache.engine.waiting import Waiting

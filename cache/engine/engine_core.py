@@ -3,34 +3,39 @@
 An error ends only the request that caused it. If a forward pass fails, the cause is unknown, so each sequence is
 computed in a pass of its own, and the failing one ends with an error. If device memory runs out, passes become smaller
 first (`device_memory`).
+
+Earlier requests may still store modules that are deleted, so all of them end first. Later requests do not wait: they
+continue, but nothing computed with the modules is stored, and requests that have not started look them up again. So a
+module requested after the deletion is encoded again, as if the request had come when the deletion was complete. An
+encoding without open requests is dropped.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Set
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.answer_text import TextDelivery
+from cache.engine.answer_text import TextDelivery, failure_of
 from cache.engine.device_memory import RowLimit, note_costs, timer_for
-from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue
-from cache.engine.failures import failure_of, problem_of_prompt
-from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
+from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue, keys_of
 from cache.engine.next_tokens import next_tokens, pack_pass
 from cache.engine.recomputation import RowSelector
-from cache.engine.request import FinishReason, Limits
+from cache.engine.request import FinishReason, Limits, Request
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule, schedule_alone
 from cache.engine.sequence import Sequence
 from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
-from cache.model.language_model import Model
+from cache.model.language_model import Model, ModelInfo
 
 LOOKED_AT, PATIENCE_S = 16, 1.0
 """Number of waiting requests that may start before earlier ones that still need modules or memory; and seconds that a
@@ -39,6 +44,63 @@ request waits for memory before no other may take it.
 AHEAD_S = 0.25
 """Seconds for a pass that only encodes modules ahead of use. A new question stops it."""
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetJob:
+    """Modules to remove. find: returns them, called when all earlier work has ended. done: gets the number found.
+    is_urgent: does not wait for earlier work.
+    """
+
+    find: Callable[[Store], Set[str]]
+    done: Future[int]
+    is_urgent: bool = False
+
+
+class ForgetQueue:
+    """Jobs, oldest first, each with the requests and jobs that were open when it arrived."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def add(self, job: ForgetJob, asked: Collection[Waiting | EncodeJob]) -> None:
+        self._jobs.append((job, frozenset(asked)))
+
+    def pop_ready(self, asked: Collection[Waiting | EncodeJob]) -> ForgetJob | None:
+        if not self._jobs or not self._jobs[0][1].isdisjoint(asked):
+            return None
+        return self._jobs.popleft()[0]
+
+    def waits_for(self, asked: Waiting | EncodeJob) -> bool:
+        return any(asked in earlier for _, earlier in self._jobs)
+
+
+def forget_modules(
+    keys: Set[str],
+    encoder: Encoder,
+    running: Iterable[Running],
+    waiting: Collection[Waiting],
+    jobs: Collection[EncodeJob],
+) -> int:
+    """Remove modules between two passes. Returns the number found. The other arguments: all open work."""
+    store = encoder.store
+    for answer in running:
+        answer.keeps_rows &= not answer.admitted.uses(keys, store)
+    for request in waiting:
+        if request.uses(keys, store):
+            request.release(store)
+    for key, encoding in [*encoder.running.items()]:
+        is_wanted = any(one.uses({key}, store) for one in waiting) or any(job.wants(key, store) for job in jobs)
+        if is_wanted and keys.isdisjoint(keys_of(encoding.segment, encoding.tenant, store)):
+            continue
+        encoder.fail(key)  # requests start it again, and so does its job
+        for job in jobs:
+            if key in job.started:
+                job.segments.appendleft((job.started.pop(key), encoding.tenant))
+    return store.forget(keys)
 
 
 class EngineCore:
@@ -384,3 +446,15 @@ class EngineCore:
             elif job.needs_next(key, self.store):
                 job.fail_next(failure)
         self.prefetches.give_up(key)
+
+
+def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
+    """Return why a model cannot read a prompt or its given answer; None if it can."""
+    needed = request.plan.next_position
+    runs = (*(span.tokens for span in request.plan.spans), request.begun, request.teacher_forced)
+    strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
+    if strange is not None:
+        return f"the prompt has token {strange}, the model has {info.vocabulary}"
+    if needed > info.max_positions:
+        return f"the prompt needs {needed} positions, the model has {info.max_positions}"
+    return None

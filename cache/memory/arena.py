@@ -172,12 +172,12 @@ class ExtentAllocator:
 
 
 class Event(Protocol):
-    """A point in a stream."""
+    """A point in a stream; `torch.cuda.Event` is one."""
 
     def query(self) -> bool:
-        """Return whether the stream has passed this point."""
+        """Return whether the stream has passed this point. Does not wait."""
 
-    def elapsed_time(self, end_event: Any) -> float:
+    def elapsed_time(self, end_event: Any, /) -> float:
         """Return the milliseconds until another event. The stream must have passed both."""
 
 

@@ -5,6 +5,7 @@ parent was killed. The parent handles signals.
 """
 
 import logging
+import math
 import os
 import queue
 import signal
@@ -15,6 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,7 +52,6 @@ from cache.serving.messages import (
     encoded,
     read_all,
 )
-from cache.serving.processors import usable_processors
 
 CALLS_AT_ONCE = 32
 """Most calls wait for the engine."""
@@ -174,6 +175,45 @@ def as_cache_error(what: str, error: BaseException) -> CacheError:
         return error
     log.error("%s has failed", what, exc_info=error)
     return CacheError(f"{what} has failed: {type(error).__name__}: {error}")
+
+
+CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def usable_processors(cgroups: Path = CGROUPS, own_groups: Path = OWN_GROUPS) -> int:
+    """Return how many CPUs this process may use, at least 1: its affinity, or less if its cgroup limits its time.
+    PyTorch counts the machine's: in a container with 2 of 32 CPUs, 32 threads would wait for each other. cgroups: their
+    mount point. own_groups: the file with this process's groups.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([affinity, *(math.ceil(limit) for limit in _limits(cgroups, own_groups))]))
+
+
+def _limits(cgroups: Path, own_groups: Path) -> Iterator[float]:
+    """Return the CPUs of each group and its parents. A container's own group may be mounted as the root."""
+    for line in _read(own_groups).splitlines():
+        _, kinds, path = [*line.split(":", 2), "", ""][:3]
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        folder = cgroups / kinds / path.lstrip("/")
+        while folder != cgroups.parent:
+            yield from _limit(folder)
+            folder = folder.parent
+
+
+def _limit(folder: Path) -> Iterator[float]:
+    """Return a group's limit in cgroup version 2 or 1, if it has one."""
+    old = (_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    numbers = (_read(folder / "cpu.max") or " ".join(old)).split()
+    if len(numbers) == 2 and all(number.isdecimal() and int(number) for number in numbers):
+        yield int(numbers[0]) / int(numbers[1])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def load_engine(spec: EngineSpec) -> LocalEngine:
