@@ -133,7 +133,7 @@ def test_a_bad_line_of_a_trace_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "trace.jsonl"
     good = '{"t": 0, "documents": ["a", 1], "question_tokens": 5, "answer_tokens": 5, "session": "s"}'
     file.write_text(f"{good}\n\n{line}\n")
-    with pytest.raises(PlanError, match=r"trace\.jsonl, line 3 is no request"):
+    with pytest.raises(PlanError, match=r"trace\.jsonl, line 3 is not a request"):
         read_trace(file)
 
 

@@ -279,7 +279,7 @@ class ClusterEngine(EngineElsewhere):
             self._told = number
             self._untold.clear()
         else:
-            log.warning("an engine of the cluster cannot be reached: it forgets before it answers anything")
+            log.warning("an engine of the cluster is unreachable: it must delete modules before it answers again")
         return found
 
     def _tell_those_behind(self) -> None:
@@ -354,7 +354,7 @@ class ClusterEngine(EngineElsewhere):
                     elif not is_lost(event):
                         return event.error
             except RayActorError as error:
-                log.warning("the engine that computed an answer is lost, another one goes on: %s", first_line(error))
+                log.warning("the engine of an answer is lost, another one continues: %s", first_line(error))
             if is_idle:
                 return EngineBusy("its engine is lost")
             if generation.is_cancelled:
@@ -389,7 +389,7 @@ class ClusterEngine(EngineElsewhere):
         try:
             await response
         except (RayError, RayServeException) as error:
-            log.info("prefetching was dropped: %s", first_line(error))
+            log.info("a prefetch was dropped: %s", first_line(error))
 
     async def _watch(self) -> None:
         while True:

@@ -117,9 +117,9 @@ def what_is_awaited(running: int, engines: int, needs: Needs, name: str) -> str:
     free = _nearest(needs)
     begun = f"{running} of {engines} engines run"
     if all(has_room) or all(free.get(kind, 0) >= each for kind, each in needs.items()):
-        return f"{begun}: the others begin"
+        return f"{begun}: the others are starting"
     wanted, there = _amounts(needs, needs), _amounts(needs, free)
-    return f"{begun}: an engine wants {wanted}, and the machine with most room has {there} free"
+    return f"{begun}: an engine needs {wanted}, and the machine with the most free resources has {there}"
 
 
 def _nearest(needs: Needs) -> Mapping[str, float]:
@@ -197,7 +197,9 @@ def check_head(address: str) -> None:
         try:
             grpc.channel_ready_future(channel).result(CONNECT_S)
         except grpc.FutureTimeoutError as error:
-            raise CacheError(f"no Ray cluster can be used at {address}: what answers there is not its head") from error
+            raise CacheError(
+                f"no Ray cluster can be used at {address}: the program there is not the head of a cluster"
+            ) from error
 
 
 @contextmanager
@@ -316,7 +318,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
     except CacheError:
         raise
     except Exception as error:
-        raise CacheError(f"the engines could not be begun in the cluster: {reason_in(str(error))}") from error
+        raise CacheError(f"the engines could not be started in the cluster: {reason_in(str(error))}") from error
     return handle
 
 
@@ -330,7 +332,7 @@ def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) 
         messages = [one.message for one in state.deployments.values() if one.message] or [state.message]
         message = " ".join(messages)
         if state.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY) or HAS_FAILED in message:
-            raise CacheError(f"an engine of the cluster could not begin: {reason_in(message)}")
+            raise CacheError(f"an engine of the cluster could not start: {reason_in(message)}")
         if (now := time.monotonic()) > tell_at:
             tell_at, before = now + TELL_S, told
             running = sum(one.replica_states.get("RUNNING", 0) for one in state.deployments.values())
@@ -339,7 +341,7 @@ def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) 
                 log.warning("waiting for the engines of the cluster: %s", told)
                 tell(told)
         if now > begun + BEGIN_S:
-            raise CacheError(f"the engines of the cluster have not begun within {BEGIN_S:.0f} s: {told}")
+            raise CacheError(f"the engines of the cluster have not started within {BEGIN_S:.0f} s: {told}")
         time.sleep(LOOK_S)
     tell("")
 

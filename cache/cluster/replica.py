@@ -266,7 +266,7 @@ class EngineReplica:
             returned = await asyncio.get_running_loop().run_in_executor(self._calls, function)
             return encoded(Outcome(Raw(encoded(returned))))
         except Exception as error:
-            return encoded(Outcome(error=as_cache_error("what was asked of the engine", error)))
+            return encoded(Outcome(error=as_cache_error("a call to the engine", error)))
 
 
 def end_process() -> None:

@@ -24,7 +24,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if not self.tokens or self.behind == ():
-            raise ValueError("a choice without tokens would say nothing")
+            raise ValueError("a choice has no tokens")
         if not math.isfinite(self.prior):
             raise ValueError(f"prior is {self.prior}: a finite number")
 

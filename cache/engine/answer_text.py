@@ -114,4 +114,4 @@ def failure_of(what: str, error: Exception) -> CacheError:
     log.error("%s could not be computed", what, exc_info=error)
     if is_shortage(error):
         return CapacityError(NO_MEMORY)
-    return CacheError(f"{what} could not be computed, the log says why: ask again")
+    return CacheError(f"{what} could not be computed: ask again (the log has the cause)")

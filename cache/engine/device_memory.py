@@ -101,7 +101,7 @@ class RowLimit:
             gc.collect()  # frames of the pass may refer to each other
             torch.cuda.empty_cache()
         self.most, self._num_well = max(1, min(self.most, rows) // 2), 0
-        log.warning("device memory has run out in a pass of %d rows, the next has %d: %s", rows, self.most, reason)
+        log.warning("device memory ran out in a pass of %d tokens, the next pass has %d: %s", rows, self.most, reason)
 
     def _note_well(self, rows: int) -> None:
         self._num_well += rows >= self.most
@@ -322,7 +322,7 @@ class HostGauge:
         return memory.available, memory.total
 
     def peak_of(self, run: Callable[[], None]) -> int:
-        raise NotImplementedError("what passes need on a processor is not measured")
+        raise NotImplementedError("the memory of passes on a CPU is not measured")
 
 
 def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLimit) -> Arena:

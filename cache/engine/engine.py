@@ -43,7 +43,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the engine was shut down"
-HANGS = "the engine has not got on for {:g} s and may hang, on a disk or a device that does not answer: ask again later"
+HANGS = "the engine has made no progress for {:g} s, perhaps because a disk or device does not respond: ask again later"
 CLOSE_S = 10.0
 """Seconds that a step may take to end when the engine is closed."""
 LOOK_AGAIN_S = 0.5
@@ -110,7 +110,7 @@ class Engine(Arranger):
             self._calls.put(lambda: self._stop(SHUT_DOWN))
             self._thread.join(CLOSE_S)
             if self._thread.is_alive():
-                log.error("the engine's thread hangs and is left behind: modules may not be on disk")
+                log.error("the engine's thread hangs: some modules may not be on disk")
                 return
         self.store.close()
         self.model.release(self._arena)
@@ -329,18 +329,18 @@ class Engine(Arranger):
                 self.store.close()
                 self._begin()
             except Exception:
-                log.exception("the engine could not begin anew")
+                log.exception("the engine could not restart")
                 continue
             self.num_restarts += 1
             self._is_restarting = False
-            log.warning("the engine has begun anew, with empty memory")
+            log.warning("the engine has restarted with empty memory")
             return
 
     def _rest(self, seconds: float) -> None:
         """Wait until the rest or the engine ends. New requests fail."""
         until = time.monotonic() + seconds
         if seconds:
-            log.error("the engine rests for %g s before it is tried again", seconds)
+            log.error("the engine waits %g s before the next try", seconds)
         while self._stopped is None and (left := until - time.monotonic()) > 0:
             self._got_on = time.monotonic()
             try:
@@ -348,7 +348,7 @@ class Engine(Arranger):
             except queue.Empty:
                 return
             except Exception as error:  # of a store that has failed
-                log.warning("what was asked of an engine that has failed: %s", error)
+                log.warning("a call to a failed engine: %s", error)
             self._fail_all(CacheError(RESTING))
 
     def _fail_all(self, error: CacheError) -> None:
@@ -389,7 +389,7 @@ class Engine(Arranger):
 
     def _begin_idle_run(self, request: Request, generation: Generation) -> None:
         if self._core.has_work or self._idle_run is not None:
-            generation.deliver(EngineBusy("there is something else to do"))
+            generation.deliver(EngineBusy("the engine has other work"))
             return
         try:
             self._arrived.clear()

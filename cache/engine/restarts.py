@@ -27,8 +27,8 @@ from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
 from cache.prompt.tokenizer import CachingTokenizer, ChatTokenizer
 
-RESTARTED = "the engine failed and begins anew, the log says why: ask again"
-RESTING = "the engine failed again and again and rests before it is tried again, the log says why: ask again in minutes"
+RESTARTED = "the engine failed and is restarting: ask again (the log has the cause)"
+RESTING = "the engine failed repeatedly and waits before the next try: ask again in minutes (the log has the cause)"
 AT_ONCE, FIRST_REST_S, LONGEST_REST_S = 3, 1.0, 240.0
 """Failures after which the engine is retried at once, the first rest, and the longest. Each rest is twice the last
 one.

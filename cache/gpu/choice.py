@@ -60,7 +60,7 @@ def kinds_for(device: torch.device, attempt: "Callable[[PassKind], None]") -> Pa
     if problems:
         why = "; ".join(f"{TITLES[name]}: {problem}" for name, problem in problems.items())
         instead = " and ".join(TITLES[name] for name in working) or "slower kernels"
-        log.warning("attention on %s runs through %s, because others cannot be used (%s)", device, instead, why)
+        log.warning("attention on %s runs through %s, because others are not available (%s)", device, instead, why)
     return PassKinds(**working)
 
 

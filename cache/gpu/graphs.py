@@ -101,7 +101,7 @@ class GraphedPasses:
             for bucket in buckets:
                 self._graphs.insert(0, self._captured(bucket, capture))
         except Exception as error:
-            log.warning("passes on %s run without CUDA graphs, because capturing failed: %s", arena.device, error)
+            log.warning("passes on %s run without CUDA graphs, because capture failed: %s", arena.device, error)
             self._graphs.clear()
 
     def forward(self, chunks: Sequence[Chunk], outputs: Sequence[int], give_up: Callable[[], bool]) -> Tensor | None:

@@ -244,7 +244,7 @@ class CudaStream:
         error = int(self._runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
         if error:
             size = f"{memory.nbytes >> 20} MiB of host memory"
-            raise CacheError(f"{size} cannot be locked for copies (CUDA error {error}): set host_memory lower")
+            raise CacheError(f"{size} cannot be pinned for copies (CUDA error {error}): set host_memory lower")
 
     def unlock(self, memory: Tensor) -> None:
         self._runtime.cudaHostUnregister(memory.data_ptr())

@@ -120,7 +120,7 @@ class DiskTier:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            log.error("modules cannot be kept on disk: %s", error)
+            log.error("modules cannot be stored on disk: %s", error)
         for path in self._files(SUFFIX):
             with suppress(OSError):
                 self._register(read_header(path), path.stat())
@@ -139,7 +139,7 @@ class DiskTier:
         try:
             self.keep_floor()
         except OSError as error:
-            log.error("modules cannot be kept on disk: %s", error)
+            log.error("modules cannot be stored on disk: %s", error)
 
     def keep_floor(self, needed: int = 0) -> None:
         """Remove the least recently used files until the floor and `needed` bytes are free. Raises OSError if that is
@@ -153,7 +153,9 @@ class DiskTier:
         self.space = FreeSpace(space.free + gone, space.floor)
         free, floor = (f"{number >> 20} MiB" for number in (space.free, space.floor))
         if space.is_short and not was_short:
-            log.warning("the disk has %s left: encoded modules make room, %s stay free (disk_floor)", free, floor)
+            log.warning(
+                "the disk has %s left: encoded modules are removed so that %s stay free (disk_floor)", free, floor
+            )
         if gone < lack:
             raise OSError(errno.ENOSPC, f"the disk has {free} left, and {floor} are to stay free (disk_floor)")
 
@@ -274,7 +276,7 @@ def _delete(path: Path) -> bool:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        log.error("the module file %s cannot be deleted, this is tried again: %s", path.name, error.strerror)
+        log.error("the module file %s cannot be deleted now, deletion is retried: %s", path.name, error.strerror)
         return False
     return True
 
@@ -345,11 +347,11 @@ def read_metadata(path: Path) -> dict[str, str]:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         if length > size:
-            raise ValueError("the file is cut off")
+            raise ValueError("the file is truncated")
         described = json.loads(file.read(length))
     metadata: dict[str, str] = described.pop("__metadata__")
     if LENGTH_BYTES + length + max(tensor["data_offsets"][1] for tensor in described.values()) != size:
-        raise ValueError("the file is cut off")
+        raise ValueError("the file is truncated")
     return metadata
 
 

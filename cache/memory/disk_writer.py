@@ -88,7 +88,7 @@ class DiskWriter:
         """Queue one module. If too many wait, it is skipped, and encoded again when memory has lost it."""
         if len(self.pending) >= MOST_PENDING:
             if not self.skipped:
-                log.warning("modules are computed faster than the disk takes them: some are not kept there")
+                log.warning("modules are encoded faster than the disk writes them: some are not stored there")
             self.skipped += 1
             return
         job = self.pending[header.key] = (header, rows)
@@ -109,7 +109,7 @@ class DiskWriter:
             awaited, until = [*self.pending.values()], time.monotonic() + HANG_S
             while awaited:
                 if not self._changed.wait(until - time.monotonic()):
-                    raise CacheError(f"the disk has taken no module for {HANG_S:g} s: see to it, then try again")
+                    raise CacheError(f"the disk has written no module for {HANG_S:g} s: check the disk, then try again")
                 left = [job for job in awaited if self.pending.get(job[0].key) is job]
                 if len(left) < len(awaited):
                     awaited, until = left, time.monotonic() + HANG_S
@@ -142,7 +142,7 @@ class DiskWriter:
     def _note(self, error: Exception | None) -> None:
         """Log the first failure since a success."""
         if error is not None and not self._is_failing:
-            log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
+            log.error("modules cannot be stored on disk (%s): they are encoded again after a restart", error)
         self._is_failing = error is not None
 
     def _begin(self, job: Job) -> bool:

@@ -206,7 +206,7 @@ class SharedTier(DiskTier):
         except FileNotFoundError:
             return True
         except Exception as error:
-            log.error("the shared module file %s cannot be deleted, this is tried again: %s", path, error)
+            log.error("the shared module file %s cannot be deleted now, deletion is retried: %s", path, error)
             return False
         return True
 

@@ -329,7 +329,7 @@ class Store:
         if self.disk is not None and isinstance(load.error, LoadFailed) and not isinstance(load.error, Unreachable):
             self.disk.remove(key)
         self._not_loaded[key] = "load failed"
-        log.warning("module %s (%s): %s; it is computed again", name, key, load.error)
+        log.warning("module %s (%s): %s; it is encoded again", name, key, load.error)
 
     def _read(self, key: str) -> Tensor:
         """Return the rows of a module, from the write queue or its file. From any thread. Raises LoadFailed."""

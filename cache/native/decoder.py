@@ -352,7 +352,7 @@ def native_decoder_of(
     if rotation is None:
         return None
     if reason := why_not_covered(hf):
-        log.info("the model runs through transformers, not compiled code: %s", reason)
+        log.info("the model runs in transformers, not in compiled code: %s", reason)
         return None
     library = load_library(folder, hf.dtype)
     return None if library is None else NativeDecoder(hf, rotation, library, weights)

@@ -234,7 +234,7 @@ class ChatServer:
             event = None
         if not isinstance(event, dict):
             cure = "ask again" if has_begun else "correct its address"
-            raise ServerFailed(f"the model's server {self._spec.url} sent what is no event of a chat: {cure}")
+            raise ServerFailed(f"the model's server {self._spec.url} sent invalid chat events: {cure}")
         if (refusal := refusal_in(event)) is not None:
             raise refusal
         return event

@@ -303,7 +303,7 @@ class RemoteEngine(WithoutModules):
     def submit(self, request: Request) -> Generation:
         """Send a request. Raises EngineStopped, and ValueError for a teacher-forced request."""
         if request.teacher_forced:
-            raise ValueError(f"{ELSEWHERE}: it cannot be given an answer to read")
+            raise ValueError(f"{ELSEWHERE}: it cannot read a given answer")
         if request.sampling.choices is not None:
             return quoted(request, self.tokenizer)
         answer = ServerAnswer(request, self._stop)

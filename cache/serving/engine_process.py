@@ -95,7 +95,7 @@ class Child:
             return first
         if isinstance(first, Failed):
             raise first.error
-        raise CacheError(f"the engine's process could not begin ({self.end(0)}): see what it wrote to stderr")
+        raise CacheError(f"the engine's process could not start ({self.end(0)}): see what it wrote to stderr")
 
     def kill(self) -> None:
         """Kill it. Its messages end at once, even if the process does not."""
@@ -321,7 +321,7 @@ class EngineProcess(EngineElsewhere):
             for message in self._child.messages:
                 self._exchange.receive(message)
         except (OSError, DecodeError) as error:
-            log.error("the engine's process sent what cannot be read: %s", error)
+            log.error("the engine's process sent an unreadable message: %s", error)
         how = self._child.end(CLOSE_S if self._closing.is_set() else ENDED_S)
         if self._closing.is_set():
             self._exchange.disconnect(EngineStopped(SHUT_DOWN))
@@ -337,7 +337,7 @@ class EngineProcess(EngineElsewhere):
         """Connect a new child, after a rest if failures repeat, unless closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
-                log.error("the engine rests for %g s before it is tried again", rest)
+                log.error("the engine waits %g s before the next try", rest)
                 self._exchange.rest(RESTING)
                 self._closing.wait(rest)
             try:
@@ -350,12 +350,12 @@ class EngineProcess(EngineElsewhere):
                     raise CacheError("the files of the model have changed")
                 self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
             except Exception as error:  # whatever it is may be over at the next try
-                log.error("the engine could not begin anew: %s", error)
+                log.error("the engine could not restart: %s", error)
                 self._child.end(0)
                 continue
             self._num_restarts += 1
             self._exchange.connect(self._child.connection)
-            log.warning("the engine has begun anew in another process, with empty memory")
+            log.warning("the engine has restarted in a new process with empty memory")
             return
 
     # --- on the thread that watches --------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class EngineServer:
             self._outgoing.send(EncodingEnded.of(number, done.result(), asked))
 
     def _fail(self, number: int, error: BaseException) -> None:
-        self._outgoing.send(Failed(number, as_cache_error("what was asked of the engine", error)))
+        self._outgoing.send(Failed(number, as_cache_error("a call to the engine", error)))
 
 
 def state_of(engine: LocalEngine, number: int) -> State:

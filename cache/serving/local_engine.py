@@ -41,7 +41,7 @@ class LocalEngine(Engine):
             self.encode([segment], VERIFYING).result().raise_failed()
             computed = self.call(lambda store: store.rows(anew))
         except LoadFailed as error:
-            raise CacheError(f"the passage could not be computed anew: {error}") from error
+            raise CacheError(f"the passage could not be computed again: {error}") from error
         finally:
             self.call(lambda store: [store.remove(one) for one in store.keys_of(VERIFYING)])
         return ModuleCheck(largest_difference=largest_difference(stored, computed))

@@ -186,7 +186,7 @@ class TrainingModel:
     def __init__(self, hf: Any) -> None:
         self._rotation = find_rotation(hf)
         if reason := why_not_placeable(hf.config):
-            raise ModelError(f"passages are not read one by one by this model, there is nothing to train: {reason}")
+            raise ModelError(f"this model cannot encode passages one by one, so there is nothing to train: {reason}")
         ALL_ATTENTION_FUNCTIONS.register(EXAMPLE_ATTENTION, example_attention)
         hf.set_attn_implementation(EXAMPLE_ATTENTION)
         self.hf = hf.eval()
