@@ -83,7 +83,9 @@ def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, wi
     for item, rows in zip(items, per_item(items, queries), strict=True):
         start, length = item.extent.start, item.extent.length
         is_near = rows[:, None] - positions[start : start + length] < window  # [n, L]
-        passed = 0 if item.causal else length - int(is_near.any(0).sum())  # keys ascend: the first are out of sight
+        passed = (
+            0 if item.causal else length - int(is_near.any(0).sum())
+        )  # keys ascend: the first are outside the window
         hidden = hidden_keys(item, is_near.device)
         is_near = (is_near if hidden is None else is_near & (hidden[0, 0] == 0))[:, passed:]
         bias = None if is_near.all() else torch.where(is_near, 0.0, HIDDEN)[None, None]

@@ -143,7 +143,7 @@ class Pass:
     def _calls(self, window: int | None) -> list[KernelCall]:
         """Return the kernel calls of a layer, with or without a sliding window."""
         if window is not None and window not in self.calls:
-            if window > int(self.positions.max()):  # nothing is that far apart yet
+            if window > int(self.positions.max()):  # no keys are that far apart
                 self.calls[window] = self.calls[None]
             else:
                 queries = self._framed_positions()

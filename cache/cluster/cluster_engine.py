@@ -87,7 +87,7 @@ class ClusterEngine(EngineElsewhere):
         self._handle, self._end = handle, end
         self._lock, self._open, self._is_closed = threading.Lock(), set[Future[Any]](), False
         self._kept_number, self._kept = 0, frozenset[str]()
-        # Numbers of what was forgotten: of the last time, and of that up to which every engine was told.
+        # Numbers of deletions: the last one, and the last one that every engine has applied.
         self._forgotten, self._told, self._untold, self._forgetting = 0, 0, set[str](), threading.Lock()
         self._encodes = asyncio.Semaphore(ENCODES_AT_ONCE)
         self._loop = asyncio.new_event_loop()
@@ -289,7 +289,7 @@ class ClusterEngine(EngineElsewhere):
             for one in said.parts:
                 value_of(one, frozenset[str])
             if self._untold and said.is_all:
-                self._tell_forgotten()  # what one that has ended since then left in the shared files
+                self._tell_forgotten()  # modules that an ended engine left in the shared files
 
     def _look(self) -> None:
         """Tell engines what they do not know yet. An unreachable one is asked nothing else. Raises CacheError,

@@ -66,14 +66,14 @@ def locked_folder() -> tuple[Path, int]:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = os.open(folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():  # nobody took it for left over before it was locked
+        if folder.exists():  # no other process removed it before it was locked
             return folder, lock
         os.close(lock)
 
 
 def remove_left_over() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else's, or in use
+        with suppress(OSError):  # another user's, or in use
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +87,7 @@ def end_users(folder: Path) -> None:
     """End the processes with open files in a folder: Ray's command lines do not name it."""
     ended = list[psutil.Process]()
     for one in psutil.process_iter():
-        with suppress(psutil.Error):  # somebody else's, or it has ended
+        with suppress(psutil.Error):  # another user's, or it has ended
             if any(folder in Path(file.path).parents for file in one.open_files()):
                 one.kill()
                 ended.append(one)
@@ -145,9 +145,9 @@ COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 def begin_local(cpus: int | None, folder: Path) -> None:
     """Start a cluster on this machine. cpus: None: all. folder: for sockets and logs."""
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # without it nothing is taken; in no file
-    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # of all that is begun: it listens on 127.0.0.1
-    ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # required by every call; not in a file
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for all new processes: listen on 127.0.0.1
+    ray_constants.ENABLE_RAY_CLUSTER = False  # the same, if Ray was imported before
     with signals_kept():
         ray.init(
             address=LOCAL,
@@ -250,7 +250,7 @@ def start_cluster_engine(
     """Start the engines, and return them when all run. tell: called with what they wait for when it changes. Closing
     ends them. Raises CacheError.
     """
-    # The system ends the processes of a local cluster together with the thread that has begun them: one that stays.
+    # The system ends the processes of a local cluster with the thread that started them, so this thread stays.
     thread = ThreadPoolExecutor(1, "ray")
     opened = ExitStack()
 
@@ -279,7 +279,7 @@ def start_cluster_engine(
 
 def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None]) -> Any:
     """Return a handle to the engines when all run. Raises CacheError."""
-    at_once = 2 * spec.limits.running  # as many again are there when one has ended
+    at_once = 2 * spec.limits.running  # the next request is there when one has ended
     spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
     needs = {"CPU": spec.threads or 1, "GPU": 1 if spec.device.startswith("cuda") else 0}
     if options.address == LOCAL:
@@ -298,7 +298,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
         name=DEPLOYMENT,
         max_ongoing_requests=at_once,
         max_queued_requests=options.waiting,
-        max_constructor_retry_count=1,  # what fails once when engines begin is told at once
+        max_constructor_retry_count=1,  # the first failure at the start is reported at once
         ray_actor_options={"num_cpus": needs["CPU"], "num_gpus": needs["GPU"]},
         health_check_period_s=2,
         health_check_timeout_s=10,

@@ -161,8 +161,8 @@ class EngineReplica:
         except CacheError as error:
             yield encoded(Failed(0, error))
         finally:
-            generation.cancel()  # where nobody reads it any more
-            if self._open.get(name) is generation:  # it was not sent here once more
+            generation.cancel()  # if its reader has left
+            if self._open.get(name) is generation:  # it was not sent here again
                 del self._open[name]
 
     async def cancel(self, name: str) -> bool:
@@ -219,7 +219,7 @@ class EngineReplica:
         def catch_up() -> frozenset[str]:
             if self._forgotten is not None and self._forgotten >= number:
                 return frozenset()
-            self._engine.settle()  # what was asked before, and nobody waits for any more
+            self._engine.settle()  # earlier work without a reader
             return self._forget(told, number, keys)
 
         return await self._run(catch_up)
@@ -233,7 +233,7 @@ class EngineReplica:
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Return the modules in memory and the queue's size. Serve calls it from time to time."""
-        held = [*self._engine.store.device.entries][-MOST_REPORTED:]  # of another thread: copied in one step
+        held = [*self._engine.store.device.entries][-MOST_REPORTED:]  # owned by another thread: copied in one step
         return {"modules": [short(key) for key in held], "queue": sum(self._engine.load())}
 
     def check_health(self) -> None:

@@ -37,7 +37,7 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed h
         wanted = wanted_of(pending_request)
         candidates = {name_of(one.replica_id): one for one in candidate_replicas}
         ranked = [name for name in self._affinity.rank(wanted) if name in candidates]
-        if pending_request is not None and ranked:  # those that are routed meanwhile must see it
+        if pending_request is not None and ranked:  # concurrent routing must see it
             self._affinity.sent(pending_request.metadata.internal_request_id, ranked[0], wanted)
         return [[candidates[name]] for name in ranked] or [candidate_replicas]
 

@@ -57,7 +57,7 @@ class RowLimit:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.most, self.num_shortages = MOST_ROWS, 0
-        self._computed: dict[Sequence, int] = {}  # in which of the passes that were cut each sequence had rows last
+        self._computed: dict[Sequence, int] = {}  # number of the last cut pass in which each sequence had rows
         self._num_cut = self._num_well = 0
 
     def fit(self, scheduled: dict[Sequence, int]) -> dict[Sequence, int]:
@@ -128,7 +128,9 @@ def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> N
     chunks = trial_chunks(model.info, rows)
     wanted = min(rows, answers)
     logits = model.forward(chunks, arena, range(rows - wanted, rows))
-    samplers = [Sampler(Sampling(temperature=1.0, seed=0)) for _ in range(wanted)]  # needs more than the likeliest
+    samplers = [
+        Sampler(Sampling(temperature=1.0, seed=0)) for _ in range(wanted)
+    ]  # needs more than the most likely token
     choose_tokens(logits, samplers, [()] * wanted)
     if model.info.places_modules:
         squares = {
@@ -215,7 +217,7 @@ class EventTimer:
         self._events = events
         self._start: Event = events.record()
         self._end = self._start
-        # an event that the device came to when it was recorded, and when that was; noted anew as often as possible,
+        # an event that the device passed when it was recorded, and that time; renewed as often as possible,
         # because events count milliseconds in float32, which is too coarse after days
         self._anchor = time.perf_counter(), self._start
         self._open: deque[tuple[Event, Event, int]] = deque()
@@ -223,7 +225,7 @@ class EventTimer:
     def start(self) -> None:
         is_idle, now = self._events.is_idle(), time.perf_counter()
         self._start = self._events.record()
-        if is_idle:  # else the event comes later than now
+        if is_idle:  # otherwise the event is later than now
             self._anchor = now, self._start
 
     def launched(self, rows: int) -> None:
@@ -235,7 +237,7 @@ class EventTimer:
         return x.cpu()
 
     def finished(self) -> float:
-        if not self._end.query():  # tokens that had to follow were chosen without the device
+        if not self._end.query():  # forced tokens were chosen without the device
             return time.perf_counter()
         then, event = self._anchor
         return then + event.elapsed_time(self._end) / 1e3
@@ -282,7 +284,7 @@ graphs that are loaded later, and for a recomputed request with KV memory of its
 """
 HOST_SHARE, HOST_MOST = 0.25, GIB
 """Share of the free main memory for "auto" on a CPU, and its maximum: a CPU reads the disk nearly as fast."""
-log.setLevel(logging.INFO)  # one line at each start, which people look for
+log.setLevel(logging.INFO)  # one line per start, for operators
 
 
 class Gauge(Protocol):
@@ -342,7 +344,7 @@ def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLi
     except RuntimeError as error:
         if not is_shortage(error) and "allocate memory" not in str(error):
             raise
-    free, total = gauge.free()  # behind the error, which holds what was allocated
+    free, total = gauge.free()  # after the error, which holds the allocated memory
     raise CapacityError(
         f"device_memory is {gib(num_bytes)}, and {device} has {gib(free)} of {gib(total)} free: "
         "set device_memory (--memory) lower, or to auto"

@@ -237,7 +237,7 @@ class PrefetchQueue:
             oldest = self._open[0]
             try:
                 self._look_up(oldest, ends)
-            except Exception as error:  # such as no memory: nobody waits for it
+            except Exception as error:  # such as a lack of memory: no request waits for it
                 log.debug("a prefetch ended early: %s", error)
                 oldest.cancel()
             if oldest.segments and not oldest.is_cancelled:

@@ -89,7 +89,7 @@ class Engine(Arranger):
         self._open: list[Work] = []  # all ends if the core fails; some of it may have ended
         self._rests = Rests()
         self._is_restarting = False
-        self._got_on: float | None = None  # when it last did, or began to; None: it has nothing to do
+        self._got_on: float | None = None  # time of the last progress; None: no work
         self._idle_run: IdleRun | None = None
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()
@@ -286,7 +286,7 @@ class Engine(Arranger):
         self._texts.close()
 
     def _step(self) -> None:
-        self._core.demand.clear()  # before what was submitted is taken in, so that none is overlooked
+        self._core.demand.clear()  # before new work is accepted, so that none is missed
         self._take_calls()
         if self._stopped is None and self._core.has_work:
             self._end_idle_run()
@@ -347,12 +347,12 @@ class Engine(Arranger):
                 self._calls.get(timeout=left)()
             except queue.Empty:
                 return
-            except Exception as error:  # of a store that has failed
+            except Exception as error:  # the store has failed
                 log.warning("a call to a failed engine: %s", error)
             self._fail_all(CacheError(RESTING))
 
     def _fail_all(self, error: CacheError) -> None:
-        self._texts.flush()  # what has ended ends as it did; no text follows an error
+        self._texts.flush()  # ended answers keep their end; no text follows an error
         if self._idle_run is not None:
             self._idle_run.fail(error)
             self._idle_run = None
@@ -394,7 +394,7 @@ class Engine(Arranger):
         try:
             self._arrived.clear()
             self._idle_run = IdleRun(self.model, request, generation, self._arrived.is_set, self._row_limit)
-        except Exception as error:  # such as memory for it that cannot be had
+        except Exception as error:  # such as a lack of memory
             generation.deliver(CacheError(f"the request could not be computed again: {error}"))
 
     def _step_idle_run(self) -> None:
@@ -413,7 +413,7 @@ class Engine(Arranger):
             if self._stopped is not None:
                 return
             self._stopped = why
-        while not self._calls.empty():  # what was posted just before: callers wait for their answers
+        while not self._calls.empty():  # calls posted just before: their callers wait
             self._calls.get()()
         self._fail_all(EngineStopped(why))
 

@@ -130,10 +130,10 @@ class EngineCore:
         self.prefetches = PrefetchQueue(self._encoder)
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
-        self._paused: dict[Waiting, Running] = {}  # they are waiting, too
+        self._paused: dict[Waiting, Running] = {}  # also in _waiting
         self._jobs: deque[EncodeJob] = deque()
         self._to_forget = ForgetQueue()
-        self._suspects: list[Sequence] = []  # of a pass that failed, still to be tried alone
+        self._suspects: list[Sequence] = []  # sequences of a failed pass that are still to be tried alone
         self._had_prompts_alone = False  # whether the last pass made answers wait
         self.awaits_loads = False
 
@@ -176,7 +176,7 @@ class EngineCore:
             return
         if (computed := self._compute(scheduled)) is None:
             return
-        note_costs(self._timer, self.store.compute_cost)  # by which what is collected is valued
+        note_costs(self._timer, self.store.compute_cost)  # values the modules collected next
         self._encoder.collect()
         self._advance(*computed, sum(scheduled.values()))
 
@@ -194,9 +194,9 @@ class EngineCore:
 
     def _forget(self, job: ForgetJob) -> None:
         try:
-            self._texts.flush()  # requests that have ended are over for their readers, too
+            self._texts.flush()  # ended requests have also ended for their readers
             self.row_selector.clear()
-            self.prefetches.clear()  # what they have begun is dropped with what nobody wants
+            self.prefetches.clear()  # their started modules are dropped below
             keys = job.find(self.store)
             job.done.set_result(forget_modules(keys, self._encoder, self._running, self._waiting, self._jobs))
         except Exception as error:
@@ -379,7 +379,9 @@ class EngineCore:
         waits_for_copies = arena.has_copies
         arena.begin_copies()
         logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)
-        self._timer.launched(0 if waits_for_copies else packed.num_rows)  # then its time says nothing of what rows cost
+        self._timer.launched(
+            0 if waits_for_copies else packed.num_rows
+        )  # a pass that waits says nothing about the cost of rows
         for sequence, rows in scheduled.items():
             sequence.computed += rows
             if sequence in scorings:

@@ -64,7 +64,7 @@ class RowSelection:
     def scored_spans(self) -> tuple[Plan, list[int]]:
         """Return the plan as the question sees it now, and the index of each candidate in it."""
         earlier = with_recomputed(self.plan, self.rows)
-        shift = len(earlier.spans) - len(self.plan.spans)  # spans of earlier turns may be in pieces now
+        shift = len(earlier.spans) - len(self.plan.spans)  # spans of earlier turns may be split now
         return earlier, [i + shift for i in self.candidates]
 
 
@@ -80,7 +80,7 @@ class RowSelector:
         if recomputation.share:
             inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
         rows = {i: self._recall(session, plan.spans[i]) for i in inexact}
-        new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may bring none
+        new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may add none
         return RowSelection(
             plan=plan,
             rows={i: found for i, found in rows.items() if found},

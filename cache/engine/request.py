@@ -139,7 +139,7 @@ class Generation:
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
-        self.is_cancelled = False  # whether nobody wants the rest
+        self.is_cancelled = False  # whether the rest is not needed
         self.is_over = False  # whether its end was delivered
         self._end: Completion | CacheError | None = None
         self.tokens: Sequence[int] = ()

@@ -147,7 +147,7 @@ class Running:
             raise token
         if not self.timings.ttft:
             self._note_first_token(finished())
-        reason = self._why_over() if self.admitted.request.begun else None  # perhaps all of it was given before
+        reason = self._why_over() if self.admitted.request.begun else None  # all of it may have been delivered before
         reason = reason or self._append(token)
         for following in self.sampler.forced(self.answer):  # these need no passes of their own
             if reason is not None:
@@ -167,7 +167,7 @@ class Running:
         self.timings.total = self._milliseconds(time.perf_counter())
         self.usage.completion_tokens = len(self.answer)
         completion = Completion(
-            text="",  # it follows where text is made
+            text="",  # `AnswerText` adds it
             tokens=None if self.text.stopped else tuple(self.answer),
             finish_reason=reason,
             usage=self.usage,

@@ -61,11 +61,11 @@ def build_sequence(
     """
     nodes = [*prefix.path()][::-1]
     matched = sum(len(node.step.tokens) for node in nodes)
-    # rows of a conversation mostly lie side by side, and fewer views are faster
+    # rows of a conversation are mostly adjacent, and fewer views are faster
     computed = join_extents(extent for node in nodes for extent in node.extents)
     sequence = Sequence([], [], views=[KVView(extent) for extent in computed])
     fresh: list[tuple[PathStep, int]] = []
-    visible: dict[tuple[Segment, int], list[VisibleRange]] = {}  # of each segment, at each offset
+    visible: dict[tuple[Segment, int], list[VisibleRange]] = {}  # by segment and offset
     before = 0
     for span, step in zip(spans, path, strict=True):
         known = min(max(matched - before, 0), len(span.tokens))

@@ -54,7 +54,7 @@ class CudaCapture:
         with torch.cuda.device(self._device):
             aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):  # left again, too, where capturing fails
+            with torch.cuda.stream(aside):  # also left if capture fails
                 compute()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):

@@ -217,7 +217,7 @@ class CudaStream:
         self._runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
     def run(self, work: Callable[[], None]) -> None:
-        with torch.cuda.stream(self._stream):  # what is allocated meanwhile is used again by this stream only
+        with torch.cuda.stream(self._stream):  # memory allocated here is reused by this stream only
             work()
 
     def record(self) -> torch.cuda.Event:
@@ -236,7 +236,7 @@ class CudaStream:
         self._stream.synchronize()
 
     def staged(self, rows: Tensor) -> Tensor:
-        # PyTorch keeps such memory and gives it out again when the copies that read it are over: locking is slow
+        # PyTorch caches pinned memory and reuses it after its copies have ended: pinning is slow
         return torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True).copy_(rows)
 
     def lock(self, memory: Tensor) -> None:
@@ -359,7 +359,7 @@ class Arena:
         self.keys = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.values = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        # the same memory as attention kernels want it: [1, kv_heads, slots, head_dim]
+        # the same memory in the shape of attention kernels: [1, kv_heads, slots, head_dim]
         self.key_rows = [keys.transpose(0, 1).unsqueeze(0) for keys in self.keys]
         self.value_rows = [values.transpose(0, 1).unsqueeze(0) for values in self.values]
         stream = copy_stream_of(device)

@@ -210,10 +210,10 @@ class DiskTier:
         try:
             rows = checked_rows(key, read_file(path))
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
-            if self.entries.get(key) is entry:  # it was not written anew meanwhile
+            if self.entries.get(key) is entry:  # it was not written again meanwhile
                 self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
-        with suppress(OSError):  # it may be evicted by now, or the folder read-only
+        with suppress(OSError):  # it may be evicted by now, or the folder is read-only
             os.utime(path)
         with self._lock:
             if key in self.entries:
@@ -265,7 +265,7 @@ class DiskTier:
             if victim == keep:
                 continue
             if not self.remove(victim):
-                break  # the others would not go either
+                break  # the others could not be deleted either
             gone += entry.num_bytes
             self.evictions += 1
         return gone

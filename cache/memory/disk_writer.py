@@ -156,7 +156,7 @@ class DiskWriter:
         try:
             self.disk.write(header, rows, self._storage)
             self._note(None)
-        except Exception as error:  # whatever happens, nobody must wait for a dead thread
+        except Exception as error:  # in any case, no caller may wait for a dead thread
             self._note(error)
             self.failures += 1
         finally:

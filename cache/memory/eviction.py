@@ -61,7 +61,7 @@ class HalfLife:
     def __init__(self) -> None:
         self.rounds = 0.0
         self._rehearsals = Rehearsal(), Rehearsal()
-        self._lead = 0.0  # uses lately that were hits under LONG only, less those that were under SHORT only
+        self._lead = 0.0  # recent hits under LONG only, minus those under SHORT only
 
     @property
     def is_short(self) -> bool:
@@ -129,8 +129,8 @@ class EvictionQueue(Generic[V]):
         self.half_life = half_life or HalfLife()
         self._is_evictable, self._cost, self._is_kept = is_evictable, cost, is_kept
         self._heap: list[tuple[bool, float, int, V]] = []
-        self._queued: dict[V, None] = {}  # in the order they came, so that the same calls evict the same
-        self._numbers = count()  # what has equal values goes in the order it came
+        self._queued: dict[V, None] = {}  # in order of arrival, so that the same calls evict the same
+        self._numbers = count()  # equal values go in order of arrival
         self._evictions = 0  # since all values were computed
         self._most = 2 * LEAST_REFRESHED
         self._is_short = False  # the half-life by which the heap is ordered
@@ -138,7 +138,7 @@ class EvictionQueue(Generic[V]):
     def add(self, victim: V) -> None:
         """Add a candidate until `is_evictable` returns false. Without marks it counts as used now."""
         victim.marks = victim.marks or self.half_life.begin()
-        if len(self._heap) >= self._most:  # much of it may be gone by other ways than eviction
+        if len(self._heap) >= self._most:  # many may have left in other ways than eviction
             self.refresh()
         if victim not in self._queued:
             self._queued[victim] = None

@@ -68,7 +68,7 @@ class SharedTier(DiskTier):
         self.evictions = 0
         self.kept: Set[str] = frozenset()
         self._lock, self._refreshing = threading.Lock(), threading.Lock()
-        self._touched: set[str] = set()  # since the listing began that is under way
+        self._touched: set[str] = set()  # since the running listing started
         self._removed: dict[str, None] = {}  # here; a store may list it for a while
         self.refresh()
         threading.Thread(target=_keep_refreshing, args=(weakref.ref(self),), name="shared-modules", daemon=True).start()
@@ -161,7 +161,7 @@ class SharedTier(DiskTier):
         """Return the store's entry of each file, by name. Raises the store's error."""
         try:
             return {name_in(found): found for found in self._files_of.ls(self._root, detail=True, refresh=True)}
-        except FileNotFoundError:  # a store without folders has none where no file is
+        except FileNotFoundError:  # a store without folders lists none without files
             return {}
 
     def _take(self, there: dict[str, dict[str, Any]]) -> None:

@@ -105,7 +105,7 @@ class Store:
         self.host = self._pinned or HostTier(*host)
         self.compute_cost, self.load_cost, self.host_cost = Cost(FIRST_COMPUTE_S), Cost(1e-5), Cost(1e-6)
         self._loader = Loader(arena, on_load)
-        self._not_loaded: dict[str, MissReason] = {}  # what is to be computed although it was or is on disk, and why
+        self._not_loaded: dict[str, MissReason] = {}  # modules to compute although they were or are on disk, and why
         self._bypassed = 0
         self._evicted: OrderedDict[str, CacheEntry] = OrderedDict()  # by key, the oldest first
         self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
@@ -268,7 +268,7 @@ class Store:
     def _admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
         self._remember_name(header)
         self._not_loaded.pop(header.key, None)
-        self.host.remove(header.key)  # if it was computed although it was there
+        self.host.remove(header.key)  # if it was computed although a tier had it
         return self.device.admit(header, extent, self._evicted.get(header.key))
 
     def _why_missing(self, header: ModuleHeader) -> MissReason:
@@ -283,7 +283,7 @@ class Store:
         key, is_kept = header.key, header.key in self.host.entries
         if not (is_kept or self._is_on_disk(key)) or not self._is_worth_loading(header, is_kept=is_kept):
             return None
-        kept = self.host.take(key) if is_kept else None  # so that what is evicted for it does not take its place
+        kept = self.host.take(key) if is_kept else None  # so that a module evicted for it does not take its place
         try:
             extent = self.device.reserve(header.num_tokens)
         except CapacityError:
@@ -307,18 +307,18 @@ class Store:
         """
         if header.key in self._not_loaded:
             return False
-        if not is_kept and self._is_being_written(header.key):  # it is in host memory, too
+        if not is_kept and self._is_being_written(header.key):  # it is also in host memory
             return True
         cost = self.host_cost if is_kept else self.load_cost
         seconds = cost.mean - self.compute_cost.mean
         if self._copies is not None and not is_kept:
-            seconds += self.host_cost.mean  # what was read is then copied
+            seconds += self.host_cost.mean  # it is then also copied
         noise = 0.0 if self._pinned is not None and is_kept else NOISE_S
         if seconds * header.num_tokens <= noise:
             return True
         self._bypassed += 1
         if self._bypassed % TRIED_ANYWAY == 0:
-            cost.mean = self.compute_cost.mean  # what was measured in a rush may be long over
+            cost.mean = self.compute_cost.mean  # measurements under load may be outdated
             return True
         self._not_loaded[header.key] = "bypassed"
         return False

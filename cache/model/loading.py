@@ -75,7 +75,7 @@ def round_weights(hf: Any, weights: Weights) -> str:
     kind = Int8WeightOnlyConfig if weights == "int8" else Float8WeightOnlyConfig
     config = kind(granularity=PerRow(), set_inductor_config=False)  # nothing is compiled by torch here
     quantize_(hf, config, filter_fn=lambda module, name: isinstance(module, nn.Linear) and module is not head)
-    torch.cuda.empty_cache()  # of what the weights took before; nothing happens where there is no GPU
+    torch.cuda.empty_cache()  # memory of the unrounded weights; does nothing without a GPU
     return f"torchao {weights} weights, one scale for each output"
 
 
@@ -208,9 +208,9 @@ def convert_gguf(path: Path, folder: Path) -> Path:
             hf.to(torch.bfloat16).save_pretrained(temporary)
             AutoTokenizer.from_pretrained(place, **given).save_pretrained(temporary)
         try:
-            put_in_place(temporary, folder)  # it is believed from then on
+            put_in_place(temporary, folder)  # the complete file is trusted from now on
         except OSError:
-            if not folder.is_dir():  # else another process has converted it meanwhile
+            if not folder.is_dir():  # otherwise another process has converted it
                 raise
     except SafetensorError as error:  # safetensors wraps the operating system's errors
         raise OSError(f"{error} ({folder})") from error

@@ -145,7 +145,7 @@ class SimulatedReplica:
             self._put(document, self.loads.pop(document)[1])
         self._admit(now)
         if self._waiting and not (self._running or self._encoding or self.loads):
-            for job in self._waiting:  # each holds what another one needs
+            for job in self._waiting:  # a deadlock: each holds what another one needs
                 self._release(job)
             self._admit(now)
         needed = [*self._running, *self._encoding.values()]
@@ -350,7 +350,7 @@ class Simulation:
             self._beside.setdefault(self._machine[name], []).append(replica)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers, self._random = itertools.count(), random.Random(0)
-        self._versions: dict[str, int] = {}  # of the event at which each replica goes on
+        self._versions: dict[str, int] = {}  # number of the event at which each replica continues
         self._reported = dict.fromkeys(self.replicas, (0, 0.0))  # evictions, time
         self._past: dict[str, int] = {}  # tokens of each conversation
         self._requests: Iterator[SimulatedRequest] = iter(())

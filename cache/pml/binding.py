@@ -179,7 +179,7 @@ class Binder:
             if not run:
                 continue
             if reference is None:
-                raise self.fail("text stands before the first module reference; move it behind one")
+                raise self.fail("text is before the first module reference; move it after one")
             self.texts.append(self.place_between(reference, run, occupied))
         tokens = run_tokens(last, self.layout.tokenizer)
         if tokens:
@@ -198,7 +198,7 @@ class Binder:
         room = behind - at if before <= at else 0
         if len(tokens) > room:
             sizes = f"{len(tokens)} tokens, there is room for {room} before what comes next"
-            raise self.fail(f"the text behind it has {sizes}; move it to the end of the prompt", reference)
+            raise self.fail(f"the text after it has {sizes}; move it to the end of the prompt", reference)
         if tokens:
             insort(occupied, (at, at + len(tokens)))
         return Span(start=at, tokens=tokens)

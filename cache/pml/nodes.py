@@ -206,7 +206,7 @@ class Rules:
                 raise mistake(node, "chat turns do not nest; close the one around it first")
             case Scaffold():
                 if not isinstance(parent.node, Schema):
-                    raise mistake(node, "a scaffold stands directly in the schema; move it there")
+                    raise mistake(node, "a scaffold must be directly in the schema; move it there")
                 self.scaffolds.append(node)
         self.open.append(OpenNode(node, path, in_turn))
 
@@ -234,7 +234,7 @@ class Rules:
             if path not in self.modules:
                 raise mistake(node, f"there is no module {path!r}; write its path from the root, like 'outer/inner'")
             if not self.modules[path].cached:
-                raise mistake(node, f"module {path!r} has cache='false', it is never encoded; take it out of the set")
+                raise mistake(node, f"module {path!r} has cache='false', it is never encoded; remove it from the set")
             for module in accumulate(path.split("/"), "{}/{}".format):  # the outermost module first
                 union = self.unions.get(module)
                 if union is not None and chosen.setdefault(union, module) != module:
@@ -267,7 +267,7 @@ def check_union(union: Union, module: Module | None) -> None:
         raise mistake(union, f"scaffold {union.scaffold!r} has cache='false', it is never encoded; name another")
     if module is not None and not module.cached:
         what = f"module {module.name!r} around it has cache='false', it is never encoded"
-        raise mistake(union, f"{what}; leave scaffold out")
+        raise mistake(union, f"{what}; remove scaffold")
 
 
 def check_name(node: Schema | Module | Parameter) -> None:
@@ -279,4 +279,4 @@ def check_name(node: Schema | Module | Parameter) -> None:
     try:
         expat.ParserCreate("utf-8").Parse(f"<{node.name}/>", True)
     except expat.ExpatError:
-        raise mistake(node, f"{node.name!r} is no name in XML: choose one without its special letters") from None
+        raise mistake(node, f"{node.name!r} is not an XML name: choose one without its special letters") from None

@@ -186,7 +186,7 @@ class SchemaReader(PMLReader[Schema]):
         elif (parent := self.open[-1].tag) in EMPTY:
             self.fail(element, f"<{parent}> must be empty; move <{element.tag}> out of it")
         elif parent == "union" and element.tag != "module":
-            self.fail(element, "only modules may stand in a <union>; put a module around it")
+            self.fail(element, "only modules may be in a <union>; put a module around it")
         self.check_attributes(element, ATTRIBUTES[element.tag])
         if element.tag in ROLES:
             element.preserve = self.open[-1].preserve
@@ -198,7 +198,7 @@ class SchemaReader(PMLReader[Schema]):
     def text(self, piece: str) -> None:
         element = self.open[-1]
         if element.tag == "union":
-            self.fail(element, "only modules may stand in a union, not text")
+            self.fail(element, "only modules may be in a union, not text")
         if element.tag in EMPTY:
             self.fail(element, "it must be empty; move the text out of it")
         element.children.append(Text(text=piece))
@@ -234,7 +234,7 @@ class SchemaReader(PMLReader[Schema]):
         name = self.required(element, "name")
         given = [element.attributes[key] for key in ("length", "len") if key in element.attributes]
         if len(given) != 1:
-            what = "length and len say the same; give one of them" if given else "length='...' is missing"
+            what = "length and len mean the same; give one of them" if given else "length='...' is missing"
             self.fail(element, what, name=name)
         digits = given[0].strip(SPACE)
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
@@ -255,9 +255,9 @@ class SchemaReader(PMLReader[Schema]):
         try:
             path = (self.folder / src).resolve()
             if not path.is_relative_to(self.folder.resolve()):
-                fail("lies outside the schema's folder; move the file into it")
+                fail("is outside the schema's folder; move the file into it")
             if path.is_fifo() or path.stat().st_size > LARGEST_FILE:
-                fail(f"is no ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
+                fail(f"is not an ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             fail("is not UTF-8 text; convert it")
@@ -284,13 +284,13 @@ class PromptReader(PMLReader[Prompt]):
             self.fail(element, f"a chat turn of a prompt holds text only; close <{parent.tag}> first")
         if element.tag in ROLES:
             if len(self.open) > 1:
-                self.fail(element, f"the module reference <{parent.tag}> holds no chat turns; move this behind it")
+                self.fail(element, f"the module reference <{parent.tag}> cannot hold chat turns; move this after it")
             self.check_attributes(element, ())
 
     def text(self, piece: str) -> None:
         element = self.open[-1]
         if len(self.open) > 1 and element.tag not in ROLES:
-            self.fail(element, "a module reference holds no text; move it behind the reference")
+            self.fail(element, "a module reference cannot hold text; move it after the reference")
         element.children.append(Text(text=piece))
 
     def end(self, element: OpenElement) -> None:
@@ -368,7 +368,7 @@ def is_preserved(node: Node) -> bool:
 def write_prompt(prompt: Prompt) -> str:
     """Return a prompt as XML. Raises ValueError as `write_schema` does, and for whitespace that reading would drop."""
     if trimmed(prompt.parts) != prompt.parts or any(tidy(text) != text for text in own_texts(prompt.parts)):
-        raise ValueError("PML cannot say whitespace at the edges of a prompt's text")
+        raise ValueError("PML cannot express whitespace at the edges of a prompt's text")
     parts = [f"<prompt schema={attribute(prompt.schema)}>"]
     stack: list[Import | Text | Role | str] = list(reversed(prompt.parts))
     while stack:
@@ -421,13 +421,13 @@ def own_texts(children: Sequence[Child | Import]) -> list[str]:
 def characters(text: Text) -> str:
     """Return escaped text. A carriage return becomes a reference, because XML reads a plain one as a line feed."""
     if text.structural or text.tokens is not None:
-        raise ValueError(f"PML cannot say template strings and known tokens: {text.text[:40]!r}")
+        raise ValueError(f"PML cannot express template strings and known tokens: {text.text[:40]!r}")
     if NOT_XML.search(text.text):
-        raise ValueError(f"XML cannot say control characters: {text.text[:40]!r}")
+        raise ValueError(f"XML cannot express control characters: {text.text[:40]!r}")
     return escape(text.text, {"\r": "&#13;"})
 
 
 def attribute(value: str) -> str:
     if NOT_XML.search(value):
-        raise ValueError(f"XML cannot say control characters: {value[:40]!r}")
+        raise ValueError(f"XML cannot express control characters: {value[:40]!r}")
     return quoteattr(value, {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})

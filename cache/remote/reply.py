@@ -26,7 +26,7 @@ class Thoughts:
 
     def __init__(self) -> None:
         self.has_any = False
-        self._is_over = False  # from here on all is text
+        self._is_over = False  # from here on everything is text
         self._held = ""
 
     def without(self, piece: str) -> str:

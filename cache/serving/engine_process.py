@@ -72,10 +72,10 @@ class Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a library prints must not stand in what the parent prints
+                stdout=2,  # a library's output must not appear in the parent's
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), _python_path())))},
-                start_new_session=True,  # Ctrl-C is the parent's to handle
+                start_new_session=True,  # the parent handles Ctrl-C
             )
         self.connection = Connection(ours, SEND_S)
         self.messages: Iterator[Any] = read_all(self.connection.frames(), FromEngine)
@@ -311,7 +311,7 @@ class EngineProcess(EngineElsewhere):
             while self._exchange.is_connected:
                 self._read()
                 self._begin_anew()
-        finally:  # whatever happens, nobody waits forever
+        finally:  # in any case, no caller waits forever
             self._exchange.stop(SHUT_DOWN)
             self._child.end(0)
 
@@ -349,7 +349,7 @@ class EngineProcess(EngineElsewhere):
                 if begun.fingerprint != self._fingerprint:
                     raise CacheError("the files of the model have changed")
                 self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
-            except Exception as error:  # whatever it is may be over at the next try
+            except Exception as error:  # the cause may be gone at the next try
                 log.error("the engine could not restart: %s", error)
                 self._child.end(0)
                 continue

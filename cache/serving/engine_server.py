@@ -268,7 +268,7 @@ def main() -> None:
         EngineServer(engine, outgoing).serve(messages)
     outgoing.close()
     logging.shutdown()
-    os._exit(0)  # there is nothing more to do, and taking everything apart takes a while
+    os._exit(0)  # nothing is left to do, and a normal exit takes a while
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Connection:
 
     def __init__(self, end: socket.socket, most_s: int | None = None) -> None:
         self._end, self._sending = end, threading.Lock()
-        if most_s is not None:  # of sending alone
+        if most_s is not None:  # for sending only
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", most_s, 0))
 
     def send(self, frame: bytes) -> None:
@@ -51,7 +51,7 @@ class Connection:
             try:
                 self._end.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
             except OSError:
-                self.close()  # half a frame may be on the way
+                self.close()  # half a frame may have been sent
                 raise
 
     def frames(self) -> Iterator[bytes]:
@@ -222,7 +222,7 @@ class Exchange:
             return
         try:
             self._connection.send(frame)
-        except OSError:  # its reader sees it, too, and ends what was asked
+        except OSError:  # the reader sees it as well, and ends open requests
             return
 
 
