@@ -39,23 +39,10 @@ from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.prompt.plan import Segment
+from cache.serving import messages
 from cache.serving.exchange import EngineElsewhere, RemoteGeneration, Told
 from cache.serving.interface import CONTENTS_S
-from cache.serving.messages import (
-    Begun,
-    CallName,
-    Encode,
-    EncodingEnded,
-    Ended,
-    EngineSpec,
-    Failed,
-    Foresee,
-    State,
-    Submit,
-    decoded,
-    encoded,
-    result_of,
-)
+from cache.serving.messages import CallName, EngineSpec, decoded, encoded, result_of
 
 MOST_LOSSES = 5
 """Maximum number of replicas lost with one request."""
@@ -120,7 +107,7 @@ class ClusterEngine(EngineElsewhere):
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
         """Prefetch all modules where a request for them would go."""
         check_tenant(tenant)
-        name, message = uuid4().hex, encoded(Foresee.of(0, segments, tenant))
+        name, message = uuid4().hex, encoded(messages.Foresee.of(0, segments, tenant))
         routing = routing_of_segments(segments, (self.key(one, tenant) for one in segments))
         self._run(self._quietly(self._handle.prefetch.remote(message, name, forgotten=self._forgotten, **routing)))
         return Told(lambda: self._cancel(name))
@@ -200,7 +187,7 @@ class ClusterEngine(EngineElsewhere):
         state = self._state()
         return state.running, state.waiting
 
-    def _state(self) -> State:
+    def _state(self) -> messages.State:
         try:
             return combine_states([one.state for one in self.replica_states()])
         except (CacheError, TimeoutError):
@@ -306,7 +293,7 @@ class ClusterEngine(EngineElsewhere):
     # --- on the loop -----------------------------------------------------------------------------------------
 
     def _begin(self, request: Request, *, is_idle: bool) -> Generation:
-        Submit.of(0, request, is_idle=is_idle)  # raises ValueError here
+        messages.Submit.of(0, request, is_idle=is_idle)  # raises ValueError here
         name = uuid4().hex
         generation = RemoteGeneration(lambda: self._cancel(name))
         self._run(self._answer(name, request, generation, is_idle))
@@ -334,7 +321,7 @@ class ClusterEngine(EngineElsewhere):
         keys = [self.key(one, request.tenant_of_modules) for one in request.plan.segments()]
         routing = routing_of_plan(request.plan, keys, request.session)
         for _ in range(MOST_LOSSES):
-            message = encoded(Submit.of(0, request, is_idle=is_idle))
+            message = encoded(messages.Submit.of(0, request, is_idle=is_idle))
             stream = self._handle.answer.options(stream=True).remote(
                 message, name, forgotten=self._forgotten, **routing
             )
@@ -349,7 +336,7 @@ class ClusterEngine(EngineElsewhere):
                         generation.deliver(event.text)
                     elif isinstance(event, Behind):
                         await self._loop.run_in_executor(None, self._tell_those_behind)
-                    elif isinstance(event, Ended):
+                    elif isinstance(event, messages.Ended):
                         return event.completion
                     elif not is_lost(event):
                         return event.error
@@ -368,7 +355,7 @@ class ClusterEngine(EngineElsewhere):
         return Encoded(sum(part.computed for part in parts), failed)
 
     async def _encode(self, segment: Segment, tenant: str) -> Encoded:
-        message = encoded(Encode.of(0, [segment], tenant))
+        message = encoded(messages.Encode.of(0, [segment], tenant))
         routing = routing_of_segments([segment], [self.key(segment, tenant)])
         async with self._encodes:
             for _ in range(MOST_LOSSES):
@@ -378,8 +365,8 @@ class ClusterEngine(EngineElsewhere):
                     continue
                 except (RayError, RayServeException) as error:
                     return Encoded(0, {segment: as_error_of_cluster(error)})
-                event = decoded(reply, EncodingEnded | Failed)
-                if isinstance(event, EncodingEnded):
+                event = decoded(reply, messages.EncodingEnded | messages.Failed)
+                if isinstance(event, messages.EncodingEnded):
                     return event.encoded((segment,))
                 if not is_lost(event):
                     return Encoded(0, {segment: event.error})
@@ -415,7 +402,7 @@ def value_of(said: bytes, kind: Any) -> Any:
     return decoded(outcome.value, kind)
 
 
-def is_lost(event: Failed) -> bool:
+def is_lost(event: messages.Failed) -> bool:
     """Return whether the engine failed, not the request."""
     return isinstance(event.error, EngineStopped) or str(event.error) == RESTARTED
 
@@ -429,10 +416,10 @@ def as_error_of_cluster(error: BaseException) -> CacheError:
     return CacheError(f"the cluster has failed: {first_line(error)}")
 
 
-def begun_of(handle: DeploymentHandle[Any]) -> Begun:
+def begun_of(handle: DeploymentHandle[Any]) -> messages.Begun:
     """Return one engine's description. Raises EngineStopped."""
     try:
-        return cast("Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), Begun))
+        return cast("messages.Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), messages.Begun))
     except (RayError, RayServeException, TimeoutError) as error:
         raise EngineStopped(f"{NO_REPLICA}: {first_line(error)}") from error
 
@@ -463,9 +450,9 @@ def combine_uses(parts: Iterable[Sequence[PrefixUse]], limit: int) -> list[Prefi
     return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
 
 
-def combine_states(states: Sequence[State]) -> State:
+def combine_states(states: Sequence[messages.State]) -> messages.State:
     """Combine states: running if one engine is, idle if all are, with the mean cost of a token."""
-    return State(
+    return messages.State(
         number=0,
         is_running=any(state.is_running for state in states),
         hangs=bool(states) and all(state.hangs for state in states),

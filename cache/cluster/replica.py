@@ -17,23 +17,10 @@ from cache.engine.encoder import MOST_PREFETCHES
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.prompt.plan import Plan, Segment
+from cache.serving import messages
 from cache.serving.engine_server import CALLS_AT_ONCE, as_cache_error, load_engine, state_of
 from cache.serving.interface import Cancellable
-from cache.serving.messages import (
-    Begun,
-    CallName,
-    Encode,
-    EncodingEnded,
-    Ended,
-    EngineSpec,
-    Failed,
-    Foresee,
-    State,
-    Submit,
-    arguments_of,
-    decoded,
-    encoded,
-)
+from cache.serving.messages import CallName, EngineSpec, arguments_of, decoded, encoded
 
 KEY_CHARS = 16
 """Characters of a module's key for routing. Two modules with the same characters only cost one more computation."""
@@ -50,7 +37,7 @@ class Behind(Struct, tag=True, frozen=True):
     """Nothing was computed: the replica has missed a deletion."""
 
 
-FromReplica = Part | Behind | Ended | Failed
+FromReplica = Part | Behind | messages.Ended | messages.Failed
 
 
 class ReplicaState(Struct, frozen=True):
@@ -58,7 +45,7 @@ class ReplicaState(Struct, frozen=True):
     its last deletion; None before the first call.
     """
 
-    state: State
+    state: messages.State
     kept: int
     forgotten: int | None
 
@@ -122,7 +109,7 @@ class StreamedGeneration(Generation):
             self._post(encoded(Part(event, tokens)))
             return
         self.is_over = True
-        self._post(encoded(Ended(0, event) if isinstance(event, Completion) else Failed(0, event)))
+        self._post(encoded(messages.Ended(0, event) if isinstance(event, Completion) else messages.Failed(0, event)))
         self._post(None)
 
     async def frames(self) -> AsyncIterator[bytes]:
@@ -150,7 +137,7 @@ class EngineReplica:
         if self._is_behind(routing):
             yield encoded(Behind())
             return
-        submit: Submit = decoded(message, Submit)
+        submit: messages.Submit = decoded(message, messages.Submit)
         request, generation = submit.asked(), StreamedGeneration()
         generation.begin(len(request.begun))
         self._open[name] = generation
@@ -159,7 +146,7 @@ class EngineReplica:
             async for frame in generation.frames():
                 yield frame
         except CacheError as error:
-            yield encoded(Failed(0, error))
+            yield encoded(messages.Failed(0, error))
         finally:
             generation.cancel()  # if its reader has left
             if self._open.get(name) is generation:  # it was not sent here again
@@ -175,18 +162,18 @@ class EngineReplica:
     async def encode(self, message: bytes, **routing: Unpack[Routing]) -> bytes:
         """Encode modules (`Encode`). Returns `EncodingEnded` or `Failed`."""
         self._is_behind(routing)
-        encode: Encode = decoded(message, Encode)
+        encode: messages.Encode = decoded(message, messages.Encode)
         asked = encode.modules()
         try:
             done = await asyncio.wrap_future(self._engine.encode(asked, encode.tenant))
         except Exception as error:
             return failed("encoding", error)
-        return encoded(EncodingEnded.of(0, done, asked))
+        return encoded(messages.EncodingEnded.of(0, done, asked))
 
     async def prefetch(self, message: bytes, name: str, **routing: Unpack[Routing]) -> None:
         """Prefetch modules (`Foresee`). name: for `cancel`."""
         self._is_behind(routing)
-        foresee: Foresee = decoded(message, Foresee)
+        foresee: messages.Foresee = decoded(message, messages.Foresee)
         self._prefetches[name] = self._engine.prefetch(foresee.modules(), foresee.tenant)
         while len(self._prefetches) > MOST_PREFETCHES:
             self._prefetches.popitem(last=False)
@@ -226,7 +213,7 @@ class EngineReplica:
 
     async def begun(self) -> bytes:
         engine = self._engine
-        return encoded(Begun(engine.info, engine.store.fingerprint, engine.module_room))
+        return encoded(messages.Begun(engine.info, engine.store.fingerprint, engine.module_room))
 
     async def state(self) -> bytes:
         return encoded(ReplicaState(state_of(self._engine, 0), self._kept, self._forgotten))
@@ -274,4 +261,4 @@ def end_process() -> None:
 
 
 def failed(what: str, error: Exception) -> bytes:
-    return encoded(Failed(0, as_cache_error(what, error)))
+    return encoded(messages.Failed(0, as_cache_error(what, error)))

@@ -32,28 +32,10 @@ from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.prompt.plan import Segment
+from cache.serving import messages
 from cache.serving.exchange import Connection, EngineElsewhere, Exchange
 from cache.serving.interface import CONTENTS_S, Cancellable
-from cache.serving.messages import (
-    AskState,
-    Begin,
-    Begun,
-    Call,
-    CallName,
-    Encode,
-    EncodingEnded,
-    EngineSpec,
-    Failed,
-    Foresee,
-    FromEngine,
-    Returned,
-    State,
-    Submit,
-    decoded,
-    encoded,
-    read_all,
-    result_of,
-)
+from cache.serving.messages import CallName, EngineSpec, decoded, encoded, read_all, result_of
 
 SEND_S = 20
 """Seconds after which a child that reads nothing hangs."""
@@ -78,22 +60,22 @@ class Child:
                 start_new_session=True,  # the parent handles Ctrl-C
             )
         self.connection = Connection(ours, SEND_S)
-        self.messages: Iterator[Any] = read_all(self.connection.frames(), FromEngine)
+        self.messages: Iterator[Any] = read_all(self.connection.frames(), messages.FromEngine)
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def begin(self, spec: EngineSpec) -> Begun:
+    def begin(self, spec: EngineSpec) -> messages.Begun:
         """Let it load the model, and wait. Raises CacheError."""
         try:
-            self.connection.send(encoded(Begin(spec)))
+            self.connection.send(encoded(messages.Begin(spec)))
             first = next(self.messages, None)
         except OSError:
             first = None
-        if isinstance(first, Begun):
+        if isinstance(first, messages.Begun):
             return first
-        if isinstance(first, Failed):
+        if isinstance(first, messages.Failed):
             raise first.error
         raise CacheError(f"the engine's process could not start ({self.end(0)}): see what it wrote to stderr")
 
@@ -128,7 +110,7 @@ STATE_S = 5.0
 """Seconds after which a child that does not report its state counts as not running."""
 LOOK_S = 5.0
 """Seconds between checks for a hanging child."""
-DOWN = State(
+DOWN = messages.State(
     number=0,
     is_running=False,
     hangs=False,
@@ -189,12 +171,12 @@ class EngineProcess(EngineElsewhere):
             refused = Generation()
             refused.deliver(CacheError(REFUSED))
             return refused
-        return self._exchange.begin_answer(lambda number: Submit.of(number, request, is_idle=is_idle), request)
+        return self._exchange.begin_answer(lambda number: messages.Submit.of(number, request, is_idle=is_idle), request)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
         check_tenant(tenant)
         asked = tuple(segments)
-        reply = self._exchange.ask(lambda number: Encode.of(number, asked, tenant))
+        reply = self._exchange.ask(lambda number: messages.Encode.of(number, asked, tenant))
         done: Future[Encoded] = Future()
         done.set_running_or_notify_cancel()  # it cannot be cancelled
 
@@ -202,14 +184,14 @@ class EngineProcess(EngineElsewhere):
             if (error := reply.exception()) is not None:
                 done.set_exception(error)
             else:
-                done.set_result(cast("EncodingEnded", reply.result()).encoded(asked))
+                done.set_result(cast("messages.EncodingEnded", reply.result()).encoded(asked))
 
         reply.add_done_callback(take)
         return done
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
         check_tenant(tenant)
-        return self._exchange.tell(lambda number: Foresee.of(number, segments, tenant))
+        return self._exchange.tell(lambda number: messages.Foresee.of(number, segments, tenant))
 
     # --- modules ---------------------------------------------------------------------------------------------
 
@@ -260,10 +242,10 @@ class EngineProcess(EngineElsewhere):
         """
         arguments = Raw(encoded(given))
         try:
-            reply = self._exchange.ask(lambda number: Call(number, name, arguments)).result(most_s)
+            reply = self._exchange.ask(lambda number: messages.Call(number, name, arguments)).result(most_s)
         except TimeoutError as error:
             raise CacheError(f"the engine's process was busy for {most_s:g} s: try again") from error
-        return decoded(cast("Returned", reply).value, result_of(name))
+        return decoded(cast("messages.Returned", reply).value, result_of(name))
 
     # --- state -----------------------------------------------------------------------------------------------
 
@@ -295,11 +277,11 @@ class EngineProcess(EngineElsewhere):
         state = self._state()
         return (state.running, state.waiting) if state.is_running else (0, self._exchange.num_open)
 
-    def _state(self) -> State:
+    def _state(self) -> messages.State:
         if not self._exchange.is_connected:
             return DOWN
         try:
-            self._last = cast("State", self._exchange.ask(AskState).result(STATE_S))
+            self._last = cast("messages.State", self._exchange.ask(messages.AskState).result(STATE_S))
         except (CacheError, TimeoutError):
             return DOWN
         return self._last
@@ -348,7 +330,7 @@ class EngineProcess(EngineElsewhere):
                 begun = self._child.begin(self._spec)
                 if begun.fingerprint != self._fingerprint:
                     raise CacheError("the files of the model have changed")
-                self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
+                self._child.connection.send(encoded(messages.Call(0, "keep", Raw(encoded((self._kept,))))))
             except Exception as error:  # the cause may be gone at the next try
                 log.error("the engine could not restart: %s", error)
                 self._child.end(0)

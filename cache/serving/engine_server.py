@@ -28,30 +28,11 @@ from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
+from cache.serving import messages
 from cache.serving.exchange import Connection
 from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
-from cache.serving.messages import (
-    AskState,
-    Begun,
-    Call,
-    Cancel,
-    Encode,
-    EncodingEnded,
-    Ended,
-    EngineSpec,
-    Failed,
-    Foresee,
-    Piece,
-    Returned,
-    State,
-    Submit,
-    ToEngine,
-    arguments_of,
-    decoded,
-    encoded,
-    read_all,
-)
+from cache.serving.messages import EngineSpec, arguments_of, decoded, encoded, read_all
 
 CALLS_AT_ONCE = 32
 """Most calls wait for the engine."""
@@ -81,11 +62,11 @@ class SentGeneration(Generation):
     def deliver(self, event: str | Completion | CacheError) -> None:
         self.is_over = not isinstance(event, str)
         if isinstance(event, str):
-            self._outgoing.send(Piece(self._number, event))
+            self._outgoing.send(messages.Piece(self._number, event))
         elif isinstance(event, Completion):
-            self._outgoing.send(Ended(self._number, event))
+            self._outgoing.send(messages.Ended(self._number, event))
         else:
-            self._outgoing.send(Failed(self._number, event))
+            self._outgoing.send(messages.Failed(self._number, event))
 
 
 class EngineServer:
@@ -97,9 +78,9 @@ class EngineServer:
         self._answers: dict[int, SentGeneration] = {}  # some may have ended
         self._prefetches: deque[tuple[int, Prefetch]] = deque(maxlen=MOST_PREFETCHES)
 
-    def serve(self, messages: Iterator[Any]) -> None:
+    def serve(self, arriving: Iterator[Any]) -> None:
         """Execute messages to the end, then close the engine."""
-        for message in messages:
+        for message in arriving:
             try:
                 self._take(message)
             except Exception as error:
@@ -108,22 +89,22 @@ class EngineServer:
         self._calls.shutdown()
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, Submit):
+        if isinstance(message, messages.Submit):
             self._submit(message)
-        elif isinstance(message, Cancel):
+        elif isinstance(message, messages.Cancel):
             self._cancel(message.number)
-        elif isinstance(message, Encode):
+        elif isinstance(message, messages.Encode):
             asked = message.modules()
             done = self._engine.encode(asked, message.tenant)
             done.add_done_callback(lambda done: self._encoded(message.number, done, asked))
-        elif isinstance(message, Foresee):
+        elif isinstance(message, messages.Foresee):
             self._prefetches.append((message.number, self._engine.prefetch(message.modules(), message.tenant)))
-        elif isinstance(message, Call):
+        elif isinstance(message, messages.Call):
             self._calls.submit(self._call, message)
-        elif isinstance(message, AskState):
+        elif isinstance(message, messages.AskState):
             self._outgoing.send(state_of(self._engine, message.number))
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, message: messages.Submit) -> None:
         request, generation = message.asked(), SentGeneration(message.number, self._outgoing)
         self._answers = {number: one for number, one in self._answers.items() if not one.is_over}
         self._answers[message.number] = generation
@@ -135,11 +116,11 @@ class EngineServer:
             if one == number:
                 asked.cancel()
 
-    def _call(self, call: Call) -> None:
+    def _call(self, call: messages.Call) -> None:
         try:
             given = decoded(call.arguments, arguments_of(call.name))
             returned = getattr(self._engine, call.name)(*given)
-            self._outgoing.send(Returned(call.number, Raw(encoded(returned))))
+            self._outgoing.send(messages.Returned(call.number, Raw(encoded(returned))))
         except Exception as error:
             self._fail(call.number, error)
 
@@ -147,16 +128,16 @@ class EngineServer:
         if (error := done.exception()) is not None:
             self._fail(number, error)
         else:
-            self._outgoing.send(EncodingEnded.of(number, done.result(), asked))
+            self._outgoing.send(messages.EncodingEnded.of(number, done.result(), asked))
 
     def _fail(self, number: int, error: BaseException) -> None:
-        self._outgoing.send(Failed(number, as_cache_error("a call to the engine", error)))
+        self._outgoing.send(messages.Failed(number, as_cache_error("a call to the engine", error)))
 
 
-def state_of(engine: LocalEngine, number: int) -> State:
+def state_of(engine: LocalEngine, number: int) -> messages.State:
     """Return the state of an engine, without waiting for it."""
     running, waiting = engine.load()
-    return State(
+    return messages.State(
         number=number,
         is_running=engine.is_running,
         hangs=engine.hangs,
@@ -254,18 +235,18 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
     write_log()
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
-    messages = read_all(arriving(connection, has_begun), ToEngine)
+    arrived = read_all(arriving(connection, has_begun), messages.ToEngine)
     outgoing = Outgoing(connection)
     try:
-        spec = next(messages).spec
+        spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
     except Exception as error:
-        outgoing.send(Failed(0, as_cache_error("loading the model", error)))
+        outgoing.send(messages.Failed(0, as_cache_error("loading the model", error)))
     else:
         has_begun.set()
-        outgoing.send(Begun(engine.info, engine.store.fingerprint, engine.module_room))
-        EngineServer(engine, outgoing).serve(messages)
+        outgoing.send(messages.Begun(engine.info, engine.store.fingerprint, engine.module_room))
+        EngineServer(engine, outgoing).serve(arrived)
     outgoing.close()
     logging.shutdown()
     os._exit(0)  # nothing is left to do, and a normal exit takes a while

@@ -19,18 +19,8 @@ from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, segment_key
 from cache.model.loading import load_tokenizer
 from cache.prompt.plan import Segment
-from cache.serving.messages import (
-    Begun,
-    Cancel,
-    EncodingEnded,
-    Ended,
-    EngineSpec,
-    Failed,
-    Piece,
-    Returned,
-    State,
-    encoded,
-)
+from cache.serving import messages
+from cache.serving.messages import EngineSpec, encoded
 
 _LENGTH_BYTES = 4
 
@@ -73,7 +63,7 @@ class Connection:
             self._end.shutdown(socket.SHUT_WR)
 
 
-Reply = EncodingEnded | Returned | State
+Reply = messages.EncodingEnded | messages.Returned | messages.State
 
 
 class RemoteGeneration(Generation):
@@ -143,7 +133,7 @@ class Exchange:
         """Send a message without reply. Raises EngineStopped."""
         number = next(self._numbers)
         self._send(message(number))
-        return Told(lambda: self._send(Cancel(number)))
+        return Told(lambda: self._send(messages.Cancel(number)))
 
     def connect(self, connection: Connection) -> None:
         """Send held messages now, and later ones at once."""
@@ -181,7 +171,7 @@ class Exchange:
 
     def receive(self, message: Any) -> None:
         """Deliver a message. Without an open request it is dropped."""
-        if isinstance(message, Piece):
+        if isinstance(message, messages.Piece):
             if isinstance(generation := self._open.get(message.number), Generation):
                 generation.deliver(message.text)
             return
@@ -189,9 +179,9 @@ class Exchange:
             asked = self._open.pop(message.number, None)
         if asked is None:
             return
-        if isinstance(message, Failed):
+        if isinstance(message, messages.Failed):
             _fail(asked, message.error)
-        elif isinstance(message, Ended):
+        elif isinstance(message, messages.Ended):
             assert isinstance(asked, Generation)
             asked.deliver(message.completion)
         else:
@@ -214,7 +204,7 @@ class Exchange:
     def _cancel(self, number: int) -> None:
         with self._lock:
             if number in self._open:
-                self._transmit(encoded(Cancel(number)))
+                self._transmit(encoded(messages.Cancel(number)))
 
     def _transmit(self, frame: bytes) -> None:
         if self._connection is None:
@@ -236,7 +226,7 @@ def _fail(asked: Generation | Future[Reply], error: CacheError) -> None:
 class EngineElsewhere(Arranger):
     """The part of `EngineInterface` about prompts."""
 
-    def __init__(self, begun: Begun, spec: EngineSpec) -> None:
+    def __init__(self, begun: messages.Begun, spec: EngineSpec) -> None:
         """begun: the engine's description of itself. Raises CacheError."""
         tokenizer, _ = load_tokenizer(spec.model, converted=spec.converted)
         super().__init__(begun.info, tokenizer, spec.placement, spec.slot)
