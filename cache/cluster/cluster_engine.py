@@ -22,15 +22,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from cache.cluster.replica import (
-    Behind,
-    FromReplica,
-    Outcome,
-    Part,
-    ReplicaState,
-    routing_of_plan,
-    routing_of_segments,
-)
+from cache.cluster.replica import Behind, FromReplica, Outcome, Part, ReplicaState, routing_of_plan, routing_of_segments
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request

@@ -86,12 +86,7 @@ class IdleRun:
     """A request with reuse "off" and its own engine core. Owned by the engine thread."""
 
     def __init__(
-        self,
-        model: Model,
-        request: Request,
-        generation: Generation,
-        give_up: Callable[[], bool],
-        row_limit: RowLimit,
+        self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool], row_limit: RowLimit
     ) -> None:
         """give_up: whether there is other work; asked at every layer of a pass. row_limit: of the device."""
         slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)

@@ -52,15 +52,7 @@ class Tables:
     @property
     def arrays(self) -> list[Ints]:
         """All tables, in the order of a `TilePlan`."""
-        return [
-            self.tiles,
-            self.readers,
-            self.offsets,
-            self.first_partial,
-            self.partials,
-            self.slots,
-            self.positions,
-        ]
+        return [self.tiles, self.readers, self.offsets, self.first_partial, self.partials, self.slots, self.positions]
 
     def filled_up(self, rows: int, partials: int, turns: int, slot: int) -> "Tables":
         """Return the tables padded to these sizes: tiles without readers, and rows in a slot that see nothing."""

@@ -115,14 +115,7 @@ def attend_tile(
 
 @triton.jit
 def merge_partials(
-    out,
-    lse,
-    first_partial,
-    partials,
-    merged,
-    SIZE: tl.constexpr,
-    PADDED: tl.constexpr,
-    PARTS: tl.constexpr,
+    out, lse, first_partial, partials, merged, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr
 ):
     """Merge one packed row and query head: out and lse as `attend_tile` writes them, tables of a `TilePlan`; writes
     merged `[T, H*G, D]` in its dtype; zeros if a row sees no key.

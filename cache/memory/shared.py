@@ -21,21 +21,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cache.errors import CacheError
-from cache.memory.disk import (
-    SUFFIX,
-    DiskEntry,
-    DiskTier,
-    LoadFailed,
-    ModuleHeader,
-    Unreachable,
-    checked_rows,
-    description,
-    file_name,
-    header_of,
-    key_of,
-    metadata_of,
-    nameless,
-)
+from cache.memory import disk
+from cache.memory.disk import DiskEntry, DiskTier, LoadFailed, ModuleHeader, Unreachable
 from cache.memory.free_space import FreeSpace, free_space
 from cache.memory.kv_format import KVStorage, pack
 
@@ -79,7 +66,9 @@ class SharedTier(DiskTier):
             with self._lock:
                 self._touched.clear()
             try:
-                listed = {key_of(name): found for name, found in self._listed().items() if name.endswith(SUFFIX)}
+                listed = {
+                    disk.key_of(name): found for name, found in self._listed().items() if name.endswith(disk.SUFFIX)
+                }
                 for key in listed.keys() & self._removed.keys():
                     if not self._files_of.exists(self._place(key)):
                         del listed[key]
@@ -101,7 +90,7 @@ class SharedTier(DiskTier):
         """Store one module, unless it is larger than the capacity. Raises OSError."""
         self._delete_again()
         tensors = pack(rows, storage)
-        data = save({name: one.contiguous() for name, one in tensors.items()}, metadata_of(header, rows, tensors))
+        data = save({name: one.contiguous() for name, one in tensors.items()}, disk.metadata_of(header, rows, tensors))
         if len(data) > self.capacity:
             return
         self.keep_floor(len(data))
@@ -134,7 +123,7 @@ class SharedTier(DiskTier):
         except Exception as error:
             raise Unreachable(f"unreadable: {error}") from error
         try:
-            return checked_rows(key, bytearray(data))
+            return disk.checked_rows(key, bytearray(data))
         except Exception as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
@@ -172,7 +161,7 @@ class SharedTier(DiskTier):
             for key in there.keys() - self._touched:
                 if key in self.undeleted:
                     continue
-                entry = self.entries.setdefault(key, DiskEntry(nameless(key), 0, 0.0))
+                entry = self.entries.setdefault(key, DiskEntry(disk.nameless(key), 0, 0.0))
                 entry.num_bytes, entry.last_used = int(there[key]["size"]), changed(there[key])
 
     def _read_headers(self) -> None:
@@ -182,7 +171,7 @@ class SharedTier(DiskTier):
             some = unknown[first : first + HEADERS_AT_ONCE]
             for key, data in zip(some, self._beginnings(some), strict=True):
                 try:
-                    header = header_of(file_name(key), description(data)[0]["__metadata__"])
+                    header = disk.header_of(disk.file_name(key), disk.description(data)[0]["__metadata__"])
                 except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
                     continue
                 with self._lock:
@@ -195,7 +184,7 @@ class SharedTier(DiskTier):
         return found
 
     def _place(self, key: str) -> str:
-        return f"{self._root}/{file_name(key)}"
+        return f"{self._root}/{disk.file_name(key)}"
 
     def _delete_file(self, key: str) -> bool:
         return self._delete_path(self._place(key))

@@ -380,7 +380,7 @@ class RemoteEngine(WithoutModules):
         if isinstance(error, CacheError):
             return error
         log.error("a question to the model's server failed", exc_info=error)
-        return CacheError("the question could not be sent to the model's server, the log says why: ask again")
+        return CacheError("the question could not be sent to the model's server: ask again (the log has the cause)")
 
     def _stop(self, answer: ServerAnswer) -> None:
         with suppress(RuntimeError):  # the loop is closed: it has ended
