@@ -109,14 +109,14 @@ def test_a_processor_gives_a_share_of_what_is_free(
         total: int
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Memory(free, 200 * GIB))
-    assert device_memory.room_on_host(device_memory.HostGauge()) == expected
+    assert device_memory.room_on_host(device_memory.Gauge()) == expected
     assert "of 200.00 GiB are free" in caplog.text
 
 
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a few megabytes free."""
-    monkeypatch.setattr(device_memory.HostGauge, "free", lambda _: (8 << 20, 16 << 20))
+    monkeypatch.setattr(device_memory.Gauge, "free", lambda _: (8 << 20, 16 << 20))
 
 
 @pytest.mark.usefixtures("small_machine")

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import psutil
 import torch
@@ -157,63 +157,58 @@ PREFILL_ROWS = 64
 """Smaller passes tell little about the cost of a module."""
 
 
-class PassTimer(Protocol):
-    """Times of consecutive passes, on the launching thread, in seconds of `time.perf_counter`."""
-
-    def start(self) -> None:
-        """Note the start of a pass."""
-
-    def launched(self, rows: int) -> None:
-        """Note that all work of its rows was launched."""
-
-    def to_host(self, x: Tensor) -> Tensor:
-        """Copy the latest result, such as chosen tokens, to the host."""
-
-    def finished(self) -> float:
-        """Return when the device finished what the host has read of the latest pass."""
-
-    def costs(self) -> list[tuple[float, int]]:
-        """Return seconds and rows of the passes finished since the last call."""
-
-
-class HostTimer:
-    """Times on a CPU, where a call returns when its work is done."""
+class PassTimer:
+    """Times of consecutive passes, on the launching thread, in seconds of `time.perf_counter`. On a CPU, a call returns
+    when its work is done.
+    """
 
     def __init__(self) -> None:
         self._started = 0.0
         self._costs: list[tuple[float, int]] = []
 
     def start(self) -> None:
+        """Note the start of a pass."""
         self._started = time.perf_counter()
 
     def launched(self, rows: int) -> None:
+        """Note that all work of its rows was launched."""
         self._costs.append((time.perf_counter() - self._started, rows))
 
     def to_host(self, x: Tensor) -> Tensor:
+        """Copy the latest result, such as chosen tokens, to the host."""
         return x.cpu()
 
     def finished(self) -> float:
+        """Return when the device finished what the host has read of the latest pass."""
         return time.perf_counter()
 
     def costs(self) -> list[tuple[float, int]]:
+        """Return seconds and rows of the passes finished since the last call."""
         costs, self._costs = self._costs, []
         return costs
 
 
-class Events(Protocol):
-    """A source of events; `CudaEvents` is one."""
+class CudaEvents:
+    """Events of the stream in which a GPU computes passes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def is_idle(self) -> bool:
         """Return whether the device has finished all its work. Does not wait."""
+        return torch.cuda.current_stream(self._device).query()
 
     def record(self) -> Event:
         """Return an event after all launched work."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
 
-class EventTimer:
+class EventTimer(PassTimer):
     """Times on a device that computes asynchronously."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: CudaEvents) -> None:
         self._events = events
         self._start: Event = events.record()
         self._end = self._start
@@ -250,23 +245,8 @@ class EventTimer:
         return costs
 
 
-class CudaEvents:
-    """Events of the stream in which a GPU computes passes."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def is_idle(self) -> bool:
-        return torch.cuda.current_stream(self._device).query()
-
-    def record(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-
 def timer_for(device: torch.device) -> PassTimer:
-    return EventTimer(CudaEvents(device)) if device.type == "cuda" else HostTimer()
+    return EventTimer(CudaEvents(device)) if device.type == "cuda" else PassTimer()
 
 
 def note_costs(timer: PassTimer, cost: Cost) -> None:
@@ -287,17 +267,20 @@ HOST_SHARE, HOST_MOST = 0.25, GIB
 log.setLevel(logging.INFO)  # one line per start, for operators
 
 
-class Gauge(Protocol):
-    """Measures the memory of a device."""
+class Gauge:
+    """Measures the memory of a device: here, main memory."""
 
     def free(self) -> tuple[int, int]:
         """Return the free and the total bytes."""
+        memory = psutil.virtual_memory()
+        return memory.available, memory.total
 
     def peak_of(self, run: Callable[[], None]) -> int:
         """Return the peak bytes that a function needs."""
+        raise NotImplementedError("the memory of passes on a CPU is not measured")
 
 
-class CudaGauge:
+class CudaGauge(Gauge):
     """The gauge of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
@@ -316,23 +299,12 @@ class CudaGauge:
         return torch.cuda.max_memory_allocated(self._device) - before
 
 
-class HostGauge:
-    """The gauge of main memory."""
-
-    def free(self) -> tuple[int, int]:
-        memory = psutil.virtual_memory()
-        return memory.available, memory.total
-
-    def peak_of(self, run: Callable[[], None]) -> int:
-        raise NotImplementedError("the memory of passes on a CPU is not measured")
-
-
 def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLimit) -> Arena:
     """Allocate an engine's KV pool. answers: maximum number at the same time. Raises CapacityError if memory is
     short.
     """
     device = model.device
-    gauge: Gauge = CudaGauge(device) if device.type == "cuda" else HostGauge()
+    gauge = CudaGauge(device) if device.type == "cuda" else Gauge()
     if size != "auto":
         num_bytes = size
     elif device.type == "cuda":

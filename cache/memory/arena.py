@@ -181,65 +181,44 @@ class Event(Protocol):
         """Return the milliseconds until another event. The stream must have passed both."""
 
 
-class CopyStream(Protocol):
-    """A stream for copies; `CudaStream` is one."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Queue the device work of a function."""
-
-    def record(self) -> Event:
-        """Return an event after all queued work."""
-
-    def wait_for_compute(self) -> None:
-        """Make the stream wait for the computing stream's work so far."""
-
-    def hold_compute(self, event: Event) -> None:
-        """Make the computing stream wait for an event of this one. The caller does not wait."""
-
-    def synchronize(self) -> None:
-        """Wait until all queued work is done."""
-
-    def staged(self, rows: Tensor) -> Tensor:
-        """Return a copy of a tensor in pinned memory. From any thread."""
-
-    def lock(self, memory: Tensor) -> None:
-        """Pin host memory. Raises CacheError if the system refuses."""
-
-    def unlock(self, memory: Tensor) -> None:
-        """Undo `lock`. The stream must have finished with the memory."""
-
-
-class CudaStream:
-    """A CUDA stream. The computing stream is the current one of the calling thread."""
+class CopyStream:
+    """A CUDA stream for copies. The computing stream is the current one of the calling thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
     def run(self, work: Callable[[], None]) -> None:
+        """Queue the device work of a function."""
         with torch.cuda.stream(self._stream):  # memory allocated here is reused by this stream only
             work()
 
     def record(self) -> torch.cuda.Event:
+        """Return an event after all queued work."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def wait_for_compute(self) -> None:
+        """Make the stream wait for the computing stream's work so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def hold_compute(self, event: Event) -> None:
+        """Make the computing stream wait for an event of this one. The caller does not wait."""
         assert isinstance(event, torch.cuda.Event), event
         torch.cuda.current_stream(self._device).wait_event(event)
 
     def synchronize(self) -> None:
+        """Wait until all queued work is done."""
         self._stream.synchronize()
 
     def staged(self, rows: Tensor) -> Tensor:
+        """Return a copy of a tensor in pinned memory. From any thread."""
         # PyTorch caches pinned memory and reuses it after its copies have ended: pinning is slow
         return torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True).copy_(rows)
 
     def lock(self, memory: Tensor) -> None:
+        """Pin host memory. Raises CacheError if the system refuses."""
         # not by `pin_memory`, which rounds the size up to a power of two
         error = int(self._runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
         if error:
@@ -247,11 +226,12 @@ class CudaStream:
             raise CacheError(f"{size} cannot be pinned for copies (CUDA error {error}): set host_memory lower")
 
     def unlock(self, memory: Tensor) -> None:
+        """Undo `lock`. The stream must have finished with the memory."""
         self._runtime.cudaHostUnregister(memory.data_ptr())
 
 
 def copy_stream_of(device: torch.device) -> CopyStream | None:
-    return CudaStream(device) if device.type == "cuda" else None
+    return CopyStream(device) if device.type == "cuda" else None
 
 
 CopyLayer = Callable[[int], None]

@@ -35,7 +35,7 @@ from cache.remote.chat_server import ChatServer, ServerFacts, headers_of
 from cache.remote.reply import Refusal, Reply, silence, thinks_aloud, thinks_too_long
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import STOP, TextTokenizer, messages_of
-from cache.serving.interface import Cancellable
+from cache.serving.exchange import Told
 
 
 class ServerAnswer(Generation):
@@ -154,13 +154,6 @@ ELSEWHERE = "the language model runs elsewhere"
 NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
 
 
-class NothingBegun:
-    """Work that was never started."""
-
-    def cancel(self) -> None:
-        """Do nothing."""
-
-
 class WithoutModules:
     """The part of `EngineInterface` about modules."""
 
@@ -179,8 +172,8 @@ class WithoutModules:
         done.set_result(Encoded(0, {}))
         return done
 
-    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
-        return NothingBegun()
+    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
+        return Told(lambda: None)
 
     def forget(self, keys: Set[str]) -> int:
         """Remove module files. Returns the number found. A server's cache expires by itself."""
