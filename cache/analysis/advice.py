@@ -34,8 +34,7 @@ VOLATILE = (
 MOST_FINDINGS = 50
 """Maximum findings in one plain prompt: the tokens after each are counted, and the first ones matter most."""
 
-LONG_TEXT = 64
-"""Tokens of new text, or of an argument, from which a module would pay."""
+LONG_TEXT = 64  # tokens of new text, or of an argument, from which a module would pay
 
 MOVE = "move it behind everything that stays the same, or make it a parameter of a module"
 

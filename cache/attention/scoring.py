@@ -13,8 +13,7 @@ from torch import Tensor
 from cache.attention.items import Chunk
 from cache.memory.arena import Extent
 
-Placed = tuple[Extent, int]
-"""An extent and its offset in a chunk: it may be read at several places."""
+Placed = tuple[Extent, int]  # an extent and its offset in a chunk: it may be read at several places
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,16 +36,12 @@ from cache.serving.exchange import EngineElsewhere, RemoteGeneration, Told
 from cache.serving.interface import CONTENTS_S
 from cache.serving.messages import CallName, EngineSpec, decoded, encoded, result_of
 
-MOST_LOSSES = 5
-"""Maximum number of replicas lost with one request."""
-ENCODES_AT_ONCE = 16
-"""Concurrent encodings. Others wait here, so that questions do not wait for them."""
-BEGUN_S, STATE_S = 60.0, 5.0
-"""Seconds that a replica may take to describe itself, and to report its state."""
+MOST_LOSSES = 5  # maximum number of replicas lost with one request
+ENCODES_AT_ONCE = 16  # concurrent encodings. Others wait here, so that questions do not wait for them
+BEGUN_S, STATE_S = 60.0, 5.0  # seconds that a replica may take to describe itself, and to report its state
 WATCH_S = 2.0
 """Seconds between checks for replicas that are new or reachable again: they must learn what to keep and forget."""
-SHARED_TIER = "disk"
-"""The tier that all engines share."""
+SHARED_TIER = "disk"  # the tier that all engines share
 NO_REPLICA = "no engine of the cluster can be reached"
 log = logging.getLogger(__name__)
 

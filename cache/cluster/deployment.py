@@ -44,8 +44,7 @@ from cache.routing.affinity import Weights
 from cache.serving.messages import EngineSpec, encoded
 
 PREFIX = "warmdesk-ray-"
-ENDED_S = 5.0
-"""Seconds until a killed process must be gone."""
+ENDED_S = 5.0  # seconds until a killed process must be gone
 
 
 @contextmanager
@@ -94,8 +93,7 @@ def end_users(folder: Path) -> None:
     psutil.wait_procs(ended, ENDED_S)
 
 
-Needs: TypeAlias = Mapping[str, int]
-"""Resources of an engine on one machine, by Ray's name: CPU, GPU."""
+Needs: TypeAlias = Mapping[str, int]  # resources of an engine on one machine, by Ray's name: CPU, GPU
 
 
 def check_room(engines: int, needs: Needs) -> None:
@@ -138,8 +136,7 @@ def _amounts(needs: Needs, of: Mapping[str, float]) -> str:
 
 LOCAL = "local"
 CONNECT_S, END_S = 5.0, 5.0
-OBJECT_STORE = 256 << 20
-"""Bytes of a local cluster's object store: requests and answers are small and do not use it."""
+OBJECT_STORE = 256 << 20  # bytes of a local cluster's object store: requests and answers are small and do not use it
 COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -217,8 +214,7 @@ def signals_kept() -> Iterator[None]:
 
 
 APPLICATION, DEPLOYMENT = "warmdesk", "engines"
-BEGIN_S, LOOK_S = 600.0, 0.2
-"""Seconds that engines may take to start, and between checks."""
+BEGIN_S, LOOK_S = 600.0, 0.2  # seconds that engines may take to start, and between checks
 TELL_AFTER_S, TELL_S = 15.0, 5.0
 """Seconds before the first message about what they wait for, and between checks for changes."""
 HAS_FAILED = "failed to start"

@@ -86,8 +86,7 @@ def routing_of_segments(segments: Iterable[Segment], keys: Iterable[str]) -> Rou
     )
 
 
-MOST_REPORTED = 5000
-"""Maximum number of modules in one report: the newest."""
+MOST_REPORTED = 5000  # maximum number of modules in one report: the newest
 
 
 class StreamedGeneration(Generation):

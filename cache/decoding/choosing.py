@@ -20,10 +20,8 @@ FEW_TOKENS = (256, 4096)
 a pass of a small model, so the first few are tried first.
 """
 
-UNSURE = -1
-"""Instead of a token: the choice depends on more of the most likely tokens."""
-ToHost = Callable[[Tensor], Tensor]
-"""Copies results from the device, and waits until they are complete."""
+UNSURE = -1  # instead of a token: the choice depends on more of the most likely tokens
+ToHost = Callable[[Tensor], Tensor]  # copies results from the device, and waits until they are complete
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,7 @@ def is_shortage(error: BaseException) -> bool:
 
 MODULES, MODULE_ROWS = 8, 256
 """Modules that each row of a trial pass reads, and their tokens: system text, passages and parts of a conversation."""
-SCORED_ROWS = 256
-"""Rows of a long question."""
+SCORED_ROWS = 256  # rows of a long question
 
 
 def trial_arena(model: Model, rows: int) -> Arena:
@@ -153,8 +152,7 @@ def trial_chunks(info: ModelInfo, rows: int) -> list[Chunk]:
     return chunks
 
 
-PREFILL_ROWS = 64
-"""Smaller passes tell little about the cost of a module."""
+PREFILL_ROWS = 64  # smaller passes tell little about the cost of a module
 
 
 class PassTimer:
@@ -255,8 +253,7 @@ def note_costs(timer: PassTimer, cost: Cost) -> None:
             cost.measured(seconds, rows)
 
 
-ArenaSize = int | Literal["auto"]
-"""Bytes, or "auto": as much as fits."""
+ArenaSize = int | Literal["auto"]  # bytes, or "auto": as much as fits
 GIB = 1 << 30
 SPARE, LEAST_SPARE = 0.05, GIB // 2
 """Share of a GPU's memory that stays free, and its minimum: for losses between the allocator's blocks, for kernels and

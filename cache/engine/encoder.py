@@ -26,8 +26,7 @@ from cache.memory.store import Lookup, Store
 from cache.model.language_model import ModelInfo
 from cache.prompt.plan import Segment
 
-MAX_ENCODINGS = 16
-"""Modules encoded at the same time ahead of use."""
+MAX_ENCODINGS = 16  # modules encoded at the same time ahead of use
 NOBODY = frozenset[Generation]()
 
 
@@ -195,8 +194,7 @@ class Encoder:
                 self.store.device.release(entry)
 
 
-MOST_PREFETCHES = 8
-"""Maximum number of prefetches. The oldest are dropped, as they are the least useful."""
+MOST_PREFETCHES = 8  # maximum number of prefetches. The oldest are dropped, as they are the least useful
 log = logging.getLogger(__name__)
 
 

@@ -44,8 +44,7 @@ log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the engine was shut down"
 HANGS = "the engine has made no progress for {:g} s, perhaps because a disk or device does not respond: ask again later"
-CLOSE_S = 10.0
-"""Seconds that a step may take to end when the engine is closed."""
+CLOSE_S = 10.0  # seconds that a step may take to end when the engine is closed
 LOOK_AGAIN_S = 0.5
 """Seconds between checks for cancelled and late requests while modules are loaded or written and nothing else runs."""
 CHECKED_SHARE = 0.01

@@ -41,8 +41,7 @@ LOOKED_AT, PATIENCE_S = 16, 1.0
 """Number of waiting requests that may start before earlier ones that still need modules or memory; and seconds that a
 request waits for memory before no other may take it.
 """
-AHEAD_S = 0.25
-"""Seconds for a pass that only encodes modules ahead of use. A new question stops it."""
+AHEAD_S = 0.25  # seconds for a pass that only encodes modules ahead of use. A new question stops it
 log = logging.getLogger(__name__)
 
 

@@ -20,8 +20,7 @@ from cache.prompt.plan import Plan, Span, join_spans
 if TYPE_CHECKING:  # settings name policies, and every command reads settings: PyTorch takes seconds
     from torch import Tensor
 
-REMEMBERED = 10_000
-"""Selections stored for later turns of conversations."""
+REMEMBERED = 10_000  # selections stored for later turns of conversations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +40,7 @@ class SelectiveRecomputation:
 EXACT = SelectiveRecomputation(share=1.0)
 """Recompute every module that is not exact at its place, also in earlier turns (`Plan.exact_part`)."""
 
-RowsBySpan = Mapping[int, Collection[int]]
-"""Rows to recompute, counted in their span, by the span's index."""
+RowsBySpan = Mapping[int, Collection[int]]  # rows to recompute, counted in their span, by the span's index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,12 +33,9 @@ AT_ONCE, FIRST_REST_S, LONGEST_REST_S = 3, 1.0, 240.0
 """Failures after which the engine is retried at once, the first rest, and the longest. Each rest is twice the last
 one.
 """
-FORGOTTEN_S = 600.0
-"""Seconds without failure after which the count starts again."""
-MOST_LOST = 2
-"""Failures within that time after which a prompt that was open at each is refused."""
-MOST_NOTED = 5
-"""Failures whose prompts are remembered."""
+FORGOTTEN_S = 600.0  # seconds without failure after which the count starts again
+MOST_LOST = 2  # failures within that time after which a prompt that was open at each is refused
+MOST_NOTED = 5  # failures whose prompts are remembered
 REFUSED = "the engine has failed twice while it computed this prompt: ask something else, or ask again in ten minutes"
 
 

@@ -75,8 +75,7 @@ def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
         )
 
 
-PAGE = 32
-"""Slots that an answer gets at a time."""
+PAGE = 32  # slots that an answer gets at a time
 
 
 @dataclass(slots=True, eq=False)

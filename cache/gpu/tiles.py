@@ -24,8 +24,7 @@ of short cuts would take gigabytes.
 """
 SMALL_BLOCK, LARGE_BLOCK = 16, 64
 """Query rows of a tile, heads counted as rows: few sizes, because each is compiled separately."""
-ALIGNED = 4
-"""Alignment of tables in numbers: Triton compiles one kernel for aligned addresses and one for others."""
+ALIGNED = 4  # alignment of tables in numbers: Triton compiles one kernel for aligned addresses and one for others
 
 
 @dataclass(frozen=True, slots=True)

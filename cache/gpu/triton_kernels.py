@@ -16,8 +16,7 @@ from cache.gpu.tiles import TilePlan
 
 KEY_BLOCK_BYTES, LEAST_KEY_BLOCK, MOST_KEY_BLOCK = 16384, 16, 64
 """Keys that are read at a time: limited so that small GPUs have enough shared memory."""
-PART_BLOCK = 8
-"""Partial results that are merged at a time."""
+PART_BLOCK = 8  # partial results that are merged at a time
 
 
 @triton.jit

@@ -25,8 +25,7 @@ from torch import Tensor
 
 from cache.errors import CacheError
 
-LEAST_PIECE = 16
-"""Smallest useful length of a piece, in slots: each piece is one more item for attention."""
+LEAST_PIECE = 16  # smallest useful length of a piece, in slots: each piece is one more item for attention
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -234,8 +233,7 @@ def copy_stream_of(device: torch.device) -> CopyStream | None:
     return CopyStream(device) if device.type == "cuda" else None
 
 
-CopyLayer = Callable[[int], None]
-"""Queues the copy of one layer of a module."""
+CopyLayer = Callable[[int], None]  # queues the copy of one layer of a module
 
 
 @dataclass(slots=True, eq=False)

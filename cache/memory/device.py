@@ -17,8 +17,7 @@ from cache.memory.disk import ModuleHeader
 from cache.memory.eviction import EvictionQueue, HalfLife, Marks
 from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
 
-TRIED_RUNS = 8
-"""Runs of neighbours to compare when a module needs memory in one piece."""
+TRIED_RUNS = 8  # runs of neighbours to compare when a module needs memory in one piece
 log = logging.getLogger(__name__)
 
 
@@ -37,8 +36,7 @@ class CacheEntry:
     is_forgotten: bool = False
 
 
-Owner = CacheEntry | PrefixNode
-"""Owner of slots while no request is in flight."""
+Owner = CacheEntry | PrefixNode  # owner of slots while no request is in flight
 
 
 class DeviceMemory:

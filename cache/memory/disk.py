@@ -79,8 +79,7 @@ class ModuleHeader:
 
 
 SUFFIX = ".safetensors"
-LENGTH_BYTES = 8
-"""Length of the first field of a safetensors file: the size of the description after it."""
+LENGTH_BYTES = 8  # length of the first field of a safetensors file: the size of the description after it
 KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I8": torch.int8}
 """The file's tensors, by name."""
 log = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from cache.errors import CacheError
 from cache.memory.disk import DiskTier, ModuleHeader
 from cache.memory.kv_format import KVStorage
 
-ABANDONED_S = 3600.0
-"""Age in seconds from which a half-written file belongs to a killed process."""
+ABANDONED_S = 3600.0  # age in seconds from which a half-written file belongs to a killed process
 
 
 def put_in_place(temporary: Path, place: Path) -> None:
@@ -56,8 +55,7 @@ BEHIND, MOST_PENDING = 8, 32
 """Modules that are copied and wait for the disk. From the first number on, the writer is behind and nothing is encoded
 ahead of use. From the second on, modules are not written.
 """
-HANG_S = 60.0
-"""Seconds without progress after which a disk hangs."""
+HANG_S = 60.0  # seconds without progress after which a disk hangs
 LOOK_S = 10.0
 """Seconds between checks of the free disk space while nothing is written. Other programs write there as well."""
 Job = tuple[ModuleHeader, Tensor]

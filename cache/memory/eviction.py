@@ -20,8 +20,7 @@ from itertools import count
 from math import log2
 from typing import Generic, Protocol, TypeVar
 
-SHORT, LONG = 5, 40
-"""Half-lives, in rounds."""
+SHORT, LONG = 5, 40  # half-lives, in rounds
 
 Marks = tuple[float, float]
 """Use under SHORT and LONG: log2 of the sum of 2 ** (round / half-life) over all uses. Marks change only by use."""

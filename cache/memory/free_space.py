@@ -7,8 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20
-"""Default floor: FLOOR_BYTES, or one in FLOOR_SHARE bytes of a small disk."""
+FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20  # default floor: FLOOR_BYTES, or one in FLOOR_SHARE bytes of a small disk
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cache.memory.arena import KVShape
 
-KVStorage = Literal["model", "int8"]
-"""Keys and values as in the model, or rounded to 8 bits."""
+KVStorage = Literal["model", "int8"]  # keys and values as in the model, or rounded to 8 bits
 LARGEST = 127
 SCALE_BYTES = 4
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}

@@ -18,8 +18,7 @@ from torch import Tensor
 from cache.memory.arena import Arena, Extent
 from cache.memory.disk import LoadFailed, ModuleHeader
 
-READERS = 2
-"""Threads: one waits for the disk while the other computes a checksum."""
+READERS = 2  # threads: one waits for the disk while the other computes a checksum
 
 
 @dataclass(slots=True, eq=False)

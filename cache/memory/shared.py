@@ -26,14 +26,11 @@ from cache.memory.disk import DiskEntry, DiskTier, LoadFailed, ModuleHeader, Unr
 from cache.memory.free_space import FreeSpace, free_space
 from cache.memory.kv_format import KVStorage, pack
 
-LIST_S = 5.0
-"""Seconds between two listings."""
+LIST_S = 5.0  # seconds between two listings
 HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256
 """Bytes to read of each new file (its description has about 1000), and files at a time."""
-MOST_REMOVED = 20_000
-"""Maximum number of removed modules to remember."""
-LEFT_OVER_S = 3600.0
-"""Age in seconds from which a half-written file belongs to an ended engine."""
+MOST_REMOVED = 20_000  # maximum number of removed modules to remember
+LEFT_OVER_S = 3600.0  # age in seconds from which a half-written file belongs to an ended engine
 HALF = ".tmp"
 log = logging.getLogger(__name__)
 

@@ -30,10 +30,8 @@ from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
 """Where a module's rows came from. elsewhere: a remote model, which does not tell."""
-FIRST_COMPUTE_S = 1e-3
-"""Assumed seconds per token before passes are measured."""
-NOISE_S = 0.05
-"""Seconds that loading must be slower than computing before it counts, as noise of a busy machine."""
+FIRST_COMPUTE_S = 1e-3  # assumed seconds per token before passes are measured
+NOISE_S = 0.05  # seconds that loading must be slower than computing before it counts, as noise of a busy machine
 TRIED_ANYWAY = 16
 """One in this number of modules that load more slowly than they compute is loaded, to measure loading again."""
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000

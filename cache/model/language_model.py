@@ -137,8 +137,7 @@ added when the oracle tests cover it.
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 
 POSITION_LIMITS = ("max_position_embeddings", "max_seq_len", "seq_length")
-POSITIONS_OF_BLOOM = 2048
-"""Training length of BLOOM models; most configurations lack it."""
+POSITIONS_OF_BLOOM = 2048  # training length of BLOOM models; most configurations lack it
 
 
 def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:

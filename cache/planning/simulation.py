@@ -288,10 +288,8 @@ class SimulatedReplica:
         self._running[SimulatedRows(fresh, job.submitted, seen)] = job
 
 
-REPORT_S = 1.0
-"""Seconds between reports of replicas."""
-START_EVERY_S = 0.1
-"""Seconds between the first requests of two clients."""
+REPORT_S = 1.0  # seconds between reports of replicas
+START_EVERY_S = 0.1  # seconds between the first requests of two clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

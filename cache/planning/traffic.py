@@ -12,8 +12,7 @@ from pathlib import Path
 
 from cache.errors import PlanError
 
-TOPIC = 8
-"""Documents of a topic, which are asked for together."""
+TOPIC = 8  # documents of a topic, which are asked for together
 TRACE_LINE = '{"t": seconds, "documents": [ids], "question_tokens": number, "answer_tokens": number}'
 
 

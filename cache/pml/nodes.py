@@ -144,8 +144,7 @@ NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 NAME = re.compile(r"[^\W\d][\w.-]*")
 RESERVED = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES}
-MAX_SLOT = 1_000_000
-"""Maximum position ids of one parameter: more than any model has."""
+MAX_SLOT = 1_000_000  # maximum position ids of one parameter: more than any model has
 
 
 def tag(node: Node | Prompt | Import) -> str:

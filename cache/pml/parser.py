@@ -35,8 +35,7 @@ from cache.prompt.parts import ROLES, RoleName, Text
 
 T = TypeVar("T")
 SPACE = " \t\r\n"
-LARGEST_FILE = 16 << 20
-"""Maximum bytes of a `src` file: more than fits any model."""
+LARGEST_FILE = 16 << 20  # maximum bytes of a `src` file: more than fits any model
 PARAMETER = ("parameter", "param")
 EMPTY = (*PARAMETER, "scaffold")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -322,8 +321,7 @@ def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]
     return tuple(kept)
 
 
-DEEPEST_INDENT = 10
-"""Maximum indentation in levels, so that very deep schemas do not consist of spaces."""
+DEEPEST_INDENT = 10  # maximum indentation in levels, so that very deep schemas do not consist of spaces
 
 
 def write_schema(schema: Schema) -> str:

@@ -56,8 +56,7 @@ class MaxTokens:
     placeholder: str = ""
 
 
-Values: TypeAlias = Mapping[str, Any]
-"""Arguments of a call by name."""
+Values: TypeAlias = Mapping[str, Any]  # arguments of a call by name
 NestedImport: TypeAlias = Callable[[Values], Import | None]
 """Returns the module reference of a call with these arguments at one place, if any."""
 NAME_LENGTH = 40

@@ -35,8 +35,7 @@ class RoleStrings:
 
 
 Roles = Mapping[RoleName, RoleStrings]
-NO_ROLES: Roles = MappingProxyType({})
-"""A model without a chat template: role elements are errors."""
+NO_ROLES: Roles = MappingProxyType({})  # A model without a chat template: role elements are errors
 
 NAMED: Mapping[str, Roles] = MappingProxyType(
     {

@@ -30,8 +30,7 @@ OPTIONAL = (
     *("repetition_penalty", "top_k", "top_p", "seed", "stop", "temperature"),
 )
 """Fields that a server can do without."""
-LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"
-"""Some OpenAI models know the second name only."""
+LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"  # some OpenAI models know the second name only
 
 
 class Bodies:

@@ -213,10 +213,8 @@ class WithoutModules:
         pass
 
 
-ASSUMED_CONTEXT = 4096
-"""Tokens if the context length is unknown: as small as with any server."""
-FRESH_S, PATIENCE_S = 2.0, 12.0
-"""Seconds for which a server's facts are valid, and seconds to wait for them."""
+ASSUMED_CONTEXT = 4096  # tokens if the context length is unknown: as small as with any server
+FRESH_S, PATIENCE_S = 2.0, 12.0  # seconds for which a server's facts are valid, and seconds to wait for them
 NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype=torch.float32)
 BUSY = "the desk is busy: too many questions are waiting, try again soon"
 log = logging.getLogger(__name__)

@@ -166,15 +166,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Status codes after which a request may be retried."""
+TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})  # status codes after which a request may be retried
 _TOO_LONG = re.compile(
     r"context.?(length|size|window)|context_length_exceeded|exceed_context|max_model_len|maximum model length"
     r"|(prompt|input|request|messages?) (is |are )?too (long|large)|(prompt|input)[^.]{0,60}(exceeds?|longer than)",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
-"""Pattern of error codes: a word, such as rate_limit_exceeded."""
+_CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")  # pattern of error codes: a word, such as rate_limit_exceeded
 
 
 class Refusal(Exception):

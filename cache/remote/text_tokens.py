@@ -17,8 +17,7 @@ BORDERS: dict[str, RoleName] = {"<system>": "system", "<user>": "user", "<assist
 """Structural strings, and the message that starts there."""
 IDS: dict[str, int] = {border: -number for number, border in enumerate(BORDERS, start=1)}
 ROLE_OF: dict[int, RoleName] = {IDS[border]: role for border, role in BORDERS.items()}
-STOP = -1 - len(BORDERS)
-"""Ends an answer; not in a prompt."""
+STOP = -1 - len(BORDERS)  # ends an answer; not in a prompt
 TEMPLATE = ChatTemplate(
     open="<system>",
     to_user="<user>",

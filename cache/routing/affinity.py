@@ -22,8 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from itertools import islice
 
-PLACES = 64
-"""Places per replica: with more, replicas' shares of the keys are more even."""
+PLACES = 64  # places per replica: with more, replicas' shares of the keys are more even
 
 
 class Ring:
@@ -59,8 +58,7 @@ def place_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-MOST_HELD = 20_000
-"""Maximum modules of one replica; the oldest are dropped."""
+MOST_HELD = 20_000  # maximum modules of one replica; the oldest are dropped
 
 
 class Holdings:
@@ -104,12 +102,10 @@ class Holdings:
             del self._holders[key]
 
 
-ALL_OF = 16
-"""Up to this number of replicas, all are considered."""
+ALL_OF = 16  # up to this number of replicas, all are considered
 HOLDERS, HOMES = 6, 3
 """Otherwise: for each module, this number that hold it, and this number from its place on the ring."""
-MOST_OPEN = 100_000
-"""Maximum number of open requests; the oldest are dropped."""
+MOST_OPEN = 100_000  # maximum number of open requests; the oldest are dropped
 MOST_SESSIONS = 100_000
 
 

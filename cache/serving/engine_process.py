@@ -37,10 +37,8 @@ from cache.serving.exchange import Connection, EngineElsewhere, Exchange
 from cache.serving.interface import CONTENTS_S, Cancellable
 from cache.serving.messages import CallName, EngineSpec, decoded, encoded, read_all, result_of
 
-SEND_S = 20
-"""Seconds after which a child that reads nothing hangs."""
-KILLED_S = 5.0
-"""Seconds that a killed child may take to end: it may wait for a disk."""
+SEND_S = 20  # seconds after which a child that reads nothing hangs
+KILLED_S = 5.0  # seconds that a killed child may take to end: it may wait for a disk
 _ROOT = Path(__file__).resolve().parents[2]
 _MODULE = "cache.serving.engine_server"
 
@@ -102,14 +100,10 @@ def _python_path() -> str:
     return os.environ.get("PYTHONPATH", "")
 
 
-CLOSE_S = 3.0
-"""Seconds that the child may take to end. Modules that are not on disk by then are encoded again."""
-ENDED_S = 1.0
-"""Seconds that a child may take to end after its last message."""
-STATE_S = 5.0
-"""Seconds after which a child that does not report its state counts as not running."""
-LOOK_S = 5.0
-"""Seconds between checks for a hanging child."""
+CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on disk by then are encoded again
+ENDED_S = 1.0  # seconds that a child may take to end after its last message
+STATE_S = 5.0  # seconds after which a child that does not report its state counts as not running
+LOOK_S = 5.0  # seconds between checks for a hanging child
 DOWN = messages.State(
     number=0,
     is_running=False,

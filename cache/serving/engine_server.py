@@ -34,8 +34,7 @@ from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
 from cache.serving.messages import EngineSpec, arguments_of, decoded, encoded, read_all
 
-CALLS_AT_ONCE = 32
-"""Most calls wait for the engine."""
+CALLS_AT_ONCE = 32  # most calls wait for the engine
 log = logging.getLogger(__name__)
 
 

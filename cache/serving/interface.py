@@ -17,8 +17,7 @@ from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
 
-CONTENTS_S = 10.0
-"""Maximum seconds that a request for contents waits: there may be many."""
+CONTENTS_S = 10.0  # maximum seconds that a request for contents waits: there may be many
 
 
 class Cancellable(Protocol):

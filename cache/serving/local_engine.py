@@ -9,8 +9,7 @@ from cache.prompt.plan import Segment
 from cache.serving.interface import CONTENTS_S
 from cache.serving.messages import EngineSpec
 
-VERIFYING = "verifying"
-"""Tenant of modules that are computed only for comparison."""
+VERIFYING = "verifying"  # tenant of modules that are computed only for comparison
 
 
 class LocalEngine(Engine):
