@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -330,21 +329,6 @@ def test_leftovers_of_a_crash_are_removed_by_the_process_that_writes(tmp_path: P
     assert len(list(tmp_path.iterdir())) == 2, "a second process that only reads removes nothing"
     tier.clean_up()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_files_of_version_0_1_are_still_read(tmp_path: Path) -> None:
-    """Its headers called the left context "lead"."""
-    header = replace(A, left_context=digest("before"))
-    DiskTier(tmp_path, BIG).write(header, rows_of(1))
-    path = path_of(tmp_path, header)
-    with safe_open(path, framework="pt") as file:
-        metadata, rows = file.metadata(), file.get_tensor("kv")
-    old = asdict(header)
-    old["lead"] = old.pop("left_context")
-    save_file({"kv": rows}, path, metadata | {"header": json.dumps(old)})
-    tier = DiskTier(tmp_path, BIG)
-    assert tier.headers() == [header]
-    assert torch.equal(tier.read(header.key), rows_of(1))
 
 
 def test_the_folder_is_made(tmp_path: Path) -> None:

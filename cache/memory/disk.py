@@ -302,7 +302,7 @@ def checked_rows(key: str, data: bytearray) -> Tensor:
         raise ValueError("the file holds another module")
     if checksum_of(tensors) != metadata["checksum"]:
         raise ValueError("checksum mismatch")
-    return unpack(tensors, DTYPES[metadata.get("dtype", "float32")])  # earlier files hold the rows
+    return unpack(tensors, DTYPES[metadata["dtype"]])
 
 
 def save_module(path: Path, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
@@ -323,19 +323,16 @@ def read_header(path: Path) -> ModuleHeader:
     try:
         return header_of(path.name, read_metadata(path))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return nameless_of(path.name)
+        return nameless(key_of(path.name))
 
 
 def header_of(name: str, metadata: Mapping[str, str]) -> ModuleHeader:
     """Return the header in a file with this name; one without a name if it is foreign."""
     try:
-        fields = json.loads(metadata["header"])
-        if "lead" in fields:  # its name in files of version 0.1
-            fields["left_context"] = fields.pop("lead")
-        header = ModuleHeader(**fields)
-        return header if file_name(header.key) == name else nameless_of(name)
+        header = ModuleHeader(**json.loads(metadata["header"]))
+        return header if file_name(header.key) == name else nameless(key_of(name))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return nameless_of(name)
+        return nameless(key_of(name))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -368,10 +365,6 @@ def file_name(key: str) -> str:
 
 def key_of(name: str) -> str:
     return name.removesuffix(SUFFIX).replace("-", ":", 1)
-
-
-def nameless_of(name: str) -> ModuleHeader:
-    return nameless(key_of(name))
 
 
 def nameless(key: str) -> ModuleHeader:
