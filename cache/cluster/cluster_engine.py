@@ -30,6 +30,7 @@ from cache.engine.restarts import RESTARTED
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.model.loading import first_line
 from cache.prompt.plan import Segment
 from cache.serving import messages
 from cache.serving.exchange import EngineElsewhere, RemoteGeneration, Told
@@ -42,6 +43,7 @@ BEGUN_S, STATE_S = 60.0, 5.0  # seconds that a replica may take to describe itse
 WATCH_S = 2.0
 """Seconds between checks for replicas that are new or reachable again: they must learn what to keep and forget."""
 SHARED_TIER = "disk"  # the tier that all engines share
+DOWN = messages.State()
 NO_REPLICA = "no engine of the cluster can be reached"
 log = logging.getLogger(__name__)
 
@@ -412,11 +414,6 @@ def begun_of(handle: DeploymentHandle[Any]) -> messages.Begun:
         raise EngineStopped(f"{NO_REPLICA}: {first_line(error)}") from error
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of its message; details of processes follow it."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
 def combine_contents(parts: Sequence[TierContents]) -> TierContents:
     """Add up device and host memory, and count the shared tier once. A module in several memories is listed for
     each.
@@ -439,15 +436,14 @@ def combine_uses(parts: Iterable[Sequence[PrefixUse]], limit: int) -> list[Prefi
 
 
 def combine_states(states: Sequence[messages.State]) -> messages.State:
-    """Combine states: running if one engine is, idle if all are, with the mean cost of a token."""
+    """Combine states, at least one: running if one engine is, idle if all are, with the mean cost of a token."""
     return messages.State(
-        number=0,
         is_running=any(state.is_running for state in states),
-        hangs=bool(states) and all(state.hangs for state in states),
-        is_idle=bool(states) and all(state.is_idle for state in states),
+        hangs=all(state.hangs for state in states),
+        is_idle=all(state.is_idle for state in states),
         num_restarts=sum(state.num_restarts for state in states),
         num_shortages=sum(state.num_shortages for state in states),
-        seconds_per_token=sum(state.seconds_per_token for state in states) / max(1, len(states)),
+        seconds_per_token=sum(state.seconds_per_token for state in states) / len(states),
         running=sum(state.running for state in states),
         waiting=sum(state.waiting for state in states),
     )
@@ -459,6 +455,3 @@ def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for part in parts:
         total.update({tier: value for tier, value in part.items() if tier != SHARED_TIER or tier not in total})
     return dict(total)
-
-
-DOWN = combine_states([])

@@ -119,8 +119,7 @@ def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
     try:
         merged = PeftModel.from_pretrained(hf, folder).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"adapter {str(folder)!r} does not fit the model ({reason})") from error
+        raise ModelError(f"adapter {str(folder)!r} does not fit the model ({first_line(error)})") from error
     return merged, adapter_fingerprint(folder)
 
 
@@ -177,7 +176,7 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
     return ModelSource(name, False, "")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 

@@ -104,17 +104,7 @@ CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on
 ENDED_S = 1.0  # seconds that a child may take to end after its last message
 STATE_S = 5.0  # seconds after which a child that does not report its state counts as not running
 LOOK_S = 5.0  # seconds between checks for a hanging child
-DOWN = messages.State(
-    number=0,
-    is_running=False,
-    hangs=False,
-    is_idle=False,
-    num_restarts=0,
-    num_shortages=0,
-    seconds_per_token=0.0,
-    running=0,
-    waiting=0,
-)
+DOWN = messages.State()
 log = logging.getLogger(__name__)
 
 

@@ -288,15 +288,15 @@ class Returned(Struct, tag=True, frozen=True):
 class State(Struct, tag=True, frozen=True):
     """See the properties of `EngineInterface` and `Engine.hangs`."""
 
-    number: int
-    is_running: bool
-    hangs: bool
-    is_idle: bool
-    num_restarts: int
-    num_shortages: int
-    seconds_per_token: float
-    running: int
-    waiting: int
+    number: int = 0
+    is_running: bool = False
+    hangs: bool = False
+    is_idle: bool = False
+    num_restarts: int = 0
+    num_shortages: int = 0
+    seconds_per_token: float = 0.0
+    running: int = 0
+    waiting: int = 0
 
 
 ToEngine = Begin | Submit | Cancel | Encode | Foresee | Call | AskState
