@@ -71,7 +71,7 @@ def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.M
     monkeypatch.setattr(deployment, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(CacheError, match=f"no Ray cluster can be used at {address}: what answers there is not"):
+        with pytest.raises(CacheError, match=f"no Ray cluster can be used at {address}: the program there is not"):
             deployment.connect(address)
 
 
@@ -149,7 +149,7 @@ def test_what_engines_want_is_compared_with_one_machine(monkeypatch: pytest.Monk
         return what_is_awaited(0, 1, {"CPU": 2, "GPU": 1}, "warmdesk#engines#")
 
     machines(monkeypatch, {"CPU": 8.0}, {"CPU": 1.0, "GPU": 1.0})
-    assert awaited().endswith("wants 2 CPU and 1 GPU, and the machine with most room has 1 CPU and 1 GPU free")
+    assert awaited().endswith("needs 2 CPU and 1 GPU, and the machine with the most free resources has 1 CPU and 1 GPU")
     machines(monkeypatch, {"CPU": 2.0, "GPU": 1.0})
     assert awaited() == "0 of 1 engines run: the others are starting"
     machines(monkeypatch, {}, pid=9)

@@ -72,7 +72,7 @@ def test_modules_make_room_for_others_the_least_used_first(
     with pytest.raises(OSError, match="are to stay free"):
         tier.write(header_of("new"), rows_of(9))
     assert [file for file in disk.folder.iterdir() if file.is_file()] == [], "all else went for it"
-    assert caplog.text.count("encoded modules make room") == 1
+    assert caplog.text.count("encoded modules are removed") == 1
     assert tier.space is not None
     assert tier.space.is_short
     disk.others = 0
