@@ -289,7 +289,7 @@ def test_without_a_budget_nothing_is_locked(made: list[FakeStream]) -> None:
 
 
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with streams(monkeypatch, has_pages=False), pytest.raises(CacheError, match="cannot be (locked|pinned)"):
+    with streams(monkeypatch, has_pages=False), pytest.raises(CacheError, match=r"cannot be (locked|pinned)"):
         store_of()
 
 
