@@ -36,7 +36,7 @@ MOST_FINDINGS = 50
 
 LONG_TEXT = 64  # tokens of new text, or of an argument, from which a module would pay
 
-MOVE = "move it behind everything that stays the same, or make it a parameter of a module"
+MOVE = "move it after everything that stays the same, or make it a parameter of a module"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,7 @@ def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
             lost[same + 1][prompt[same]] += behind
     findings: list[Finding] = []
     for number, by_line in lost.items():
-        what = (
-            f"differs between prompts ({shortened(next(iter(by_line)))}) and stands before lines that others have, too"
-        )
+        what = f"differs between prompts ({shortened(next(iter(by_line)))}) and is before lines that others share"
         findings.append(Finding(number, what, by_line.total(), MOVE))
     tokens = sum(costs[line] for prompt in lines for line in prompt)
     return Advice(prompts=len(prompts), tokens=tokens, reusable=reusable, findings=costliest_first(findings))
@@ -133,7 +131,7 @@ def advise_schema(layout: Layout) -> Advice:
         name = f"module {owner.path!r}" if owner.path else "the schema's own text"
         line = owner.node.line or None
         if not owner.is_cached:
-            cure = "let it be cached, and put what changes into a parameter or behind the modules"
+            cure = "cache it, and move the changing text into a parameter or after the modules"
             findings.append(Finding(line, f"{name} has cache='false' and is computed in every request", own, cure))
             continue
         reusable += own
@@ -141,8 +139,8 @@ def advise_schema(layout: Layout) -> Advice:
             for _, what in volatile(text):
                 message = f"{name} contains {what}: if it changes, the module is encoded again"
                 findings.append(Finding(line, message, own, "make it a parameter, or a small module of its own"))
-        if stands_on_both_sides(owner.node):
-            message = f"{name} stands on both sides of modules: if one of them grows, it is encoded again"
+        if is_on_both_sides(owner.node):
+            message = f"{name} is on both sides of modules: if one of them grows, it is encoded again"
             findings.append(Finding(line, message, own, "put its text together, before the modules"))
     return Advice(prompts=0, tokens=total, reusable=reusable, findings=costliest_first(findings))
 
@@ -153,7 +151,7 @@ def own_texts(owner: Schema | Module) -> Iterator[str]:
     yield from (child.text for child in open_turns(owner.children) if isinstance(child, Text))
 
 
-def stands_on_both_sides(owner: Schema | Module) -> bool:
+def is_on_both_sides(owner: Schema | Module) -> bool:
     """Return whether an owner has written text before and after nested modules. (A template's strings cannot be
     moved.)
     """

@@ -120,7 +120,7 @@ class StreamedGeneration(Generation):
 
 
 class EngineReplica:
-    """What Serve starts on each machine. Methods may run at the same time."""
+    """The actor that Serve starts on each machine. Methods may run at the same time."""
 
     def __init__(self, spec: bytes) -> None:
         """spec: an `EngineSpec`. Raises CacheError."""

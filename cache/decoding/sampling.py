@@ -1,4 +1,4 @@
-"""How an answer is generated: sampling settings, random numbers, and the text of its tokens. Out of scope: choosing
+"""Generation of an answer: sampling settings, random numbers, and the text of its tokens. Out of scope: choosing
 tokens (`choosing`).
 """
 

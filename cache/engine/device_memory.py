@@ -329,7 +329,7 @@ def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -
     free, total = gauge.free()
     spare = max(LEAST_SPARE, int(SPARE * total))
     room = free - peak - spare
-    told = f"{gib(free)} of {gib(total)} are free behind the weights, passes need {gib(peak)}, {gib(spare)} are spared"
+    told = f"{gib(free)} of {gib(total)} are free after the weights, passes need {gib(peak)}, {gib(spare)} are spared"
     if room < model.info.kv.bytes_per_token:
         raise CapacityError(
             f"{model.device} has no room for keys and values ({told}): use a smaller model, or stop what else runs "

@@ -120,7 +120,7 @@ class Engine(Arranger):
 
     @property
     def hangs(self) -> bool:
-        """Whether there is work without progress for `Limits.hang_s`."""
+        """True if there is work without progress for `Limits.hang_s`."""
         got_on = self._got_on
         return got_on is not None and time.monotonic() - got_on > self._limits.hang_s
 
@@ -418,4 +418,4 @@ class Engine(Arranger):
 
 
 def nothing() -> None:
-    """What wakes the engine's thread."""
+    """Do nothing: the call only wakes the engine's thread."""

@@ -152,7 +152,7 @@ class EngineCore:
 
     @property
     def _is_unwanted(self) -> bool:
-        """Whether there are requests and all are cancelled."""
+        """True if there are requests and all are cancelled."""
         requests = [*(running.admitted for running in self._running), *self._waiting]
         return bool(requests) and all(one.generation.is_cancelled for one in requests)
 

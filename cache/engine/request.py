@@ -85,7 +85,7 @@ class Usage:
 
     @property
     def is_reuse_known(self) -> bool:
-        """Whether the engine reported its reuse."""
+        """True if the engine reported its reuse."""
         return self.computed + self.cached_tokens == self.prompt_tokens
 
 
@@ -166,7 +166,7 @@ class Generation:
 
     @property
     def has_ended(self) -> bool:
-        """Whether a reader has reached the end, so that `completion` does not wait."""
+        """True if a reader has reached the end, so that `completion` does not wait."""
         return self._end is not None
 
     def cancel(self) -> None:

@@ -1,5 +1,5 @@
-"""What an engine and its wrappers share: rests after failures, prompts to refuse, idle runs, and the arrangement of
-prompts.
+"""Parts that an engine and its wrappers share: rests after failures, prompts to refuse, idle runs, and the arrangement
+of prompts.
 
 A restart loses warm memory, and its cause may need time, so a repeatedly failing engine rests. Prompts that were open
 at two failures may be the cause and are refused for a while.

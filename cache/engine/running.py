@@ -102,7 +102,7 @@ class Running:
 
     @property
     def can_pause(self) -> bool:
-        """Whether it can resume after its answer so far. Kept logits need one pass over everything."""
+        """True if it can resume after its answer so far. Kept logits need one pass over everything."""
         return not self.is_read
 
     @property

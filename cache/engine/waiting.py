@@ -121,7 +121,7 @@ class Waiting:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token sees what full attention sees, without rounding."""
+        """True if every token sees what full attention sees, without rounding."""
         return self.plan.is_exact and (self.has_exact_modules or not self.plan.segments())
 
     @property

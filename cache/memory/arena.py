@@ -345,7 +345,7 @@ class Arena:
 
     @property
     def has_copies(self) -> bool:
-        """Whether a pass must call `await_layer`. If not, a graph may replay it."""
+        """True if a pass must call `await_layer`. If not, a graph may replay it."""
         return bool(self.copies)
 
     def await_layer(self, layer: int) -> None:

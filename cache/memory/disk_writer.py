@@ -79,7 +79,7 @@ class DiskWriter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the disk is slower than the computation of modules."""
+        """True if the disk is slower than the computation of modules."""
         return len(self.pending) >= BEHIND
 
     def submit(self, header: ModuleHeader, rows: Tensor) -> None:

@@ -64,7 +64,7 @@ class HalfLife:
 
     @property
     def is_short(self) -> bool:
-        """Whether SHORT decides now."""
+        """True if SHORT decides now."""
         return self._lead < 0
 
     @property

@@ -19,7 +19,7 @@ class FreeSpace:
 
     @property
     def is_short(self) -> bool:
-        """Whether the free space is below the floor or hardly above it."""
+        """True if the free space is below the floor or hardly above it."""
         return self.free < self.floor + self.floor // 4
 
 

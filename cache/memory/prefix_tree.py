@@ -66,7 +66,7 @@ class PrefixNode:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it may be evicted now: it has no children and no request needs it."""
+        """True if it may be evicted now: it has no children and no request needs it."""
         return self.parent is not None and not (self.children or self.refs or self.is_detached)
 
     def path(self) -> "Iterator[PrefixNode]":

@@ -29,7 +29,7 @@ from cache.memory.loader import Loader, ModuleLoad
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
-"""Where a module's rows came from. elsewhere: a remote model, which does not tell."""
+"""The source of a module's rows. elsewhere: a remote model, which does not tell."""
 FIRST_COMPUTE_S = 1e-3  # assumed seconds per token before passes are measured
 NOISE_S = 0.05  # seconds that loading must be slower than computing before it counts, as noise of a busy machine
 TRIED_ANYWAY = 16

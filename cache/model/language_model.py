@@ -222,7 +222,7 @@ class ModelInfo:
 
     @property
     def places_modules(self) -> bool:
-        """Whether modules can be reused; if not, only exact prefixes are."""
+        """True if modules can be reused; if not, only exact prefixes are."""
         return self.position_scheme != "none"
 
     @property

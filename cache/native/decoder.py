@@ -78,7 +78,7 @@ def compile_library(compiler: str, flags: list[str], path: Path) -> None:
 
 
 def processor() -> str:
-    """Return what the compiled code depends on besides its source: a data folder may move to another machine."""
+    """Return what the compiled code depends on in addition to its source: a data folder may move to another machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -95,7 +95,7 @@ LONG_ROWS = 64  # passes with more rows can be stopped: shorter ones end before 
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 _GivesUp = ctypes.CFUNCTYPE(ctypes.c_int)
-NO_MEMORY, GIVEN_UP = 1, 2  # return values of `warmdesk_step` besides 0
+NO_MEMORY, GIVEN_UP = 1, 2  # errors of `warmdesk_step`
 
 
 class _Linear(ctypes.Structure):

@@ -245,7 +245,7 @@ class ModelLimits(Protocol):
 
     @property
     def is_position_independent(self) -> bool:
-        """Whether a segment encoded once may be placed at any offset."""
+        """True if a segment encoded once may be placed at any offset."""
 
 
 class Registry:

@@ -67,7 +67,7 @@ class PlacedOwner:
 
     @property
     def is_cached(self) -> bool:
-        """Whether its own text is encoded once and stored."""
+        """True if its own text is encoded once and stored."""
         return isinstance(self.node, Schema) or self.node.cached
 
     def pieces(self) -> list[Span | Slot]:

@@ -128,7 +128,7 @@ class Plan:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token sees what it would see without reuse."""
+        """True if every token sees what it would see without reuse."""
         return self.exact_spans == len(self.spans)
 
     @property

@@ -381,7 +381,7 @@ class RemoteEngine(WithoutModules):
 
     @property
     def is_running(self) -> bool:
-        """Whether the server is reachable and accepts key and model, as far as known. Checks it, but not too often."""
+        """True if the server is reachable and accepts key and model, as far as known. Checks it, but not too often."""
         if self._is_closed:
             return False
         with self._looking:

@@ -94,7 +94,7 @@ class Reply:
 
     @property
     def is_thought(self) -> bool:
-        """Whether the answer is really a thought: the prompt has its start tag, the answer its end tag."""
+        """True if the answer is really a thought: the prompt has its start tag, the answer its end tag."""
         return CLOSE in self.text
 
     @property
@@ -186,7 +186,7 @@ class Refusal(Exception):
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the prompt does not fit the model's context."""
+        """True if the prompt does not fit the model's context."""
         return self.status == 413 or (self.status in (400, 422, 500) and _TOO_LONG.search(self.message) is not None)
 
     @property

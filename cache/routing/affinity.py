@@ -198,7 +198,7 @@ class Affinity:
         return sorted(self._candidates(wanted), key=cost)  # stable: at equal cost homes come first
 
     def home(self, key: str) -> str | None:
-        """Return the replica that computes a module nobody has; None without replicas."""
+        """Return the replica that computes a module that no replica has; None without replicas."""
         return next(self._ring.walk(key), None)
 
     def sent(self, request: str, replica: str, wanted: Wanted) -> None:

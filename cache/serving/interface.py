@@ -42,11 +42,11 @@ class EngineInterface(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are accepted and computed."""
+        """True if requests are accepted and computed."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no work, requests and modules alike. It may have changed since."""
+        """True if there is no work, requests and modules alike. It may have changed since."""
 
     @property
     def num_restarts(self) -> int:
@@ -54,7 +54,7 @@ class EngineInterface(Protocol):
 
     @property
     def num_shortages(self) -> int:
-        """How often device memory ran out in a pass, which was retried with fewer rows."""
+        """Number of passes without enough device memory, which were retried with fewer rows."""
 
     @property
     def module_room(self) -> int:

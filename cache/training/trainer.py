@@ -85,7 +85,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(slots=True, kw_only=True)
 class TrainingState:
-    """The state of a training besides its tensors.
+    """The state of a training, except its tensors.
 
     seconds: of training. loss: running mean. held_out: the latest held-out loss, best: the lowest, before: the one
     before the first step. moved: of the best adapter, the divergence of full attention from the model without it, in
