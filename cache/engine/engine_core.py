@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Collection, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -75,31 +75,6 @@ class ForgetQueue:
 
     def waits_for(self, asked: Waiting | EncodeJob) -> bool:
         return any(asked in earlier for _, earlier in self._jobs)
-
-
-def forget_modules(
-    keys: Set[str],
-    encoder: Encoder,
-    running: Iterable[Running],
-    waiting: Collection[Waiting],
-    jobs: Collection[EncodeJob],
-) -> int:
-    """Remove modules between two passes. Returns the number found. The other arguments: all open work."""
-    store = encoder.store
-    for answer in running:
-        answer.keeps_rows &= not answer.admitted.uses(keys, store)
-    for request in waiting:
-        if request.uses(keys, store):
-            request.release(store)
-    for key, encoding in [*encoder.running.items()]:
-        is_wanted = any(one.uses({key}, store) for one in waiting) or any(job.wants(key, store) for job in jobs)
-        if is_wanted and keys.isdisjoint(keys_of(encoding.segment, encoding.tenant, store)):
-            continue
-        encoder.fail(key)  # requests start it again, and so does its job
-        for job in jobs:
-            if key in job.started:
-                job.segments.appendleft((job.started.pop(key), encoding.tenant))
-    return store.forget(keys)
 
 
 class EngineCore:
@@ -196,10 +171,27 @@ class EngineCore:
             self._texts.flush()  # ended requests have also ended for their readers
             self.row_selector.clear()
             self.prefetches.clear()  # their started modules are dropped below
-            keys = job.find(self.store)
-            job.done.set_result(forget_modules(keys, self._encoder, self._running, self._waiting, self._jobs))
+            job.done.set_result(self._remove(job.find(self.store)))
         except Exception as error:
             job.done.set_exception(error)
+
+    def _remove(self, keys: Set[str]) -> int:
+        """Remove modules between two passes. Returns the number found."""
+        store, jobs = self.store, self._jobs
+        for answer in self._running:
+            answer.keeps_rows &= not answer.admitted.uses(keys, store)
+        for request in self._waiting:
+            if request.uses(keys, store):
+                request.release(store)
+        for key, encoding in [*self._encoder.running.items()]:
+            is_wanted = any(w.uses({key}, store) for w in self._waiting) or any(job.wants(key, store) for job in jobs)
+            if is_wanted and keys.isdisjoint(keys_of(encoding.segment, encoding.tenant, store)):
+                continue
+            self._encoder.fail(key)  # requests start it again, and so does its job
+            for job in jobs:
+                if key in job.started:
+                    job.segments.appendleft((job.started.pop(key), encoding.tenant))
+        return store.forget(keys)
 
     def _enqueue(self, waiting: Waiting) -> None:
         if (problem := problem_of_prompt(waiting.request, self.model.info)) is not None:
