@@ -146,7 +146,8 @@ class ClusterEngine(EngineElsewhere):
         return combine_contents(self._call_all("contents", with_modules, timeout_s=CONTENTS_S))
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        return combine_uses(self._call_all("prefix_uses", limit, timeout_s=CONTENTS_S), limit)
+        parts = self._call_all("prefix_uses", limit, timeout_s=CONTENTS_S)
+        return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
 
     def flush(self) -> None:
         self._call_all("flush")
@@ -429,10 +430,6 @@ def combine_contents(parts: Sequence[TierContents]) -> TierContents:
         failed_writes=sum(part.failed_writes for part in parts),
         skipped_writes=sum(part.skipped_writes for part in parts),
     )
-
-
-def combine_uses(parts: Iterable[Sequence[PrefixUse]], limit: int) -> list[PrefixUse]:
-    return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
 
 
 def combine_states(states: Sequence[messages.State]) -> messages.State:

@@ -166,7 +166,7 @@ class EngineReplica:
         try:
             done = await asyncio.wrap_future(self._engine.encode(asked, encode.tenant))
         except Exception as error:
-            return failed("encoding", error)
+            return encoded(messages.Failed(0, as_cache_error("encoding", error)))
         return encoded(messages.EncodingEnded.of(0, done, asked))
 
     async def prefetch(self, message: bytes, name: str, **routing: Unpack[Routing]) -> None:
@@ -257,7 +257,3 @@ class EngineReplica:
 
 def end_process() -> None:
     os._exit(1)
-
-
-def failed(what: str, error: Exception) -> bytes:
-    return encoded(messages.Failed(0, as_cache_error(what, error)))

@@ -48,13 +48,14 @@ class Child:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        paths = filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # a library's output must not appear in the parent's
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), _python_path())))},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,  # the parent handles Ctrl-C
             )
         self.connection = Connection(ours, SEND_S)
@@ -94,10 +95,6 @@ class Child:
         except subprocess.TimeoutExpired:
             return "killed, but it waits for a disk or a device before it ends"
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
-
-
-def _python_path() -> str:
-    return os.environ.get("PYTHONPATH", "")
 
 
 CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on disk by then are encoded again
