@@ -17,8 +17,8 @@ from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Completion, Limits, Request
 from cache.errors import EngineStopped
+from cache.memory.disk import SUFFIX
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.shared import SUFFIX
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Segment
 from cache.serving.local_engine import LocalEngine
