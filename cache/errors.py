@@ -1,16 +1,4 @@
-"""Errors of the engine, one small tree. Broken invariants are assertions and do not appear here.
-
-CacheError
-├── PromptError       the prompt cannot be run: empty, too long for the model (caller's mistake)
-├── PMLError          a schema, a prompt or a prompt program is wrong: says where and what to do (author's mistake)
-├── ModelError        the model cannot be loaded or is of a family the engine does not know
-├── CapacityError     the KV memory cannot hold what one request needs, even when everything else is evicted
-├── PlanError         what is to be planned is described wrongly: names the file, the line, the cure
-├── EngineFull        too many requests wait, or this one has waited too long: try again soon
-├── EngineBusy        what was to be computed while nothing else is to do: something else was
-├── ServerFailed      the server of a model that runs elsewhere is away, or refused what it was asked
-└── EngineStopped     the engine was shut down, or failed, while the request was waiting or running
-"""
+"""The errors of the engine. Broken invariants are assertions and not among them."""
 
 from typing import Literal
 
@@ -18,18 +6,18 @@ Where = Literal["schema", "prompt", "registry", "program"]
 
 
 class CacheError(Exception):
-    """Base of every error that `cache` raises on purpose; the message is one line for a person."""
+    """Base of all errors that `cache` raises on purpose. The message is one line for a person."""
 
 
 class PromptError(CacheError):
-    """The prompt cannot be run as asked; nothing was computed."""
+    """The prompt cannot be run: it is empty or too long for the model. Nothing was computed."""
 
 
 class PMLError(CacheError):
     """A mistake in PML. Nothing was registered, laid out or computed.
 
-    where: in which kind of text. line: 1-based, of the start tag at fault, or None. column: 0-based, or None.
-    source: name of the file or function, or None; filled in by the reader of that file.
+    where: kind of text. line: 1-based, of the wrong start tag, or None. column: 0-based, or None. source: name of the
+    file or function, or None; filled in by the file's reader.
     """
 
     def __init__(self, message: str, *, where: Where, line: int | None = None, column: int | None = None) -> None:
@@ -38,34 +26,34 @@ class PMLError(CacheError):
         self.source: str | None = None
 
     def __str__(self) -> str:
-        """`file:line: message`, as far as they are known."""
+        """Return `file:line: message`, as far as known."""
         line = f":{self.line}" if self.line else ""
         return f"{self.source or self.where}{line}: {self.message}"
 
 
 class ModelError(CacheError):
-    """The model cannot be used; the message names it and says what to do."""
+    """The model cannot be used; the message names it and the fix."""
 
 
 class CapacityError(CacheError):
-    """One request needs more KV memory than the arena has."""
+    """One request needs more KV memory than there is, even after evicting everything else."""
 
 
 class PlanError(CacheError):
-    """What machines are planned for cannot be read or makes no sense."""
+    """The input of a plan is unreadable or inconsistent."""
 
 
 class EngineFull(CacheError):
-    """More was asked than can be answered in time."""
+    """Too many requests wait, or this one has waited too long."""
 
 
 class EngineBusy(CacheError):
-    """Something else had to be computed; try it again when the engine is idle."""
+    """Other work had to be computed. Try again when the engine is idle."""
 
 
 class ServerFailed(CacheError):
-    """The server of a model that runs elsewhere gave no answer; the message names it and says what to do."""
+    """The server of a remote model is unreachable or refused a request; the message names it and the fix."""
 
 
 class EngineStopped(CacheError):
-    """The engine no longer serves requests."""
+    """The engine was stopped, or failed, while the request was waiting or running."""

@@ -428,7 +428,7 @@ def test_a_passage_that_cannot_be_encoded_is_named_and_the_others_are_read(
         assert (modules.encoded, modules.kept) == (8, 0)
         ((passage, reason),) = ((one.passage, one.reason) for one in modules.failed)
         assert passage.endswith("page4.md#0")
-        assert reason == f"module {passage!r} could not be computed, the log says why: ask again"
+        assert reason == f"module {passage!r} could not be computed: ask again (the log has the cause)"
         monkeypatch.undo()
         again = desk.ingest([pages]).modules
         assert (again.encoded, again.failed) == (1, [])

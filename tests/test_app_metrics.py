@@ -130,7 +130,7 @@ def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(
         assert samples(meter)["warmdesk_engine_restarts_total"] == {(): 0}
         with monkeypatch.context() as broken:
             broken.setattr(EngineCore, "step", lambda core: 1 // 0)
-            with pytest.raises(DeskError, match="the engine failed and begins anew"):
+            with pytest.raises(DeskError, match="the engine failed and is restarting"):
                 finish(desk, "How long do returns take?")
         finish(desk, "How long do returns take?")
         assert samples(meter)["warmdesk_engine_restarts_total"] == {(): 1}

@@ -10,7 +10,7 @@ from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling, TextStream
 from cache.engine.request import Request
 from cache.prompt.plan import Plan, Span
-from cache.serving.messages import SentRequest, decoded, encoded
+from cache.serving.messages import Submit, decoded, encoded
 
 MODULE = make_segment("a", "Returns take 30 days from delivery.")
 QUESTION = tuple(b"How long?")
@@ -40,7 +40,7 @@ def test_it_ends_as_if_one_engine_had_given_all_of_it(sampling: Sampling) -> Non
     assert len(whole.tokens) > 3
     for cut in (1, 3, len(whole.tokens) - 1, len(whole.tokens)):
         request = Request(plan=PLAN, sampling=sampling, begun=whole.tokens[:cut])
-        sent = decoded(encoded(SentRequest.of(request)), SentRequest).request()
+        sent = decoded(encoded(Submit.of(1, request, is_idle=False)), Submit).asked()
         with running(build()) as engine:
             generation = engine.submit(sent)
             text = "".join(generation)

@@ -71,7 +71,7 @@ def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.M
     monkeypatch.setattr(deployment, "CONNECT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(CacheError, match=f"no Ray cluster can be used at {address}: what answers there is not"):
+        with pytest.raises(CacheError, match=f"no Ray cluster can be used at {address}: the program there is not"):
             deployment.connect(address)
 
 
@@ -129,7 +129,7 @@ def test_engines_that_wait_for_room_are_waited_for_and_it_is_said_why(
     waits = [("DEPLOYING", "", none)] * 3 + [("DEPLOYING", "", one)] * 2
     statuses(monkeypatch, *waits, ("RUNNING", "", one))
     wait_until_running(2, {"CPU": 2, "GPU": 0}, told.append)
-    why = "an engine wants 2 CPU, and the machine with most room has 1 CPU free"
+    why = "an engine needs 2 CPU, and the machine with the most free resources has 1 CPU"
     assert told == [f"0 of 2 engines run: {why}", f"1 of 2 engines run: {why}", ""]
     assert [record.message for record in caplog.records] == [
         f"waiting for the engines of the cluster: {line}" for line in told[:2]
@@ -140,7 +140,7 @@ def test_engines_that_never_begin_end_the_start(monkeypatch: pytest.MonkeyPatch)
     machines(monkeypatch)
     statuses(monkeypatch, ("DEPLOYING", "", ["STARTING"]))
     monkeypatch.setattr(deployment, "BEGIN_S", 0.0)
-    with pytest.raises(CacheError, match=r"have not begun within 0 s: 0 of 1 engines run: .* has 0 CPU free$"):
+    with pytest.raises(CacheError, match=r"have not started within 0 s: 0 of 1 engines run: .* has 0 CPU$"):
         wait_until_running(1, {"CPU": 2, "GPU": 0}, lambda awaited: None)
 
 
@@ -149,13 +149,13 @@ def test_what_engines_want_is_compared_with_one_machine(monkeypatch: pytest.Monk
         return what_is_awaited(0, 1, {"CPU": 2, "GPU": 1}, "warmdesk#engines#")
 
     machines(monkeypatch, {"CPU": 8.0}, {"CPU": 1.0, "GPU": 1.0})
-    assert awaited().endswith("wants 2 CPU and 1 GPU, and the machine with most room has 1 CPU and 1 GPU free")
+    assert awaited().endswith("needs 2 CPU and 1 GPU, and the machine with the most free resources has 1 CPU and 1 GPU")
     machines(monkeypatch, {"CPU": 2.0, "GPU": 1.0})
-    assert awaited() == "0 of 1 engines run: the others begin"
+    assert awaited() == "0 of 1 engines run: the others are starting"
     machines(monkeypatch, {}, pid=9)
-    assert awaited() == "0 of 1 engines run: the others begin"
+    assert awaited() == "0 of 1 engines run: the others are starting"
     machines(monkeypatch, {}, actor="DEAD")
-    assert awaited() == "0 of 1 engines run: the others begin"
+    assert awaited() == "0 of 1 engines run: the others are starting"
 
 
 @pytest.mark.parametrize("status", ["DEPLOYING", "DEPLOY_FAILED"])
@@ -166,7 +166,7 @@ def test_an_engine_that_cannot_begin_ends_the_start_with_its_reason(
     statuses(monkeypatch, ("DEPLOYING", "", []), (status, FAILED, []))
     with pytest.raises(CacheError) as raised:
         wait_until_running(1, {"CPU": 1, "GPU": 0}, lambda awaited: None)
-    assert str(raised.value) == "an engine of the cluster could not begin: there is no model in /models/none"
+    assert str(raised.value) == "an engine of the cluster could not start: there is no model in /models/none"
 
 
 def test_folders_of_killed_desks_are_removed_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,12 @@ from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Completion, Limits, Request
 from cache.errors import EngineStopped
+from cache.memory.disk import SUFFIX
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.shared import SUFFIX
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Segment
 from cache.serving.local_engine import LocalEngine
-from cache.serving.messages import Encode, EncodingEnded, Ended, EngineSpec, SegmentTable, decoded, encoded
+from cache.serving.messages import Encode, EncodingEnded, Ended, EngineSpec, decoded, encoded
 
 pytest.importorskip("ray")
 
@@ -63,9 +63,7 @@ class Cluster:
         return EngineReplica(encoded(self.spec))
 
     def encode(self, *modules: int, by: EngineReplica) -> None:
-        table = SegmentTable()
-        asked = [table.add(self.segment(one)) for one in modules]
-        message = encoded(Encode(0, table.rows, asked, PUBLIC_TENANT))
+        message = encoded(Encode.of(0, map(self.segment, modules), PUBLIC_TENANT))
         assert isinstance(decoded(asyncio.run(by.encode(message, forgotten=0)), EncodingEnded), EncodingEnded)
         by._engine.flush()
 

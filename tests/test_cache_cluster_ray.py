@@ -197,7 +197,7 @@ def test_ray_answers_go_on_where_a_replica_is_killed(
         ray.kill(max(replicas, key=lambda one: ray.get(one.get_num_ongoing_requests.remote())))
         for generation, given in zip(generations, pieces, strict=True):
             given += generation
-    assert "another one goes on" in caplog.text
+    assert "another one continues" in caplog.text
     for number, generation, given in zip(longest, generations, pieces, strict=True):
         completion = generation.completion
         assert "".join(given) == completion.text

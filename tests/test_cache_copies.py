@@ -289,7 +289,7 @@ def test_without_a_budget_nothing_is_locked(made: list[FakeStream]) -> None:
 
 
 def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    with streams(monkeypatch, has_pages=False), pytest.raises(CacheError, match="cannot be locked"):
+    with streams(monkeypatch, has_pages=False), pytest.raises(CacheError, match=r"cannot be (locked|pinned)"):
         store_of()
 
 
@@ -420,7 +420,7 @@ def test_memory_is_locked_to_the_byte_or_it_is_said(cuda: list[tuple[object, ...
     stream.lock(memory := torch.empty(100, dtype=torch.uint8))
     stream.unlock(memory)
     assert cuda == [("lock", 100), ("unlock",)]
-    with pytest.raises(CacheError, match=r"3 MiB of host memory cannot be locked .*: set host_memory lower"):
+    with pytest.raises(CacheError, match=r"3 MiB of host memory cannot be pinned .*: set host_memory lower"):
         stream.lock(torch.empty(3 << 20, dtype=torch.uint8))
 
 

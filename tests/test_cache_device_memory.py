@@ -62,7 +62,7 @@ def test_a_gpu_gives_what_passes_do_not_need(monkeypatch: pytest.MonkeyPatch, ca
     assert room(Gpu(70 * GIB), monkeypatch, RowLimit(CPU)) == (70 - 2 - 4) * GIB
     (line,) = caplog.messages
     assert line == (
-        "memory of cpu: 70.00 GiB of 80.00 GiB are free behind the weights, passes need 2.00 GiB, 4.00 GiB are "
+        "memory of cpu: 70.00 GiB of 80.00 GiB are free after the weights, passes need 2.00 GiB, 4.00 GiB are "
         "spared; 64.00 GiB are for keys and values"
     )
     assert room(Gpu(7 * GIB, 8 * GIB), monkeypatch, RowLimit(CPU)) == 4.5 * GIB
@@ -109,14 +109,14 @@ def test_a_processor_gives_a_share_of_what_is_free(
         total: int
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Memory(free, 200 * GIB))
-    assert device_memory.room_on_host(device_memory.HostGauge()) == expected
+    assert device_memory.room_on_host(device_memory.Gauge()) == expected
     assert "of 200.00 GiB are free" in caplog.text
 
 
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a few megabytes free."""
-    monkeypatch.setattr(device_memory.HostGauge, "free", lambda _: (8 << 20, 16 << 20))
+    monkeypatch.setattr(device_memory.Gauge, "free", lambda _: (8 << 20, 16 << 20))
 
 
 @pytest.mark.usefixtures("small_machine")

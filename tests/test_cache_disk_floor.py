@@ -72,7 +72,7 @@ def test_modules_make_room_for_others_the_least_used_first(
     with pytest.raises(OSError, match="are to stay free"):
         tier.write(header_of("new"), rows_of(9))
     assert [file for file in disk.folder.iterdir() if file.is_file()] == [], "all else went for it"
-    assert caplog.text.count("encoded modules make room") == 1
+    assert caplog.text.count("encoded modules are removed") == 1
     assert tier.space is not None
     assert tier.space.is_short
     disk.others = 0
@@ -86,7 +86,7 @@ def test_a_tier_begins_under_its_floor_and_does_not_fail(disk: SmallDisk, caplog
     tier = DiskTier(disk.folder, BIG, FLOOR)
     tier.clean_up()
     assert names(tier) == ""
-    assert "modules cannot be kept on disk" in caplog.text
+    assert "modules cannot be stored on disk" in caplog.text
 
 
 def test_with_nothing_to_write_the_disk_is_looked_at_too(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_full_disk_is_said_once_and_again_after_a_success(
             writer.submit(header, rows_of(number))
         writer.wait()
         assert writer.failures == failures
-        assert caplog.text.count("modules cannot be kept on disk") == said
+        assert caplog.text.count("modules cannot be stored on disk") == said
     writer.close()
 
 
@@ -119,7 +119,7 @@ def test_who_waits_for_a_disk_that_hangs_is_told(disk: SmallDisk, monkeypatch: p
     monkeypatch.setattr(tier, "write", lambda *_: goes_on.wait(60))
     writer = DiskWriter(tier, "model")
     writer.submit(MODULES[0], rows_of(0))
-    with pytest.raises(CacheError, match=r"^the disk has taken no module for 0\.1 s: see to it"):
+    with pytest.raises(CacheError, match=r"^the disk has written no module for 0\.1 s: check the disk"):
         writer.wait()
     writer.close()
     goes_on.set()

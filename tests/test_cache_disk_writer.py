@@ -56,7 +56,7 @@ def test_a_slow_disk_stops_nobody_and_does_not_get_everything(
     assert store.is_behind
     assert store._writer is not None
     assert (len(store._writer.pending), store._writer.skipped) == (3, 2)
-    assert caplog.text.count("some are not kept") == 1
+    assert caplog.text.count("some are not stored") == 1
     go.set()
     store.flush()
     assert not store.is_behind

@@ -199,7 +199,7 @@ def test_a_stopped_engine_says_so_to_whoever_forgets() -> None:
     with ThreadPoolExecutor(2) as pool:
         running = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=400)))
         waiting = [pool.submit(engine.settle) for _ in range(2)]
-        while len(list(engine._core._to_forget)) < 2:
+        while len(engine._core._to_forget._jobs) < 2:
             time.sleep(0.001)
         engine.close()
         for one in waiting:

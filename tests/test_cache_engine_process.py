@@ -134,7 +134,7 @@ def test_refusals_arrive_as_themselves(shared: EngineProcess) -> None:
         _ = shared.submit(Request(plan=strange)).completion
     with pytest.raises(ValueError, match="tenant"):
         shared.encode([], "no tenant")
-    with pytest.raises(ValueError, match="reads no given answers"):
+    with pytest.raises(ValueError, match="cannot read a given answer"):
         shared.submit(Request(plan=shared.arrange(PROMPT), teacher_forced=(1,)))
 
 
@@ -239,7 +239,9 @@ def test_a_process_that_is_killed_is_begun_anew(
         while engine._exchange.num_open < 2:
             threading.Event().wait(0.01)
         os.kill(first, signal.SIGKILL)
-        with pytest.raises(CacheError, match=r"^the engine failed and begins anew, the log says why: ask again$"):
+        with pytest.raises(
+            CacheError, match=r"^the engine failed and is restarting: ask again \(the log has the cause\)$"
+        ):
             _ = answer.completion
         with pytest.raises(CacheError, match="ask again"):
             settling.result(60)
@@ -318,7 +320,7 @@ def test_one_that_says_nothing_keeps_nobody_waiting_and_is_begun_anew_after_a_re
         assert not engine.is_running
         with pytest.raises(CacheError, match=r"^the engine's process was busy for 0\.1 s: try again$"):
             engine.contents()
-        with pytest.raises(CacheError, match="begins anew"):
+        with pytest.raises(CacheError, match="is restarting"):
             engine.settle()
         wait_until(lambda: engine.num_restarts == 1 and engine.is_running)
         assert set(in_rest) == {RESTING}
@@ -351,7 +353,7 @@ def test_one_whose_disk_hangs_is_not_running_and_is_begun_anew(
         wait_until(lambda: not engine.is_running)
         for file in tmp_path.glob("*.safetensors"):
             file.unlink()
-        with pytest.raises(CacheError, match="begins anew"):
+        with pytest.raises(CacheError, match="is restarting"):
             _ = lost.completion
         wait_until(lambda: engine.is_running)
         assert has_ended(first)

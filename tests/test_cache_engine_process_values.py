@@ -23,18 +23,17 @@ from cache.prompt.plan import Plan, Segment, Span
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import (
     CallName,
+    Encode,
+    EncodingEnded,
     Ended,
+    Failed,
     FromEngine,
-    SegmentTable,
-    SentEncoded,
-    SentError,
     SentPlan,
-    SentRequest,
+    Submit,
     arguments_of,
     decoded,
     encoded,
     result_of,
-    segments_of,
 )
 
 TOKENS = st.lists(st.integers(0, 1 << 17), min_size=1, max_size=6).map(tuple)
@@ -159,7 +158,7 @@ def test_a_segment_is_sent_once() -> None:
 @given(requests)
 @settings(max_examples=50, deadline=None)
 def test_a_request_arrives_as_it_was(request: Request) -> None:
-    arrived = decoded(encoded(SentRequest.of(request)), SentRequest).request()
+    arrived = decoded(encoded(Submit.of(1, request, is_idle=False)), Submit).asked()
     assert arrived == request
     if (given_choices := request.sampling.choices) is not None:
         assert arrived.sampling.choices is not None
@@ -174,8 +173,8 @@ def test_a_completion_arrives_as_it_was(completion: Completion) -> None:
 
 def test_what_is_not_carried_is_refused() -> None:
     plan = Plan(spans=(Span(start=0, tokens=(1,)),))
-    with pytest.raises(ValueError, match="reads no given answers"):
-        SentRequest.of(Request(plan=plan, teacher_forced=(1,)))
+    with pytest.raises(ValueError, match="cannot read a given answer"):
+        Submit.of(1, Request(plan=plan, teacher_forced=(1,)), is_idle=False)
     with pytest.raises(NotImplementedError, match="Tensor is not sent"):
         encoded([torch.zeros(1)])
 
@@ -187,23 +186,23 @@ def every_error() -> list[CacheError]:
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
 def test_an_error_arrives_as_itself(error: CacheError) -> None:
-    arrived = decoded(encoded(SentError.of(error)), SentError).error()
+    arrived = decoded(encoded(Failed(1, error)), Failed).error
     assert type(arrived) is type(error)
     assert (str(arrived), vars(arrived)) == (str(error), vars(error))
 
 
 def test_an_error_of_an_unknown_class_is_a_cache_error() -> None:
-    assert type(SentError("Strange", "one line").error()) is CacheError
+    assert type(decoded(encoded(("Strange", "one line")), CacheError)) is CacheError
 
 
 @given(st.lists(segments(), max_size=4, unique=True))
 @settings(deadline=None)
 def test_what_became_of_modules_names_those_that_failed(asked: list[Segment]) -> None:
     result = Encoded(2, {one: CacheError(one.name) for one in asked[::2]})
-    arrived = decoded(encoded(SentEncoded.of(result, asked)), SentEncoded).encoded(asked)
+    arrived = decoded(encoded(EncodingEnded.of(1, result, asked)), EncodingEnded).encoded(asked)
     assert arrived.computed == 2
     assert {one: str(why) for one, why in arrived.failed.items()} == {one: one.name for one in asked[::2]}
-    assert segments_of(SegmentTable(asked).rows) == asked
+    assert decoded(encoded(Encode.of(1, asked, "public")), Encode).modules() == asked
 
 
 HEADER = ModuleHeader(

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from test_cache_priority import LONG, a_core, ask, encode, run
 from tiny import make_segment
 
-from cache.engine.engine_core import EngineCore
-from cache.engine.forgetting import ForgetJob
+from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Generation, Reuse
 from cache.engine.running import Running

@@ -161,14 +161,14 @@ def test_kernels_that_do_not_run_are_found_out_at_the_start(
     assert not caplog.records
     assert kinds_for(CUDA, failing(TiledPass)).best(2048) is VarlenPass
     assert message_of(caplog) == (
-        "attention on cuda:0 runs through varlen_attn, because others cannot be used (Triton: no kernel image)"
+        "attention on cuda:0 runs through varlen_attn, because others are not available (Triton: no kernel image)"
     )
     monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "triton" else find_spec(name))
     assert kinds_for(CUDA, failing(VarlenPass)) == PassKinds()
     assert kinds_to_compare(CUDA) == {"varlen_attn": VarlenPass}
     assert not kinds_to_compare(CPU)
     assert message_of(caplog) == (
-        "attention on cuda:0 runs through slower kernels, because others cannot be used "
+        "attention on cuda:0 runs through slower kernels, because others are not available "
         "(Triton: not installed, pip install triton; varlen_attn: no kernel image)"
     )
 

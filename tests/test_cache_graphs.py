@@ -167,7 +167,7 @@ def test_what_is_captured_reads_no_value(
     )
     model.prepare(Arena(model.info.kv, SLOTS, model.device))
     assert [record.getMessage()[:58] for record in caplog.records] == (
-        ["passes on meta run without CUDA graphs, because capturing "] if family == "dynamic-rope" else []
+        ["passes on meta run without CUDA graphs, because capture "] if family == "dynamic-rope" else []
     )
 
 
@@ -217,7 +217,7 @@ def test_where_capturing_fails_passes_run_without_graphs(caplog: pytest.LogCaptu
         model.prepare(arena)
     (record,) = caplog.records
     assert record.getMessage() == (
-        "passes on cpu run without CUDA graphs, because capturing failed: operation not permitted"
+        "passes on cpu run without CUDA graphs, because capture failed: operation not permitted"
     )
     assert torch.isfinite(model.forward([chunk_of(2)], arena, [1])).all()
 

@@ -99,7 +99,7 @@ def test_answers_are_the_same_in_passes_that_fit(
     short_of_memory(engine.model, monkeypatch, lambda tokens: len(tokens) > most)
     with caplog.at_level(logging.WARNING):
         assert ends(ask_all(engine)) == expected
-    assert engine.num_shortages == len([r for r in caplog.records if "device memory has run out" in r.message]) > 0
+    assert engine.num_shortages == len([r for r in caplog.records if "device memory ran out" in r.message]) > 0
     assert engine.num_restarts == 0
     monkeypatch.undo()
     still_serves(engine)

@@ -831,7 +831,7 @@ def test_a_schema_fits_the_model_or_is_refused(body: str) -> None:
 
 def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(PMLError, match="no ordinary file"):
+    with pytest.raises(PMLError, match="not an ordinary file"):
         parse_schema(schema_of('<module name="m" src="pipe.txt"/>'), folder=tmp_path)
 
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from cache.errors import ModelError
-from cache.serving.engine_server import load_engine
+from cache.serving.engine_server import load_engine, usable_processors
 from cache.serving.messages import EngineSpec
-from cache.serving.processors import usable_processors
 
 
 @pytest.fixture(autouse=True)

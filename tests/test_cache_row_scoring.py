@@ -11,8 +11,7 @@ import torch
 from test_cache_priority import a_core, ask, run
 from tiny import make_segment
 
-from cache.engine.engine_core import EngineCore
-from cache.engine.forgetting import ForgetJob
+from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Generation
 from cache.engine.running import PAGE
@@ -136,7 +135,7 @@ def test_a_scoring_that_fails_ends_its_question_alone() -> None:
     answer, balanced = ask(core, FIRST, tokens=20), ask_balanced(core)
     run(core)
     assert answer.completion.usage.completion_tokens == 20
-    with pytest.raises(CacheError, match=r"^the answer could not be computed, the log says why: ask again$"):
+    with pytest.raises(CacheError, match=r"^the answer could not be computed: ask again \(the log has the cause\)$"):
         _ = balanced.completion
     core.store.check_integrity()
 

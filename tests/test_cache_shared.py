@@ -259,7 +259,7 @@ def test_an_engine_loads_what_another_encoded_and_forgets_it_for_both(location: 
         assert [use.source for use in second.modules] == ["disk"]
         assert second.tokens == first.tokens
         assert engines[1].forget({engines[1].key(module)}) == 1
-        assert not disk._files_of.glob(f"{disk._root}/*{shared.SUFFIX}")
+        assert not disk._files_of.glob(f"{disk._root}/*{shared.disk.SUFFIX}")
     finally:
         for engine in engines:
             engine.close()

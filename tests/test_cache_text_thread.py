@@ -24,7 +24,7 @@ from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineStopped
 from cache.memory.store import Store
 
-NO_TEXT = r"^the text of the answer could not be computed, the log says why: ask again$"
+NO_TEXT = r"^the text of the answer could not be computed: ask again \(the log has the cause\)$"
 FOR_EVER = 3000
 
 

@@ -254,7 +254,7 @@ def test_openai_backend_asks_nothing_again_after_the_first_word(reply: httpx.Res
             "refused the request .400, odd.: look at its log",
         ),
         (httpx.Response(429, headers={"retry-after": "99"}), EngineFull, "is busy .429.: try again soon"),
-        (stream(["data: <html>\n\n"]), ServerFailed, "sent what is no event"),
+        (stream(["data: <html>\n\n"]), ServerFailed, "sent invalid chat events"),
         (stream([event(error={"message": "odd", "code": 418})]), ServerFailed, "refused the request .418.: look"),
         (
             httpx.Response(500, json={"error": {"type": "my order?"}}),

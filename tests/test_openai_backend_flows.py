@@ -210,7 +210,7 @@ FAILING = [
     (httpx.Response(404), "has no model 'm' or no chat", 503),
     (httpx.Response(400, json={"error": "maximum context length is 9"}), "the prompt is too long for m", 400),
     (httpx.Response(429, headers={"retry-after": "99"}), "is busy (429): try again soon", 429),
-    (stream(["data: <html>\n\n"]), "sent what is no event of a chat", 503),
+    (stream(["data: <html>\n\n"]), "sent invalid chat events", 503),
     (stream([words("Returns take thirty days. ")], "break"), "broke off in the middle of an answer: ask again", 503),
     (SILENT, "gave an empty answer: ask again", 503),
 ]

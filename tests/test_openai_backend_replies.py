@@ -123,10 +123,10 @@ def test_openai_backend_takes_an_answer_whose_last_word_was_said(then: str, monk
 @pytest.mark.parametrize(
     ("pieces", "line"),
     [
-        (["data: {not JSON\n\n"], "no event of a chat: correct its address"),
-        (["data: [1, 2]\n\n"], "no event of a chat: correct its address"),
-        ([words("Thirty"), "data: {not JSON\n\n"], "no event of a chat: ask again"),
-        ([words("Thirty"), 'data: "days"\n\n'], "no event of a chat: ask again"),
+        (["data: {not JSON\n\n"], "invalid chat events: correct its address"),
+        (["data: [1, 2]\n\n"], "invalid chat events: correct its address"),
+        ([words("Thirty"), "data: {not JSON\n\n"], "invalid chat events: ask again"),
+        ([words("Thirty"), 'data: "days"\n\n'], "invalid chat events: ask again"),
     ],
 )
 def test_openai_backend_says_what_to_do_about_what_is_no_event(pieces: list[str], line: str) -> None:

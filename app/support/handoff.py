@@ -31,7 +31,9 @@ LOW_SUPPORT = 0.5
 
 
 def due(answers: Sequence[Judged], came_back: bool) -> HandoffReason | None:
-    """Return why an agent should step in now, or None. answers: see `Handoffs.judged_since`. came_back: from an agent."""
+    """Return why an agent should step in now, or None. answers: see `Handoffs.judged_since`. came_back: whether an
+    agent handed the conversation back.
+    """
     if came_back and len(answers) < PAUSE:
         return None
     last = answers[-IN_A_ROW:]

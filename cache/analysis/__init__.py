@@ -1,1 +1,1 @@
-"""Tools above the engine: advice on prompts, grouping of requests, dry runs."""
+"""Tools that use the engine: advice on prompts, grouping of requests, dry runs."""

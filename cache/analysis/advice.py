@@ -1,8 +1,8 @@
-"""What in a prompt prevents the reuse of its tokens, and how many tokens that costs.
+"""Advice: what in a prompt prevents the reuse of its tokens, and how many tokens that costs.
 
 Four kinds of input: a schema, a PML prompt, one plain prompt, and many plain prompts, which show what really changes.
-For plain prompts reuse means prefix caching: everything behind the first difference is computed again. They are
-compared line by line, because lines are what people move.
+For plain prompts reuse means prefix caching: everything after the first difference is computed again. They are compared
+line by line, because people move lines.
 """
 
 import re
@@ -29,15 +29,14 @@ VOLATILE = (
     ("an e-mail address", re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}\.[\w.-]{1,64}")),
     ("a long number", re.compile(r"\b\d{8,}\b")),
 )
-"""What usually differs between requests. A match that never changes is a false alarm: this is advice only."""
+"""Text that usually differs between requests. A match that never changes is a false alarm: this is advice only."""
 
 MOST_FINDINGS = 50
-"""In one plain prompt: the tokens behind each are counted, and the first ones matter most."""
+"""Maximum findings in one plain prompt: the tokens after each are counted, and the first ones matter most."""
 
-LONG_TEXT = 64
-"""Tokens of new text, or of an argument, from which a module would pay."""
+LONG_TEXT = 64  # tokens of new text, or of an argument, from which a module would pay
 
-MOVE = "move it behind everything that stays the same, or make it a parameter of a module"
+MOVE = "move it after everything that stays the same, or make it a parameter of a module"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +60,10 @@ class Advice:
 
 
 class LineTree(dict[str, "LineTree"]):
-    """A prefix tree of prompts: what follows each line."""
+    """A prefix tree of prompts by line."""
 
     def insert(self, prompt: Sequence[str]) -> int:
-        """Add a prompt; returns how many of its first lines were in the tree."""
+        """Add a prompt. Returns how many of its first lines were in the tree."""
         node, same = self, 0
         for line in prompt:
             same += line in node  # below a new line the tree is empty
@@ -73,7 +72,7 @@ class LineTree(dict[str, "LineTree"]):
 
 
 def volatile(text: str) -> Iterator[tuple[int, str]]:
-    """Offset and description of everything in a text that probably changes, in order, without overlaps."""
+    """Return offset and description of everything in a text that probably changes, in order, without overlaps."""
     found = sorted(
         (match.start(), -match.end(), what) for what, pattern in VOLATILE for match in pattern.finditer(text)
     )
@@ -85,7 +84,7 @@ def volatile(text: str) -> Iterator[tuple[int, str]]:
 
 
 def advise_text(text: str, tokenizer: Tokenizer) -> Advice:
-    """One plain prompt: what probably changes in it, and the tokens behind that."""
+    """Return advice on one plain prompt: its likely changes, and the tokens after each."""
     tokens = count(text, tokenizer)
     findings = [
         Finding(text.count("\n", 0, at) + 1, f"{what} probably changes", count(text[at:], tokenizer), MOVE)
@@ -96,7 +95,9 @@ def advise_text(text: str, tokenizer: Tokenizer) -> Advice:
 
 
 def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
-    """Many plain prompts: the lines in which they first differ, and what they have in common behind those."""
+    """Return advice on many plain prompts: the lines in which they first differ, and what they have in common after
+    those.
+    """
     lines = [prompt.splitlines(keepends=True) for prompt in prompts]
     costs: dict[str, int] = {line: count(line, tokenizer) for line in {line for prompt in lines for line in prompt}}
     shared = Counter(line for prompt in lines for line in set(prompt))
@@ -112,16 +113,16 @@ def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
             lost[same + 1][prompt[same]] += behind
     findings: list[Finding] = []
     for number, by_line in lost.items():
-        what = (
-            f"differs between prompts ({shortened(next(iter(by_line)))}) and stands before lines that others have, too"
-        )
+        what = f"differs between prompts ({shortened(next(iter(by_line)))}) and is before lines that others share"
         findings.append(Finding(number, what, by_line.total(), MOVE))
     tokens = sum(costs[line] for prompt in lines for line in prompt)
     return Advice(prompts=len(prompts), tokens=tokens, reusable=reusable, findings=costliest_first(findings))
 
 
 def advise_schema(layout: Layout) -> Advice:
-    """A schema: what is computed in every request, and what makes a module be encoded again if it changes."""
+    """Return advice on a schema: what is computed in every request, and what forces a module to be encoded again if it
+    changes.
+    """
     findings: list[Finding] = []
     total = reusable = 0
     for owner in layout.owners():
@@ -130,7 +131,7 @@ def advise_schema(layout: Layout) -> Advice:
         name = f"module {owner.path!r}" if owner.path else "the schema's own text"
         line = owner.node.line or None
         if not owner.is_cached:
-            cure = "let it be cached, and put what changes into a parameter or behind the modules"
+            cure = "cache it, and move the changing text into a parameter or after the modules"
             findings.append(Finding(line, f"{name} has cache='false' and is computed in every request", own, cure))
             continue
         reusable += own
@@ -138,28 +139,29 @@ def advise_schema(layout: Layout) -> Advice:
             for _, what in volatile(text):
                 message = f"{name} contains {what}: if it changes, the module is encoded again"
                 findings.append(Finding(line, message, own, "make it a parameter, or a small module of its own"))
-        if stands_on_both_sides(owner.node):
-            message = f"{name} stands on both sides of modules: if one of them grows, it is encoded again"
+        if is_on_both_sides(owner.node):
+            message = f"{name} is on both sides of modules: if one of them grows, it is encoded again"
             findings.append(Finding(line, message, own, "put its text together, before the modules"))
     return Advice(prompts=0, tokens=total, reusable=reusable, findings=costliest_first(findings))
 
 
 def own_texts(owner: Schema | Module) -> Iterator[str]:
-    """Texts of an owner, its file's included."""
     if owner.file is not None:
         yield owner.file.text
     yield from (child.text for child in open_turns(owner.children) if isinstance(child, Text))
 
 
-def stands_on_both_sides(owner: Schema | Module) -> bool:
-    """Whether an owner has written text before and behind nested modules. (A template's strings cannot be moved.)"""
+def is_on_both_sides(owner: Schema | Module) -> bool:
+    """Return whether an owner has written text before and after nested modules. (A template's strings cannot be
+    moved.)
+    """
     children = [child for child in open_turns(owner.children) if isinstance(child, Text | Module | Union)]
     is_text = [*([True] if owner.file is not None else []), *(isinstance(child, Text) for child in children)]
     return [kind for kind, _ in groupby(is_text)].count(True) > 1
 
 
 def advise_prompt(prompt: Prompt, tokenizer: Tokenizer, layout: Layout | None = None) -> Advice:
-    """A PML prompt: its new text and its arguments are computed in every request.
+    """Return advice on a PML prompt: its new text and its arguments are computed in every request.
 
     layout: of its schema. Without it only these are counted, because the texts of the modules are unknown. Raises
     PMLError if the prompt does not fit the schema.
@@ -193,16 +195,13 @@ def advise_prompt(prompt: Prompt, tokenizer: Tokenizer, layout: Layout | None = 
 
 
 def costliest_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings by their cost."""
     return tuple(sorted(findings, key=lambda finding: -finding.tokens))
 
 
 def count(text: str, tokenizer: Tokenizer) -> int:
-    """Tokens of a text."""
     return len(run_tokens([Text(text=text)], tokenizer))
 
 
 def shortened(line: str) -> str:
-    """A line in quotes, with at most 60 characters of it."""
     line = line.strip()
     return repr(line if len(line) <= 60 else line[:57] + "...")

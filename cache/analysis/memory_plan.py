@@ -1,17 +1,9 @@
-"""What an engine would compute for a series of requests, counted by the engine itself without a model.
+"""Reuse without a model: a dry run of requests, their best order, and the hit rate of a memory size.
 
-Admission, store, eviction and prefix tree are the real ones. The arena has room for as many tokens, but with a row of
-one byte each, and the model returns zeros. One token is generated per request; timings mean nothing.
-
-The order in which many requests reuse most: those that share modules, and then a prefix, one after another.
-
-Requests of a group use the same modules while these are in the arena, and in the same forward passes. `dry_run` counts
-what that saves.
-
-How many modules a memory of some size would have held ready, by replaying which modules were used.
-
-Store, eviction and allocation are the real ones, over an arena with a row of one byte for each token. The replay begins
-with an empty memory. Not covered: the rows of conversations, which need memory besides; the disk behind the memory.
+The dry run uses the engine's admission, store, eviction and prefix tree. The KV pool has as many tokens as the real
+one, with one byte each, and the model returns zeros. One token is generated per request; timings mean nothing. `group`
+orders requests so that those that share modules, and then a prefix, are consecutive. `replay` repeats recorded uses of
+modules from an empty memory. Out of scope: rows of conversations, disk.
 """
 
 from collections import Counter
@@ -61,14 +53,16 @@ class CountingModel:
         give_up: Callable[[], bool] = never,
         scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
-        """Zeros `[len(outputs), 1]`: token 0 is the likeliest. Nothing is scored: the first rows are as good as any."""
+        """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored: the first rows are as good as
+        any.
+        """
         return torch.zeros(len(outputs), 1)
 
 
 def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
-    """Usage of each request when they are answered one after another from a cold start.
+    """Return the usage of each request when they are answered one after another from a cold start.
 
-    info, tokenizer: of the model. memory: bytes of the arena it would have. Raises CacheError as the engine does.
+    info, tokenizer: of the model. memory: bytes of its KV pool. Raises CacheError as the engine does.
     """
     slots = max(1, memory // info.kv.bytes_per_token)
     engine = Engine(CountingModel(info, tokenizer), memory=slots * NO_KV.bytes_per_token).start()
@@ -83,8 +77,8 @@ Signature = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
-    """Indices of the plans, in groups. The plans of a group share their most popular module, apart from modules that
-    all plans share. Plans without other modules are one group, ordered by their tokens.
+    """Return indices of the plans, in groups that share their most popular module, apart from modules that all plans
+    share. Plans without other modules are one group, ordered by their tokens.
     """
     popularity = Counter(segment for plan in plans for segment in plan.segments())
     ranked = sorted(popularity, key=lambda segment: (-popularity[segment], segment.name, segment.tokens))
@@ -110,7 +104,7 @@ class TracedModule:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Uses of modules, how many of them were found in memory, and the tokens of the others."""
+    """Uses of modules, the number found in memory, and the tokens of the others."""
 
     uses: int
     found: int
@@ -118,8 +112,8 @@ class Replayed:
 
 
 def replay(prompts: Iterable[Sequence[TracedModule]], slots: int) -> Replayed:
-    """Use the modules of each prompt, one prompt after another. slots: tokens that the memory holds. A module that has
-    no room beside the others of its prompt is missing and not kept.
+    """Use the modules of each prompt, one prompt after another. slots: tokens that the memory holds. A module that does
+    not fit next to the others of its prompt is missing and not stored.
     """
     store = Store(Arena(NO_KV, slots, torch.device("cpu")), "replay")
     segments: dict[str, Segment] = {}

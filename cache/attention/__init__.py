@@ -1,1 +1,1 @@
-"""One packed forward pass over the arena: work items, kernels, and what distance does."""
+"""One packed forward pass over the KV pool: work items, kernels, and effects of distance."""

@@ -1,6 +1,6 @@
-"""Items as kernel calls. What a row must not see of an extent, and what depends on the distance between position ids
-(ALiBi slopes, sliding windows; rotary angles are elsewhere), becomes a bias on the scores of an item. Ids are compared
-as when the extent was encoded: where it is placed `offset` ids further on, a query stands at its own id - offset.
+"""Kernel calls of items. Keys hidden from a row, and effects of the distance between position ids (ALiBi slopes and
+sliding windows, but not rotary angles), become a bias on the scores of an item. Ids are compared as when the extent was
+encoded: at a place `offset` ids later, a query has its own id - offset.
 
 Shape letters: R rows over all items (a row counts once per item it is in), L keys of an item, H heads.
 """
@@ -17,8 +17,8 @@ from cache.attention.kernels import HIDDEN
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel call: the `rows` query positions of an item over `length` slots of the arena from `start` on (0 if no
-    row sees any key). bias: see `cache.attention.kernels.Kernel`.
+    """One kernel call: the `rows` query positions of an item over `length` slots from `start` on (0 if no row sees any
+    key). bias: see `Kernel`.
     """
 
     rows: int
@@ -29,7 +29,7 @@ class KernelCall:
 
 
 def plain_calls(items: Sequence[Item], device: torch.device) -> list[KernelCall]:
-    """For layers in which distance has no effect besides rotation."""
+    """Return the calls for layers without an effect of distance, other than rotation."""
     return [
         KernelCall(item.num_rows, item.extent.start, item.extent.length, item.causal, hidden_keys(item, device))
         for item in items
@@ -37,7 +37,7 @@ def plain_calls(items: Sequence[Item], device: torch.device) -> list[KernelCall]
 
 
 def hidden_keys(item: Item, device: torch.device) -> Tensor | None:
-    """The bias that hides what rows' visible ranges leave out: `[1, 1, n or 1, L]`, None if nothing is hidden."""
+    """Return the bias that hides keys outside rows' visible ranges: `[1, 1, n or 1, L]`, None if nothing is hidden."""
     if not any(r.visible_ranges for r in item.ranges):
         return None
     masks: list[Tensor] = []
@@ -55,12 +55,13 @@ def hidden_keys(item: Item, device: torch.device) -> Tensor | None:
 def sloped_calls(
     items: Sequence[Item], queries: Tensor, positions: Tensor, slopes: Tensor
 ) -> tuple[list[KernelCall], Tensor]:
-    """ALiBi: a head's score falls by its slope for every id between query and key. queries: int64 `[R]`, ids of item
-    rows as their extents were encoded. positions: int64 `[slots]`, ids of the arena's keys. slopes: float32 `[H]`.
+    """Return the calls for ALiBi: a head's score falls by its slope for every id between query and key. queries: int64
+    `[R]`, ids of item rows as their extents were encoded. positions: int64 `[slots]`, ids of the pool's keys. slopes:
+    float32 `[H]`.
 
-    A row's distance to the item's last key lowers all its scores alike. So the kernel's bias holds only the distances
-    between keys, the same for all rows, and the rest is returned, float32 `[H, R]`: to be added to the log-sum-exp
-    before items are merged.
+    A row's distance to the item's last key lowers all its scores equally. So the kernel's bias holds only the distances
+    between keys, the same for all rows. The rest is returned, float32 `[H, R]`, to be added to the log-sum-exp before
+    items are merged.
     """
     calls: list[KernelCall] = []
     shifts: list[Tensor] = []
@@ -75,12 +76,16 @@ def sloped_calls(
 
 
 def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, window: int) -> list[KernelCall]:
-    """A row sees only keys less than `window` ids behind it. queries, positions: as for `sloped_calls`."""
+    """Return the calls for a sliding window: a row sees only keys less than `window` ids before it. queries, positions:
+    as for `sloped_calls`.
+    """
     calls: list[KernelCall] = []
     for item, rows in zip(items, per_item(items, queries), strict=True):
         start, length = item.extent.start, item.extent.length
         is_near = rows[:, None] - positions[start : start + length] < window  # [n, L]
-        passed = 0 if item.causal else length - int(is_near.any(0).sum())  # keys ascend: the first are out of sight
+        passed = (
+            0 if item.causal else length - int(is_near.any(0).sum())
+        )  # keys ascend: the first are outside the window
         hidden = hidden_keys(item, is_near.device)
         is_near = (is_near if hidden is None else is_near & (hidden[0, 0] == 0))[:, passed:]
         bias = None if is_near.all() else torch.where(is_near, 0.0, HIDDEN)[None, None]
@@ -89,5 +94,4 @@ def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, wi
 
 
 def per_item(items: Sequence[Item], rows: Tensor) -> Sequence[Tensor]:
-    """Rows over all items, cut into those of each."""
     return torch.split(rows, [item.num_rows for item in items])

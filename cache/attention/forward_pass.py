@@ -1,12 +1,11 @@
 """Attention over items: the function that replaces a transformers model's own attention.
 
-`Pass` holds what one forward pass needs on the device; every layer uses the same one. New keys and values are
-written to the arena first. Then the query rows of all items are gathered and rotated at once, each item runs as one
-kernel call over its extent in place, and each row's partial results are merged by log-sum-exp. No key or value is
-copied or concatenated. What depends on distance other than by rotation is in `cache.attention.distance`.
+`Pass` holds a forward pass's data on the device; all layers share it. New keys and values are written to the pool
+first. Then the query rows of all items are gathered and rotated at once, each item is one kernel call over its extent
+in place, and each row's partial results are merged by log-sum-exp. No key or value is copied.
 
-Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the most
-items any row is in, H key/value heads, G query heads per key/value head, D head size.
+Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the most items
+any row is in, H key/value heads, G query heads per key/value head, D head size.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,19 +26,21 @@ from cache.memory.arena import Arena
 @dataclass(frozen=True, slots=True)
 class Rotation:
     """Rotary frequencies: float32 `[D_rotary / 2]`, radians per position id. Only a pure rotation moves queries: an
-    attention factor (YaRN) is in queries and keys already.
+    attention factor (YaRN) is already in queries and keys.
     """
 
     frequencies: Tensor
 
     def angles(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, on their device, laid out for `back`."""
+        """Return cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, on their device, in the layout of
+        `back`.
+        """
         angles = -offsets.double()[:, None] * self.frequencies.double().to(offsets.device)
         cos, sin = angles.cos().float(), angles.sin().float()
         return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
 
     def back(self, q: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Queries `[..., R, G, D]` rotated, in float32, by what `angles` gave for their rows."""
+        """Rotate queries `[..., R, G, D]`, in float32, by the `angles` of their rows."""
         half = self.frequencies.shape[0]
         turned = q[..., : 2 * half].float()
         swapped = torch.cat((turned[..., half:], turned[..., :half]), -1)
@@ -48,20 +49,20 @@ class Rotation:
 
 
 class ScoringFinished(Exception):
-    """Ends a pass that is computed for its scores alone, behind the last layer that is scored."""
+    """Ends a pass that is computed for its scores alone, after the last scored layer."""
 
 
 class PassGivenUp(Exception):
-    """Ends a pass whose result nobody wants any more. The keys and values of its rows are incomplete."""
+    """Ends a pass whose result is no longer needed. The keys and values of its rows are incomplete."""
 
 
 def never() -> bool:
-    """For a pass that is not given up."""
+    """Return False: the pass is not given up."""
     return False
 
 
 class RunningPass(Protocol):
-    """What models ask of a pass: attention in each layer. positions: ids of its rows, int64 `[T]`. `Pass` is one."""
+    """The models' interface of a pass: attention in each layer. positions: ids of its rows, int64 `[T]`."""
 
     positions: Tensor
 
@@ -75,15 +76,14 @@ class RunningPass(Protocol):
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids; returns `[1, T, H*G, D]`. window: of
-        the layer's sliding attention, in ids. softcap: see `cache.attention.kernels.matmul`. Raises PassGivenUp.
+        """Attend with q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids. Returns `[1, T, H*G,
+        D]`. window: of the layer's sliding attention, in ids. softcap: see `matmul`. Raises PassGivenUp.
         """
 
 
 class Pass:
-    """One packed forward pass over an arena, in which it notes the rows' position ids. Chunks with offsets need a
-    rotation or ALiBi slopes, float32 `[H]`. scored: what is scored besides, in `scored_layers`. give_up: asked at
-    every layer.
+    """One packed forward pass over a pool, which also stores the rows' position ids. Chunks with offsets need a
+    rotation or ALiBi slopes, float32 `[H]`. scored: chunks to score, in `scored_layers`. give_up: asked at every layer.
     """
 
     def __init__(
@@ -133,17 +133,17 @@ class Pass:
 
     @cached_property
     def _offsets(self) -> Tensor:
-        """How far the extent an item row reads is placed from where it was encoded: int64 `[R]`, in host memory."""
+        """Return each item row's distance from the encoding of its extent to its place: int64 `[R]`, in host memory."""
         return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
 
     def _framed_positions(self) -> Tensor:
-        """Ids of item rows as the extents they read were encoded, int64 `[R]`."""
+        """Return the ids of item rows as their extents were encoded, int64 `[R]`."""
         return self.positions[self.rows] - self._offsets.to(self.positions.device)
 
     def _calls(self, window: int | None) -> list[KernelCall]:
-        """The kernel calls of a layer with a sliding window of that size, or without one."""
+        """Return the kernel calls of a layer, with or without a sliding window."""
         if window is not None and window not in self.calls:
-            if window > int(self.positions.max()):  # nothing is that far apart yet
+            if window > int(self.positions.max()):  # no keys are that far apart
                 self.calls[window] = self.calls[None]
             else:
                 queries = self._framed_positions()
@@ -195,8 +195,8 @@ class Pass:
     def _run(
         self, layer: int, q: Tensor, group: int, scale: float, calls: list[KernelCall], kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
-        """All items of folded queries `[1, H, R*G, D]`: results `[1, H, R*G, D]` and log-sum-exp `[1, H, R*G]`. Few
-        operations per item: at one row each, their overhead is what decoding costs.
+        """Run all items of folded queries `[1, H, R*G, D]`. Returns results `[1, H, R*G, D]` and log-sum-exp `[1, H,
+        R*G]`. Few operations per item: at one row each, their overhead is the cost of decoding.
         """
         keys, values = self.arena.key_rows[layer], self.arena.value_rows[layer]
         outs: list[Tensor] = []
@@ -212,8 +212,8 @@ class Pass:
         return (torch.cat(outs, 2), torch.cat(lses, 2)) if len(outs) > 1 else (outs[0].contiguous(), lses[0])
 
     def _score(self, layer: int, q: Tensor, lse: Tensor, scale: float) -> None:
-        """Add the squares of a layer's attention weights. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows, before they
-        are merged. Raises ScoringFinished behind the last layer, if the pass is computed for the scores alone.
+        """Add the squares of a layer's attention weights. q `[H, R, G, D]`, lse `[H, R, G]`, of item rows before
+        merging. Raises ScoringFinished after the last layer, if the pass is computed for the scores alone.
         """
         whole = self._by_part(lse, float("-inf")).logsumexp(1)  # [H, T, G]
         item_rows = per_item(self.items, torch.arange(len(self.rows), device=q.device))
@@ -239,12 +239,12 @@ class Pass:
             raise ScoringFinished
 
     def _merge(self, out: Tensor, lse: Tensor) -> Tensor:
-        """Partial results `[H, R, G, D]` and `[H, R, G]` to `[H, T, G, D]`, exactly."""
+        """Merge partial results `[H, R, G, D]` and `[H, R, G]` exactly. Returns `[H, T, G, D]`."""
         weights = self._by_part(lse, float("-inf")).softmax(dim=1)  # [H, P, T, G]
         return (self._by_part(out, 0.0).float() * weights.unsqueeze(-1)).sum(dim=1)
 
     def _by_part(self, x: Tensor, missing: float) -> Tensor:
-        """Item rows `[H, R, ...]` as `[H, P, T, ...]`. missing: the value where a row has fewer than P parts."""
+        """Return item rows `[H, R, ...]` as `[H, P, T, ...]`. missing: value for rows with fewer than P parts."""
         if not self.is_dense:  # else every row has a part in every item, in order
             nothing = x.new_full((x.shape[0], 1, *x.shape[2:]), missing)
             x = torch.cat((x, nothing), 1).index_select(1, self.parts.flatten())
@@ -264,6 +264,6 @@ def attention_function(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers calls in place of its own attention; `plan` is given to the model's forward."""
+    """The attention that transformers calls instead of its own. The model's forward passes on `plan`."""
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     return plan.attend(module.layer_idx, q, k, v, scale, sliding_window, softcap), None

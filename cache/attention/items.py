@@ -1,10 +1,8 @@
-"""The work items of one forward pass: which query rows attend to which extent of the arena, and how far rotated.
+"""Work items of a forward pass: the query rows that attend to an extent of the pool, and their rotation. No tensors.
 
-No tensors. Every sequence contributes a chunk of new rows; each extent it sees becomes an item, and extents that
-several sequences see become one item, so that shared keys are read once for the whole batch. Partial results of a
-row over its items are merged by log-sum-exp, which is exact.
-
-Items as flat tables of numbers, as code outside of Python wants them: runs of slots, and the rows that read them.
+Every sequence contributes a chunk of new rows. Each extent it sees becomes an item. Extents that several sequences see
+become one item, so that shared keys are read once per batch. A row's partial results are merged by log-sum-exp, which
+is exact. For code outside Python, items also become flat tables: runs of slots, and the rows that read them.
 """
 
 from array import array
@@ -25,9 +23,9 @@ class VisibleRange:
 
 @dataclass(frozen=True, slots=True)
 class KVView:
-    """An extent a sequence reads but does not write. offset: position ids between where the extent was encoded and
-    where this sequence places it. first_row: the first of the sequence's own rows that sees it. visible_ranges: the
-    parts that are seen, counted from the extent's start, each from some own row on; empty if all of it is seen.
+    """An extent that a sequence reads but does not write. offset: position ids from the encoding of the extent to its
+    place in this sequence. first_row: the first of the sequence's own rows that sees it. visible_ranges: the visible
+    parts, counted from the extent's start, each from some own row on; empty if all of it is visible.
     """
 
     extent: Extent
@@ -48,17 +46,14 @@ class Chunk:
 
     @property
     def last(self) -> int:
-        """The row behind the last one."""
         return self.first + len(self.tokens)
 
     def last_rows(self, rows: int) -> "Chunk":
-        """Its last `rows` rows alone."""
         behind = len(self.tokens) - rows
         return replace(self, tokens=self.tokens[behind:], positions=self.positions[behind:], first=self.first + behind)
 
     @property
     def slots(self) -> list[int]:
-        """Where its rows are kept."""
         parts = part_of(self.own, self.first, self.last)
         return [slot for extent in parts for slot in range(extent.start, extent.end)]
 
@@ -85,12 +80,10 @@ class Item:
 
     @property
     def num_rows(self) -> int:
-        """Query rows of the item."""
         return sum(r.last - r.first for r in self.ranges)
 
 
 def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
-    """Items of a packed pass, in which the chunks' rows stand one after another."""
     shared: dict[Extent, list[RowRange]] = {}
     causal: list[Item] = []
     base = 0
@@ -115,10 +108,10 @@ def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
 
 
 def plan_arrays(items: Sequence[Item], turns: dict[int, int], first_row: int = 0) -> "tuple[array[int], array[int]]":
-    """(start, length, first reader, readers) of each run, and (row, length, turn) of each reader: it sees so many of
-    the first keys, and is rotated back by the turn of that number (-1: by none). The readers of a run stand in the
-    order of their rows: what rows read at a second place is another run. turns: numbers of the turns by how many ids
-    they rotate back; new ones are added. first_row: of the pass, that the items count as 0.
+    """Return (start, length, first reader, readers) of each run, and (row, length, turn) of each reader: it sees the
+    first `length` keys, rotated back by the turn with this number (-1: not rotated). The readers of a run are ordered
+    by row; reads at a second place are another run. turns: numbers of the turns by distance in ids; new ones are added.
+    first_row: of the pass, row 0 of the items.
     """
     runs, readers = array("i"), array("i")
 

@@ -1,8 +1,8 @@
-"""Attention of query rows over one extent, with its log-sum-exp: the kernels behind one signature.
+"""Kernels: attention of query rows over one extent, with its log-sum-exp.
 
-Both are exact. `flash_cpu` is PyTorch's own CPU flash attention; `matmul` is the reference, and what runs on any
-other device and for scores with a soft cap. Shapes: G query heads share one of H key/value heads; n query positions,
-L keys, head size D.
+Both are exact. `flash_cpu` is PyTorch's CPU flash attention. `matmul` is the reference; it runs on other devices and
+for scores with a soft cap. Shapes: G query heads share one of H key/value heads; n query positions, L keys, head size
+D.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,14 @@ from torch import Tensor
 Kernel = Callable[[Tensor, Tensor, Tensor, int, bool, float, Tensor | None], tuple[Tensor, Tensor]]
 """(q [1, H, n*G, D], k [1, H, L, D], v [1, H, L, D], G, causal, scale, bias) -> (out as q, lse float32 [1, H, n*G]).
 
-The group of query heads that shares a key/value head is folded into rows, G rows for each query position, so that one
-product serves them all. causal needs n == L. bias: float32 [1, H or 1, n or 1, L], added to the scaled scores, or None.
+The query heads of a key/value head are folded into rows, G rows per query position, so that one product serves them
+all. causal needs n == L. bias: float32 [1, H or 1, n or 1, L], added to the scaled scores, or None.
 """
 
 HIDDEN = -1e30
-"""Bias of a key that a row must not see. Finite, so that a row that sees no key at all does not give NaN: its
-log-sum-exp is so low that its weight is exactly 0 when it is merged with a part in which the row sees a key."""
+"""Bias of a hidden key. Finite, so that a row without any visible key does not give NaN: its log-sum-exp is so low that
+its weight is exactly 0 when it is merged with a part in which the row sees a key.
+"""
 
 
 def matmul(
@@ -32,7 +33,7 @@ def matmul(
     bias: Tensor | None = None,
     softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Reference: scores in float32, softmax, weighted sum. softcap: scores s become softcap * tanh(s / softcap)."""
+    """The reference: scores in float32, softmax, weighted sum. softcap: scores s become softcap * tanh(s / softcap)."""
     scores = (q.float() @ k.float().transpose(-1, -2)) * scale
     if softcap is not None:
         scores = (scores / softcap).tanh() * softcap
@@ -48,7 +49,7 @@ def flash_cpu(
     q: Tensor, k: Tensor, v: Tensor, group: int, causal: bool, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """PyTorch's CPU flash attention. Its causal mask, and a bias that differs between query positions, do not fit
-    folded rows: there the group becomes a batch instead, over keys with stride 0.
+    folded rows: then the group becomes a batch over keys with stride 0.
     """
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     if not causal and (bias is None or bias.shape[2] == 1):
@@ -63,7 +64,6 @@ def flash_cpu(
 
 
 def default_kernel(device: torch.device) -> Kernel:
-    """The fastest kernel this build of PyTorch offers for the device."""
     if device.type == "cpu" and hasattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"):
         return flash_cpu
     return matmul

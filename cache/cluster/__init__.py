@@ -3,5 +3,5 @@
 import os
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # before Ray is imported
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it says when processes are begun
-os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # else what is asked after the end begins another cluster
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # otherwise it logs each new process
+os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # otherwise a call after the end starts another cluster

@@ -1,14 +1,16 @@
-"""Several engines under Ray Serve as one: `cache.serving.interface.EngineInterface` over a deployment's handle.
+"""Several engines under Ray Serve as one `EngineInterface`, over a deployment's handle.
 
-Prompts are arranged here, with the model's tokenizer and without its weights. An answer whose replica dies goes on at
-another one, behind the tokens that were given out. What concerns all memory (forgetting, keeping, contents) goes to
-every replica. Not covered: starting the replicas (`deployment`), choosing one (`router`).
+Prompts are arranged here, with the model's tokenizer and without its weights. If a replica is lost, its answer
+continues at another one, after the tokens already delivered. Deletion, pins and contents go to every replica. Out of
+scope: starting replicas (`deployment`), choosing one (`router`).
 """
 
 import asyncio
+import heapq
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -20,17 +22,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from cache.cluster.combining import combine_contents, combine_states, combine_uses
-from cache.cluster.reasons import first_line
-from cache.cluster.replica import (
-    Behind,
-    FromReplica,
-    Outcome,
-    Part,
-    ReplicaState,
-    routing_of_plan,
-    routing_of_segments,
-)
+from cache.cluster.replica import Behind, FromReplica, Outcome, Part, ReplicaState, routing_of_plan, routing_of_segments
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request
@@ -38,57 +30,41 @@ from cache.engine.restarts import RESTARTED
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.model.loading import first_line
 from cache.prompt.plan import Segment
+from cache.serving import messages
 from cache.serving.exchange import EngineElsewhere, RemoteGeneration, Told
 from cache.serving.interface import CONTENTS_S
-from cache.serving.messages import (
-    Begun,
-    CallName,
-    Encode,
-    EncodingEnded,
-    Ended,
-    EngineSpec,
-    Failed,
-    Foresee,
-    SegmentTable,
-    SentRequest,
-    State,
-    Submit,
-    decoded,
-    encoded,
-    result_of,
-)
+from cache.serving.messages import CallName, EngineSpec, decoded, encoded, result_of
 
-MOST_LOSSES = 5
-"""So many replicas may be lost with one request."""
-ENCODES_AT_ONCE = 16
-"""The others wait here, so that questions need not wait behind them."""
-BEGUN_S, STATE_S = 60.0, 5.0
-"""How long a replica may take to say what must be known of it, and what it does now."""
+MOST_LOSSES = 5  # maximum number of replicas lost with one request
+ENCODES_AT_ONCE = 16  # concurrent encodings. Others wait here, so that questions do not wait for them
+BEGUN_S, STATE_S = 60.0, 5.0  # seconds that a replica may take to describe itself, and to report its state
 WATCH_S = 2.0
-"""How often to look for replicas that began since or can be reached again: they must learn what to keep and forget."""
+"""Seconds between checks for replicas that are new or reachable again: they must learn what to keep and forget."""
+SHARED_TIER = "disk"  # the tier that all engines share
+DOWN = messages.State()
 NO_REPLICA = "no engine of the cluster can be reached"
-DOWN = combine_states([])
 log = logging.getLogger(__name__)
 
 
 class Replies(NamedTuple):
-    """What replicas have said. is_all: whether no other one may still run, which could not be reached."""
+    """Results from replicas. is_all: whether no other replica may still run that could not be reached."""
 
     parts: list[bytes]
     is_all: bool
 
 
 class ClusterEngine(EngineElsewhere):
-    """The engines behind a handle. end: called once, by `close`: ends them, or leaves them to others."""
+    """The engines of a handle. end: called once by `close`; ends the engines or leaves them running."""
 
     def __init__(self, handle: DeploymentHandle[Any], spec: EngineSpec, end: Callable[[], None]) -> None:
-        """Asks a replica that runs. Raises CacheError."""
+        """Ask a running replica for its description. Raises CacheError."""
         super().__init__(begun_of(handle), spec)
         self._handle, self._end = handle, end
         self._lock, self._open, self._is_closed = threading.Lock(), set[Future[Any]](), False
         self._kept_number, self._kept = 0, frozenset[str]()
-        # Numbers of what was forgotten: of the last time, and of that up to which every engine was told.
+        # Numbers of deletions: the last one, and the last one that every engine has applied.
         self._forgotten, self._told, self._untold, self._forgetting = 0, 0, set[str](), threading.Lock()
         self._encodes = asyncio.Semaphore(ENCODES_AT_ONCE)
         self._loop = asyncio.new_event_loop()
@@ -97,7 +73,6 @@ class ClusterEngine(EngineElsewhere):
         asyncio.run_coroutine_threadsafe(self._watch(), self._loop)
 
     def close(self) -> None:
-        """Stop. Requests in flight end with EngineStopped."""
         with self._lock:
             if self._is_closed:
                 return
@@ -110,22 +85,19 @@ class ClusterEngine(EngineElsewhere):
     # --- computing -------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Queue a request. Raises EngineStopped, and ValueError for a request whose answer is given."""
         return self._begin(request, is_idle=False)
 
     def compute_idle(self, request: Request) -> Generation:
         return self._begin(request, is_idle=True)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Each module where it has its home."""
         check_tenant(tenant)
         return self._run(self._encode_all(tuple(segments), tenant))
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
-        """All of them where a request for them would go."""
+        """Prefetch all modules where a request for them would go."""
         check_tenant(tenant)
-        name, table = uuid4().hex, SegmentTable()
-        message = encoded(Foresee(0, table.rows, [table.add(one) for one in segments], tenant))
+        name, message = uuid4().hex, encoded(messages.Foresee.of(0, segments, tenant))
         routing = routing_of_segments(segments, (self.key(one, tenant) for one in segments))
         self._run(self._quietly(self._handle.prefetch.remote(message, name, forgotten=self._forgotten, **routing)))
         return Told(lambda: self._cancel(name))
@@ -139,21 +111,20 @@ class ClusterEngine(EngineElsewhere):
         self._call_all("settle")
 
     def forget(self, keys: Set[str]) -> int:
-        """Everywhere. An engine that cannot be reached now answers nothing before it has forgotten them, too."""
+        """Delete in every replica. An unreachable replica answers nothing until it has deleted them as well."""
         with self._forgetting:
             self._untold |= keys
             found = self._tell_forgotten()
-        self._arranger.clear()
+        self.forget_texts()
         return len(found & keys)
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted, also at replicas that begin later."""
         with self._lock:
             self._kept, self._kept_number = frozenset(keys), self._kept_number + 1
         self._tell_kept()
 
     def drop_prefixes(self, tenant: str) -> bool:
-        self._arranger.clear()
+        self.forget_texts()
         return self._agree("drop_prefixes", tenant)
 
     def modules(self, tenant: str) -> frozenset[str]:
@@ -175,7 +146,8 @@ class ClusterEngine(EngineElsewhere):
         return combine_contents(self._call_all("contents", with_modules, timeout_s=CONTENTS_S))
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        return combine_uses(self._call_all("prefix_uses", limit, timeout_s=CONTENTS_S), limit)
+        parts = self._call_all("prefix_uses", limit, timeout_s=CONTENTS_S)
+        return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
 
     def flush(self) -> None:
         self._call_all("flush")
@@ -206,20 +178,20 @@ class ClusterEngine(EngineElsewhere):
         state = self._state()
         return state.running, state.waiting
 
-    def _state(self) -> State:
+    def _state(self) -> messages.State:
         try:
             return combine_states([one.state for one in self.replica_states()])
         except (CacheError, TimeoutError):
             return DOWN
 
     def replica_states(self) -> list[ReplicaState]:
-        """Of each replica, in the same order as long as none comes or goes. Raises CacheError, TimeoutError."""
+        """Return the state of each replica, in a stable order. Raises CacheError, TimeoutError."""
         return [decoded(one, ReplicaState) for one in self._broadcast("state", timeout_s=STATE_S).parts]
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     def _call_all(self, method: CallName, *given: object, timeout_s: float | None = None) -> list[Any]:
-        """Of every engine that can be reached. Raises CacheError."""
+        """Call every reachable engine. Raises CacheError."""
         try:
             said = self._broadcast("call", method, encoded(given), timeout_s=timeout_s)
         except TimeoutError as error:
@@ -227,19 +199,18 @@ class ClusterEngine(EngineElsewhere):
         return [value_of(one, result_of(method)) for one in said.parts]
 
     def _agree(self, method: CallName, *given: object) -> bool:
-        """Whether every engine says yes, and none could not be asked. Raises CacheError."""
+        """Return whether every engine was asked and returned True. Raises CacheError."""
         said = self._broadcast("call", method, encoded(given))
         answers = [value_of(one, bool) for one in said.parts]
         return said.is_all and all(answers)
 
     def _call_at_home(self, method: CallName, segment: Segment) -> Any:
-        """Of the engine that has a module, else of that which would compute it."""
         routing = routing_of_segments([segment], [self.key(segment)])
         call = partial(self._handle.call.remote, method, encoded((segment,)), forgotten=self._forgotten, **routing)
         return value_of(self._asked(lambda: call().result()), result_of(method))
 
     def _broadcast(self, method: str, *given: object, timeout_s: float | None = None) -> Replies:
-        """What all replicas say; those that have ended say nothing. Raises CacheError."""
+        """Return the results of all replicas; ended ones give none. Raises CacheError."""
 
         def ask() -> list[Any]:
             return cast(
@@ -273,7 +244,7 @@ class ClusterEngine(EngineElsewhere):
         self._broadcast("keep", number, kept)
 
     def _tell_forgotten(self) -> frozenset[str]:
-        """Have everywhere forgotten what not every engine was told to forget; gives what was found of it. Raises
+        """Delete in every replica what some replica still has to delete. Returns the number found. Raises
         CacheError.
         """
         number = self._forgotten + 1
@@ -286,21 +257,21 @@ class ClusterEngine(EngineElsewhere):
             self._told = number
             self._untold.clear()
         else:
-            log.warning("an engine of the cluster cannot be reached: it forgets before it answers anything")
+            log.warning("an engine of the cluster is unreachable: it must delete modules before it answers again")
         return found
 
     def _tell_those_behind(self) -> None:
-        """Have it forgotten where it was missed; the others do nothing. Raises CacheError."""
+        """Delete where the deletion was missed. Raises CacheError."""
         with self._forgetting:
             said = self._broadcast("catch_up", self._told, self._forgotten, encoded(self._untold))
             for one in said.parts:
                 value_of(one, frozenset[str])
             if self._untold and said.is_all:
-                self._tell_forgotten()  # what one that has ended since then left in the shared files
+                self._tell_forgotten()  # modules that an ended engine left in the shared files
 
     def _look(self) -> None:
-        """Tell engines what they do not know yet. One that cannot be reached is asked no more than this. Raises
-        CacheError, TimeoutError.
+        """Tell engines what they do not know yet. An unreachable one is asked nothing else. Raises CacheError,
+        TimeoutError.
         """
         said = self._broadcast("state", timeout_s=STATE_S)
         states = [decoded(one, ReplicaState) for one in said.parts]
@@ -313,7 +284,7 @@ class ClusterEngine(EngineElsewhere):
     # --- on the loop -----------------------------------------------------------------------------------------
 
     def _begin(self, request: Request, *, is_idle: bool) -> Generation:
-        SentRequest.of(request)  # raises ValueError here
+        messages.Submit.of(0, request, is_idle=is_idle)  # raises ValueError here
         name = uuid4().hex
         generation = RemoteGeneration(lambda: self._cancel(name))
         self._run(self._answer(name, request, generation, is_idle))
@@ -330,7 +301,6 @@ class ClusterEngine(EngineElsewhere):
         return done
 
     async def _answer(self, name: str, request: Request, generation: RemoteGeneration, is_idle: bool) -> None:
-        """Have an answer computed, again where its replica is lost."""
         try:
             generation.deliver(await self._ended(name, request, generation, is_idle))
         except BaseException as error:
@@ -342,7 +312,7 @@ class ClusterEngine(EngineElsewhere):
         keys = [self.key(one, request.tenant_of_modules) for one in request.plan.segments()]
         routing = routing_of_plan(request.plan, keys, request.session)
         for _ in range(MOST_LOSSES):
-            message = encoded(Submit(0, SentRequest.of(request), is_idle))
+            message = encoded(messages.Submit.of(0, request, is_idle=is_idle))
             stream = self._handle.answer.options(stream=True).remote(
                 message, name, forgotten=self._forgotten, **routing
             )
@@ -357,12 +327,12 @@ class ClusterEngine(EngineElsewhere):
                         generation.deliver(event.text)
                     elif isinstance(event, Behind):
                         await self._loop.run_in_executor(None, self._tell_those_behind)
-                    elif isinstance(event, Ended):
+                    elif isinstance(event, messages.Ended):
                         return event.completion
                     elif not is_lost(event):
-                        return event.error.error()
+                        return event.error
             except RayActorError as error:
-                log.warning("the engine that computed an answer is lost, another one goes on: %s", first_line(error))
+                log.warning("the engine of an answer is lost, another one continues: %s", first_line(error))
             if is_idle:
                 return EngineBusy("its engine is lost")
             if generation.is_cancelled:
@@ -376,8 +346,7 @@ class ClusterEngine(EngineElsewhere):
         return Encoded(sum(part.computed for part in parts), failed)
 
     async def _encode(self, segment: Segment, tenant: str) -> Encoded:
-        table = SegmentTable()
-        message = encoded(Encode(0, table.rows, [table.add(segment)], tenant))
+        message = encoded(messages.Encode.of(0, [segment], tenant))
         routing = routing_of_segments([segment], [self.key(segment, tenant)])
         async with self._encodes:
             for _ in range(MOST_LOSSES):
@@ -387,19 +356,18 @@ class ClusterEngine(EngineElsewhere):
                     continue
                 except (RayError, RayServeException) as error:
                     return Encoded(0, {segment: as_error_of_cluster(error)})
-                event = decoded(reply, EncodingEnded | Failed)
-                if isinstance(event, EncodingEnded):
-                    return event.encoded.encoded((segment,))
+                event = decoded(reply, messages.EncodingEnded | messages.Failed)
+                if isinstance(event, messages.EncodingEnded):
+                    return event.encoded((segment,))
                 if not is_lost(event):
-                    return Encoded(0, {segment: event.error.error()})
+                    return Encoded(0, {segment: event.error})
         return Encoded(0, {segment: CacheError(RESTARTED)})
 
     async def _quietly(self, response: Any) -> None:
-        """Wait for what nobody needs."""
         try:
             await response
         except (RayError, RayServeException) as error:
-            log.info("prefetching was dropped: %s", first_line(error))
+            log.info("a prefetch was dropped: %s", first_line(error))
 
     async def _watch(self) -> None:
         while True:
@@ -411,7 +379,6 @@ class ClusterEngine(EngineElsewhere):
 
 
 async def cancel_all() -> None:
-    """End all tasks of this loop but this one."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -419,21 +386,19 @@ async def cancel_all() -> None:
 
 
 def value_of(said: bytes, kind: Any) -> Any:
-    """What a method has returned. kind: its type. Raises CacheError where it has."""
+    """Return a method's result. kind: its type. Raises the method's CacheError."""
     outcome: Outcome = decoded(said, Outcome)
     if outcome.error is not None:
-        raise outcome.error.error()
+        raise outcome.error
     return decoded(outcome.value, kind)
 
 
-def is_lost(event: Failed) -> bool:
-    """Whether an engine has failed, rather than the request."""
-    error = event.error
-    return error.kind == EngineStopped.__name__ or error.message == RESTARTED
+def is_lost(event: messages.Failed) -> bool:
+    """Return whether the engine failed, not the request."""
+    return isinstance(event.error, EngineStopped) or str(event.error) == RESTARTED
 
 
 def as_error_of_cluster(error: BaseException) -> CacheError:
-    """What readers get for an error of Ray or of Serve."""
     if isinstance(error, CacheError):
         return error
     if isinstance(error, BackPressureError):
@@ -442,9 +407,48 @@ def as_error_of_cluster(error: BaseException) -> CacheError:
     return CacheError(f"the cluster has failed: {first_line(error)}")
 
 
-def begun_of(handle: DeploymentHandle[Any]) -> Begun:
-    """What must be known of the engines: of one of them. Raises EngineStopped."""
+def begun_of(handle: DeploymentHandle[Any]) -> messages.Begun:
+    """Return one engine's description. Raises EngineStopped."""
     try:
-        return cast("Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), Begun))
+        return cast("messages.Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), messages.Begun))
     except (RayError, RayServeException, TimeoutError) as error:
         raise EngineStopped(f"{NO_REPLICA}: {first_line(error)}") from error
+
+
+def combine_contents(parts: Sequence[TierContents]) -> TierContents:
+    """Add up device and host memory, and count the shared tier once. A module in several memories is listed for
+    each.
+    """
+    return TierContents(
+        modules=tuple(
+            held for number, part in enumerate(parts) for held in part.modules if number == 0 or held[0] != SHARED_TIER
+        ),
+        num_bytes=_sum(part.num_bytes for part in parts),
+        capacity=_sum(part.capacity for part in parts),
+        evictions=_sum(part.evictions for part in parts),
+        space=next((part.space for part in parts if part.space is not None), None),
+        failed_writes=sum(part.failed_writes for part in parts),
+        skipped_writes=sum(part.skipped_writes for part in parts),
+    )
+
+
+def combine_states(states: Sequence[messages.State]) -> messages.State:
+    """Combine states, at least one: running if one engine is, idle if all are, with the mean cost of a token."""
+    return messages.State(
+        is_running=any(state.is_running for state in states),
+        hangs=all(state.hangs for state in states),
+        is_idle=all(state.is_idle for state in states),
+        num_restarts=sum(state.num_restarts for state in states),
+        num_shortages=sum(state.num_shortages for state in states),
+        seconds_per_token=sum(state.seconds_per_token for state in states) / len(states),
+        running=sum(state.running for state in states),
+        waiting=sum(state.waiting for state in states),
+    )
+
+
+def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up by tier. The shared tier is that of the first engine."""
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update({tier: value for tier, value in part.items() if tier != SHARED_TIER or tier not in total})
+    return dict(total)

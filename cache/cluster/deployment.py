@@ -1,26 +1,18 @@
-"""Where Ray keeps sockets and logs of a cluster on this machine: a folder that is removed when the cluster ends.
+"""Engines in a Ray cluster: connecting to the cluster or starting one on this machine, deploying the engines, and
+ending them.
 
-A desk that was killed leaves its folder behind, and for a minute two processes that want to tell the ended cluster so;
-one has a port that the next one would wait for. The next desk that begins a cluster ends them and removes the folder.
-Whoever uses a folder holds a lock on it, which the system lets go with the process. Not covered: what Ray writes there.
-
-Where a cluster has room for engines, in what Ray counts: CPU and GPU. Not covered: memory.
-
-Connecting to a Ray cluster, or beginning one on this machine.
-
-A cluster on this machine listens on 127.0.0.1, takes nothing without a token that is drawn here (Serve opens a port of
-each replica on all addresses), and ends with the thread that began it. Nothing is reported to anybody. Not covered:
-what runs in the cluster (`deployment`).
-
-Engines in a Ray cluster: deploying them there, waiting until they run, and ending them.
-
-Not covered: connecting to the cluster, or beginning one (`connecting`); what engines are asked (`cluster_engine`).
+A local cluster listens on 127.0.0.1, requires a random token (Serve opens each replica's port on all addresses),
+reports nothing, and ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed
+server leaves the folder, and for a minute two processes, one of which has a port that the next cluster needs. The next
+local cluster ends them and removes the folder. Free resources are counted in Ray's CPU and GPU, not in memory. Out of
+scope: requests to engines (`cluster_engine`).
 """
 
 import ctypes
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -46,20 +38,18 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import ApplicationStatus
 
 from cache.cluster.cluster_engine import ClusterEngine
-from cache.cluster.reasons import reason_in
 from cache.cluster.replica import EngineReplica
 from cache.errors import CacheError
 from cache.routing.affinity import Weights
 from cache.serving.messages import EngineSpec, encoded
 
 PREFIX = "warmdesk-ray-"
-ENDED_S = 5.0
-"""How long what was killed may take to be gone."""
+ENDED_S = 5.0  # seconds until a killed process must be gone
 
 
 @contextmanager
 def session_folder() -> Iterator[Path]:
-    """A new folder, with a short name because sockets stand in it."""
+    """Return a new folder. Its name is short because it contains sockets."""
     remove_left_over()
     folder, lock = locked_folder()
     try:
@@ -70,20 +60,19 @@ def session_folder() -> Iterator[Path]:
 
 
 def locked_folder() -> tuple[Path, int]:
-    """A new folder, and the file that holds its lock."""
+    """Return a new folder, and the file that holds its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = os.open(folder, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():  # nobody took it for left over before it was locked
+        if folder.exists():  # no other process removed it before it was locked
             return folder, lock
         os.close(lock)
 
 
 def remove_left_over() -> None:
-    """Remove the folders that nobody uses any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else's, or in use
+        with suppress(OSError):  # another user's, or in use
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,22 +83,21 @@ def remove_left_over() -> None:
 
 
 def end_users(folder: Path) -> None:
-    """End the processes that have files of a folder open: Ray's do not name it in their command lines."""
+    """End the processes with open files in a folder: Ray's command lines do not name it."""
     ended = list[psutil.Process]()
     for one in psutil.process_iter():
-        with suppress(psutil.Error):  # somebody else's, or it has ended
+        with suppress(psutil.Error):  # another user's, or it has ended
             if any(folder in Path(file.path).parents for file in one.open_files()):
                 one.kill()
                 ended.append(one)
     psutil.wait_procs(ended, ENDED_S)
 
 
-Needs: TypeAlias = Mapping[str, int]
-"""What an engine asks for on one machine, by Ray's name: CPU, GPU."""
+Needs: TypeAlias = Mapping[str, int]  # resources of an engine on one machine, by Ray's name: CPU, GPU
 
 
 def check_room(engines: int, needs: Needs) -> None:
-    """Whether the machines together are enough for so many engines. Raises CacheError."""
+    """Raise CacheError if all machines together cannot hold this number of engines."""
     there = ray.cluster_resources()
     for name, each in needs.items():
         if each * engines > there.get(name, 0):
@@ -120,20 +108,20 @@ def check_room(engines: int, needs: Needs) -> None:
 
 
 def what_is_awaited(running: int, engines: int, needs: Needs, name: str) -> str:
-    """Why not all engines run yet, in one line. name: what the names of their actors contain."""
+    """Return why not all engines run yet, in one line. name: part of the names of their actors."""
     has_room = [
         one["Pid"] or one["State"] != "PENDING_CREATION" for one in actors().values() if name in str(one["Name"])
     ]
     free = _nearest(needs)
     begun = f"{running} of {engines} engines run"
     if all(has_room) or all(free.get(kind, 0) >= each for kind, each in needs.items()):
-        return f"{begun}: the others begin"
+        return f"{begun}: the others are starting"
     wanted, there = _amounts(needs, needs), _amounts(needs, free)
-    return f"{begun}: an engine wants {wanted}, and the machine with most room has {there} free"
+    return f"{begun}: an engine needs {wanted}, and the machine with the most free resources has {there}"
 
 
 def _nearest(needs: Needs) -> Mapping[str, float]:
-    """What is free on the machine that lacks least for one more engine."""
+    """Return the free resources of the machine that lacks least for one more engine."""
     machines: list[Mapping[str, float]] = [*available_resources_per_node().values()]
     return max(
         machines,
@@ -148,16 +136,15 @@ def _amounts(needs: Needs, of: Mapping[str, float]) -> str:
 
 LOCAL = "local"
 CONNECT_S, END_S = 5.0, 5.0
-OBJECT_STORE = 256 << 20
-"""Bytes of a cluster on this machine: requests and answers are small and do not go through it."""
+OBJECT_STORE = 256 << 20  # bytes of a local cluster's object store: requests and answers are small and do not use it
 COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def begin_local(cpus: int | None, folder: Path) -> None:
-    """Begin a cluster of this machine. cpus: None: all there are. folder: for its sockets and logs."""
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # without it nothing is taken; in no file
-    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # of all that is begun: it listens on 127.0.0.1
-    ray_constants.ENABLE_RAY_CLUSTER = False  # the same, where Ray was imported before
+    """Start a cluster on this machine. cpus: None: all. folder: for sockets and logs."""
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # required by every call; not in a file
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for all new processes: listen on 127.0.0.1
+    ray_constants.ENABLE_RAY_CLUSTER = False  # the same, if Ray was imported before
     with signals_kept():
         ray.init(
             address=LOCAL,
@@ -170,7 +157,6 @@ def begin_local(cpus: int | None, folder: Path) -> None:
 
 
 def end_local(folder: Path) -> None:
-    """End the cluster of this machine with this folder, and wait until its processes have ended."""
     begun = list[psutil.Process]()
     for child in psutil.Process().children():
         with suppress(psutil.Error):  # it has ended
@@ -194,7 +180,7 @@ def connect(address: str) -> None:
 
 
 def check_head(address: str) -> None:
-    """Whether what Ray speaks is spoken at HOST:PORT: it would try for minutes. Raises CacheError."""
+    """Raise CacheError if HOST:PORT is not a Ray head: Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), CONNECT_S):
@@ -208,12 +194,14 @@ def check_head(address: str) -> None:
         try:
             grpc.channel_ready_future(channel).result(CONNECT_S)
         except grpc.FutureTimeoutError as error:
-            raise CacheError(f"no Ray cluster can be used at {address}: what answers there is not its head") from error
+            raise CacheError(
+                f"no Ray cluster can be used at {address}: the program there is not the head of a cluster"
+            ) from error
 
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """What SIGINT and SIGTERM do is as before: Ray replaces it beneath Python's handlers, and they end in an abort."""
+    """Restore the handlers of SIGINT and SIGTERM: Ray replaces them below Python's, and they abort."""
     get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
     get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
     put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -226,20 +214,19 @@ def signals_kept() -> Iterator[None]:
 
 
 APPLICATION, DEPLOYMENT = "warmdesk", "engines"
-BEGIN_S, LOOK_S = 600.0, 0.2
-"""How long engines may take to begin, and how often to look."""
+BEGIN_S, LOOK_S = 600.0, 0.2  # seconds that engines may take to start, and between checks
 TELL_AFTER_S, TELL_S = 15.0, 5.0
-"""When to tell what they wait for, and how often to look whether it has changed."""
+"""Seconds before the first message about what they wait for, and between checks for changes."""
 HAS_FAILED = "failed to start"
-"""In what Serve says of a deployment whose replica has raised an error, or was killed, when it began."""
+"""Text in Serve's message about a replica that raised an error or was killed at its start."""
 log = logging.getLogger(__name__)
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
-    """address: of the cluster's head as HOST:PORT, or LOCAL. engines: how many; most: up to which number Serve begins
-    more while each has more than `ongoing` requests. waiting: that wait in the desk; one more is refused. report_s:
-    seconds between two reports of what an engine holds. cpus: of a local cluster; None: all of the machine. router: of
-    Serve; None: its own, which looks at queues alone. weights: of ours.
+    """Options of a cluster. address: the head as HOST:PORT, or LOCAL. engines: their number. most: maximum number;
+    Serve starts more while each has more than `ongoing` requests. waiting: requests that wait in this process; one more
+    is refused. report_s: seconds between two reports of an engine's modules. cpus: of a local cluster; None: all.
+    router: of Serve; None: its own, which considers queues only. weights: of our router.
     """
 
     address: str = LOCAL
@@ -256,10 +243,10 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 def start_cluster_engine(
     spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None] = lambda awaited: None
 ) -> ClusterEngine:
-    """The engines, all of them running. tell: called with what is waited for meanwhile, when it changes. Closing it
+    """Start the engines, and return them when all run. tell: called with what they wait for when it changes. Closing
     ends them. Raises CacheError.
     """
-    # The system ends the processes of a local cluster together with the thread that has begun them: one that stays.
+    # The system ends the processes of a local cluster with the thread that started them, so this thread stays.
     thread = ThreadPoolExecutor(1, "ray")
     opened = ExitStack()
 
@@ -287,8 +274,8 @@ def start_cluster_engine(
 
 
 def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None]) -> Any:
-    """A handle to the engines, once all are running. Raises CacheError."""
-    at_once = 2 * spec.limits.running  # as many again are there when one has ended
+    """Return a handle to the engines when all run. Raises CacheError."""
+    at_once = 2 * spec.limits.running  # the next request is there when one has ended
     spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
     needs = {"CPU": spec.threads or 1, "GPU": 1 if spec.device.startswith("cuda") else 0}
     if options.address == LOCAL:
@@ -307,7 +294,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
         name=DEPLOYMENT,
         max_ongoing_requests=at_once,
         max_queued_requests=options.waiting,
-        max_constructor_retry_count=1,  # what fails once when engines begin is told at once
+        max_constructor_retry_count=1,  # the first failure at the start is reported at once
         ray_actor_options={"num_cpus": needs["CPU"], "num_gpus": needs["GPU"]},
         health_check_period_s=2,
         health_check_timeout_s=10,
@@ -327,13 +314,13 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
     except CacheError:
         raise
     except Exception as error:
-        raise CacheError(f"the engines could not be begun in the cluster: {reason_in(str(error))}") from error
+        raise CacheError(f"the engines could not be started in the cluster: {reason_in(str(error))}") from error
     return handle
 
 
 def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) -> None:
-    """Until all engines run. tell: called with what is waited for when that changes, with "" at the end. Raises
-    CacheError as soon as one could not begin.
+    """Wait until all engines run. tell: called with what they wait for when it changes, and with "" at the end. Raises
+    CacheError as soon as one failed to start.
     """
     begun = time.monotonic()
     tell_at, told = begun + TELL_AFTER_S, ""
@@ -341,7 +328,7 @@ def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) 
         messages = [one.message for one in state.deployments.values() if one.message] or [state.message]
         message = " ".join(messages)
         if state.status in (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY) or HAS_FAILED in message:
-            raise CacheError(f"an engine of the cluster could not begin: {reason_in(message)}")
+            raise CacheError(f"an engine of the cluster could not start: {reason_in(message)}")
         if (now := time.monotonic()) > tell_at:
             tell_at, before = now + TELL_S, told
             running = sum(one.replica_states.get("RUNNING", 0) for one in state.deployments.values())
@@ -350,12 +337,17 @@ def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) 
                 log.warning("waiting for the engines of the cluster: %s", told)
                 tell(told)
         if now > begun + BEGIN_S:
-            raise CacheError(f"the engines of the cluster have not begun within {BEGIN_S:.0f} s: {told}")
+            raise CacheError(f"the engines of the cluster have not started within {BEGIN_S:.0f} s: {told}")
         time.sleep(LOOK_S)
     tell("")
 
 
 def delete() -> None:
-    """End the engines."""
     with suppress(Exception):
         serve.delete(APPLICATION)
+
+
+def reason_in(message: str) -> str:
+    """Return a message of Ray in one line: the error at the end of a traceback, or else the message."""
+    errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Stopped): (.+)$", message, re.MULTILINE)
+    return " ".join((errors[-1] if errors else message).split())

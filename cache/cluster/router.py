@@ -1,7 +1,7 @@
 """The request router of Ray Serve that sends a request to the replica that computes it soonest.
 
-It runs in the process that calls the replicas. What it does is decided by `cache.routing.affinity`; here is only what
-Serve wants of a router. Not covered: full queues, for which Serve tries the next in the ranking, then waits.
+It runs in the process that calls the replicas. `cache.routing.affinity` makes the decisions; this file is the adapter
+to Serve. Out of scope: full queues; Serve tries the next replica in the ranking, then waits.
 """
 
 from typing import Any
@@ -15,12 +15,10 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed h
     """All calls are on the router's event loop."""
 
     def initialize_state(self, **weights: float) -> None:
-        """Called by Serve. weights: of `Weights`."""
         self._affinity = Affinity(Weights(**weights))
         self._reported: dict[ReplicaID, dict[str, Any]] = {}
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Called by Serve when replicas come or go, and when one reports something new."""
         super().update_replicas(replicas)
         self._affinity.set_replicas([name_of(one.replica_id) for one in replicas])
         before, self._reported = self._reported, {one.replica_id: one.routing_stats for one in replicas}
@@ -29,37 +27,32 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed h
                 self._affinity.report(name_of(replica), set(stats["modules"]), stats["queue"])
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
-        """Called by Serve as soon as a call finds it."""
         super().on_replica_actor_died(replica_id)
         self._affinity.set_replicas([name_of(one) for one in self.curr_replicas])
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """The candidates one by one, the best first."""
+        """Return the candidates one by one, the best first."""
         wanted = wanted_of(pending_request)
         candidates = {name_of(one.replica_id): one for one in candidate_replicas}
         ranked = [name for name in self._affinity.rank(wanted) if name in candidates]
-        if pending_request is not None and ranked:  # those that are routed meanwhile must see it
+        if pending_request is not None and ranked:  # concurrent routing must see it
             self._affinity.sent(pending_request.metadata.internal_request_id, ranked[0], wanted)
         return [[candidates[name]] for name in ranked] or [candidate_replicas]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
-        """Called by Serve when a replica has taken a request."""
         request = pending_request.metadata.internal_request_id
         self._affinity.sent(request, name_of(replica_id), wanted_of(pending_request))
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """Called by Serve when a request has ended, however."""
         self._affinity.ended(internal_request_id)
 
 
 def wanted_of(request: PendingRequest | None) -> Wanted:
-    """What a call says of its modules (`cache.cluster.replica.Routing`)."""
     given = {} if request is None else request.kwargs
     return Wanted(modules=given.get("modules", {}), own_tokens=given.get("own_tokens", 0), session=given.get("session"))
 
 
 def name_of(replica: ReplicaID) -> str:
-    """Of a replica, for the ranking."""
     return str(replica.unique_id)

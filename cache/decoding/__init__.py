@@ -1,1 +1,1 @@
-"""Which token comes next: sampling, constrained answers; and the text of tokens."""
+"""The next token: sampling and constrained answers; and the text of tokens."""

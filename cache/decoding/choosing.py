@@ -1,10 +1,10 @@
 """Choosing the next tokens of all answers of a pass together, on the device, with one copy back.
 
-Tokens are drawn by the inverse of the cumulative distribution, with one random number of each request, so that what
-else is in the batch changes nothing. Where only some tokens are allowed, these are a small vocabulary of their own.
-Not covered: which tokens are allowed (`cache.decoding.constraints`).
+Tokens are sampled by the inverse of the cumulative distribution, with one random number per request, so the rest of the
+batch changes nothing. If only some tokens are allowed, these are a small vocabulary of their own. Out of scope: which
+tokens are allowed (`constraints`).
 
-Shape letters: N answers, V tokens of the vocabulary, K likeliest of them.
+Shape letters: N answers, V tokens of the vocabulary, K most likely of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +16,18 @@ from torch import Tensor
 from cache.decoding.sampling import Sampler, Sampling
 
 FEW_TOKENS = (256, 4096)
-"""Tokens that mostly, and nearly always, hold the share that is sampled from. Sorting all of a vocabulary takes as long
-as a pass through a small model, so the first few are tried first.
+"""Numbers of tokens that mostly, and nearly always, hold the sampled share. Sorting a whole vocabulary takes as long as
+a pass of a small model, so the first few are tried first.
 """
 
-UNSURE = -1
-"""In place of a token: which one it is depends on more of the likeliest tokens."""
-ToHost = Callable[[Tensor], Tensor]
-"""How results are copied from the device, which waits until they are there."""
+UNSURE = -1  # instead of a token: the choice depends on more of the most likely tokens
+ToHost = Callable[[Tensor], Tensor]  # copies results from the device, and waits until they are complete
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """An answer whose next token is chosen. row: of the logits. number: a random one, at least 0 and less than 1.
-    allowed: see `Sampler.allowed`.
+    """An answer whose next token is chosen. row: of the logits. number: random, at least 0 and less than 1. allowed:
+    see `Sampler.allowed`.
     """
 
     row: int
@@ -42,7 +40,7 @@ class Draw:
 def choose_tokens(
     logits: Tensor, samplers: Sequence[Sampler], answers: Sequence[Sequence[int]], to_host: ToHost = Tensor.cpu
 ) -> list[int]:
-    """The next token of each answer. logits: float32 `[N, V]`, not changed. answers: their tokens so far."""
+    """Return the next token of each answer. logits: float32 `[N, V]`, not changed. answers: their tokens so far."""
     chosen = [0] * len(samplers)
     draws: list[Draw] = []
     for row, (sampler, answer) in enumerate(zip(samplers, answers, strict=True)):
@@ -63,8 +61,8 @@ def choose_tokens(
 
 
 def find_tokens(logits: Tensor, draws: Sequence[Draw], most: int) -> tuple[list[Draw], Tensor]:
-    """The draws in another order, and the token of each or UNSURE, int64 `[N]` on the device. Reads no value of it.
-    most: how many likeliest tokens are looked at, where that is not known before.
+    """Return the draws in another order, and each one's token or UNSURE, int64 `[N]` on the device. Reads no value of
+    it. most: number of most likely tokens to consider, if not known before.
     """
     ordered: list[Draw] = []
     found: list[Tensor] = []
@@ -83,17 +81,17 @@ def find_tokens(logits: Tensor, draws: Sequence[Draw], most: int) -> tuple[list[
 
 
 def rows_of(x: Tensor, rows: list[int]) -> Tensor:
-    """Some rows of a tensor, ascending; no copy if these are all."""
+    """Return some rows of a tensor, ascending; no copy if these are all."""
     return x if len(rows) == len(x) else x[on_device(rows, x.device)]
 
 
 def on_device(values: Sequence[object], device: torch.device) -> Tensor:
-    """A tensor of these values on a device, without waiting for what runs there."""
+    """Return a tensor of these values on a device, without waiting for running work."""
     return torch.tensor(values).to(device, non_blocking=True)
 
 
 def padded(allowed: Sequence[Mapping[int, float]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Allowed tokens and their weights, `[N, most]` each; where an answer has fewer, the weight is minus infinity."""
+    """Return allowed tokens and their weights, `[N, most]` each, padded with weight minus infinity."""
     most = max(len(some) for some in allowed)
     tokens = [[*some, *[0] * (most - len(some))] for some in allowed]
     weights = [[*some.values(), *[float("-inf")] * (most - len(some))] for some in allowed]
@@ -101,7 +99,7 @@ def padded(allowed: Sequence[Mapping[int, float]], device: torch.device) -> tupl
 
 
 def adjusted(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Logits `[N, V]` of the draws with the biases of openings and the penalties for what was said already."""
+    """Return the logits `[N, V]` of the draws with the biases of openings and the repetition penalties."""
     biases: list[tuple[int, int, float]] = []
     penalties: list[tuple[int, int, float]] = []
     for row, draw in enumerate(draws):
@@ -121,20 +119,20 @@ def adjusted(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def pick_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """The index of the highest of each row `[N, V]`."""
+    """Return the index of the highest score of each row `[N, V]`."""
     return scores.argmax(-1)
 
 
 def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """An index into each row `[N, V]`, sampled from all."""
+    """Return an index into each row `[N, V]`, sampled from all."""
     numbers, temperatures = columns([(d.number, d.sampling.temperature) for d in draws], scores.device)
     sums = (scores.double() / temperatures).softmax(-1).cumsum(-1)
     return place_in(sums, numbers).squeeze(1)
 
 
 def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """An index into each row `[N, V]`, sampled from the `top_k` likeliest, and of these from the fewest that make up
-    `top_p`; UNSURE where these may be more than `most`.
+    """Return an index into each row `[N, V]`, sampled from the `top_k` most likely, and of these from the fewest that
+    make up `top_p`; UNSURE if these may be more than `most`.
     """
     size = scores.shape[1]
     limits = [min(draw.sampling.top_k or size, size) for draw in draws]
@@ -158,18 +156,17 @@ def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor
 
 
 def place_in(sums: Tensor, numbers: Tensor) -> Tensor:
-    """Where numbers `[N, 1]` of at least 0 and less than 1 fall in cumulative weights `[N, K]`: `[N, 1]`."""
+    """Return where numbers `[N, 1]`, at least 0 and less than 1, fall in cumulative weights `[N, K]`: `[N, 1]`."""
     return (sums <= numbers * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=sums.shape[1] - 1)
 
 
 def columns(values: Sequence[tuple[float, ...]], device: torch.device) -> tuple[Tensor, ...]:
-    """Numbers of each answer, float64 `[N, 1]` each."""
+    """Return the numbers of each answer, float64 `[N, 1]` each."""
     table = torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
     return tuple(table[:, i : i + 1] for i in range(table.shape[1]))
 
 
 def way_of(sampling: Sampling) -> object:
-    """Which of the functions above chooses."""
     if not sampling.temperature:
         return pick_likeliest
     return sample_likeliest if sampling.top_k or sampling.top_p < 1 else sample_all

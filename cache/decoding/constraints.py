@@ -1,20 +1,21 @@
-"""Constrained answers: a trie over the token ids of the texts an answer may consist of, with a prior for each text.
+"""Constrained answers: a trie over the token ids of the allowed texts, with a prior for each text.
 
-An answer is one or more whole choices, none twice, then the stop token. At every step only tokens that keep to this
-are allowed (GENRE, De Cao et al. 2021, arXiv 2010.00904, but without beam search). To the logit of each the prior of
-the best choice that continues with it is added. Where choices do not differ the token is forced, so that long choices
-are not at a disadvantage. Not covered: looking ahead. The token at which two choices differ decides between them.
+An answer is one or more whole choices, none twice, then the stop token. At every step only tokens are allowed that
+continue such an answer (GENRE, De Cao et al. 2021, arXiv 2010.00904, but without beam search). Each token's logit gets
+the prior of the best choice that continues with it. Where choices do not differ the token is forced, so that long
+choices have no disadvantage. There is no lookahead: the token at which two choices differ decides between them.
 """
 
 import math
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One text an answer may consist of. behind: its tokens where another choice stands before it, the separator
-    included; None: the same tokens. prior: log-weight, not normalised. Raises ValueError.
+    """One text of an answer. behind: its tokens after another choice, with the separator; None: the same tokens. prior:
+    log-weight, not normalised. Raises ValueError.
     """
 
     tokens: tuple[int, ...]
@@ -23,14 +24,14 @@ class Choice:
 
     def __post_init__(self) -> None:
         if not self.tokens or self.behind == ():
-            raise ValueError("a choice without tokens would say nothing")
+            raise ValueError("a choice has no tokens")
         if not math.isfinite(self.prior):
             raise ValueError(f"prior is {self.prior}: a finite number")
 
 
 @dataclass(slots=True)
 class TrieNode:
-    """A node of the trie. below: the choices that pass or end here, by number. ends: the one that ends here."""
+    """A node of the trie. below: numbers of the choices that pass or end here. ends: the one that ends here."""
 
     children: "dict[int, TrieNode]" = field(default_factory=dict)
     below: set[int] = field(default_factory=set)
@@ -50,17 +51,17 @@ class TrieNode:
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """One reading of an answer so far: numbers of the choices said, in order, and how far the next one has come."""
+    """One reading of an answer so far: numbers of its choices, in order, and the position in the next one."""
 
     said: tuple[int, ...]
     node: TrieNode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What an answer may consist of. stop: the token that ends it. most: choices in one answer. enough: log-weight of
-    ending where another choice could follow; None: that of the best choice said already. Immutable: the state of an
-    answer is derived from its tokens every time.
+    """The allowed texts of an answer. stop: the token that ends it. most: choices in one answer. enough: log-weight of
+    ending where another choice could follow; None: that of the best choice so far. Immutable: the state of an answer is
+    derived from its tokens every time.
 
     Raises ValueError for no choices, two with the same tokens, one that holds the stop token, and `most` below 1.
     """
@@ -69,8 +70,6 @@ class Choices:
     stop: int
     most: int = 2
     enough: float | None = None
-    _first: TrieNode = field(init=False, repr=False, compare=False, default_factory=TrieNode)
-    _behind: TrieNode = field(init=False, repr=False, compare=False, default_factory=TrieNode)
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -80,17 +79,25 @@ class Choices:
         for number, choice in enumerate(self.choices):
             if self.stop in choice.tokens or self.stop in (choice.behind or ()):
                 raise ValueError(f"choice {number} holds the stop token {self.stop}")
-            self._first.insert(choice.tokens, number)
-            self._behind.insert(choice.behind or choice.tokens, number)
+        assert self._tries  # raises here
+
+    @cached_property
+    def _tries(self) -> tuple[TrieNode, TrieNode]:
+        """The tries of a first choice and of later ones."""
+        first, behind = TrieNode(), TrieNode()
+        for number, choice in enumerate(self.choices):
+            first.insert(choice.tokens, number)
+            behind.insert(choice.behind or choice.tokens, number)
+        return first, behind
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest possible answer with its stop token: what `Sampling.max_tokens` must allow."""
+        """Tokens of the longest possible answer with its stop token: the minimum of `Sampling.max_tokens`."""
         lengths = sorted((max(len(c.tokens), len(c.behind or ())) for c in self.choices), reverse=True)
         return sum(lengths[: self.most]) + 1
 
     def allowed(self, answer: Sequence[int]) -> dict[int, float]:
-        """Every token that may come next, with the log-weight to be added to its logit.
+        """Return every token that may come next, with the log-weight to add to its logit.
 
         The weights model this process: choices are drawn by their priors until one is drawn a second time, or `most`
         are drawn. A token's weight is that of its best continuation (a sum would favour words that many choices begin
@@ -100,7 +107,7 @@ class Choices:
         return self._weights(self._parses(answer))
 
     def forced(self, answer: Sequence[int]) -> Iterator[int]:
-        """The tokens that must follow an answer, up to where there is a choice or behind the stop token."""
+        """Return the tokens that must follow an answer, up to the next choice or the stop token."""
         parses = self._parses(answer)
         while len(weights := self._weights(parses)) == 1:
             (token,) = weights
@@ -120,21 +127,22 @@ class Choices:
         return {token: weight - best for token, weight in weights.items()}
 
     def _parses(self, answer: Sequence[int]) -> list[Parse]:
-        """All readings of an answer: more than one if a choice is the beginning of another one, or of two joined. A
-        reading that says a choice twice may be among them; it has no continuation.
+        """Return all readings of an answer: several if a choice is the beginning of another one, or of two joined. A
+        reading may contain a choice twice; it has no continuation.
         """
-        parses = [Parse((), self._first)]
+        parses = [Parse((), self._tries[0])]
         for token in answer:
             parses = self._longer(parses, token)
         return parses
 
     def _longer(self, parses: Sequence[Parse], token: int) -> list[Parse]:
-        """The readings of an answer with one more token."""
         longer = [Parse(p.said, child) for p in parses if (child := p.node.children.get(token))]
-        return longer + [Parse(said, self._behind) for said in self._ended(longer) if not self._is_last(said)]
+        return longer + [Parse(said, self._tries[1]) for said in self._ended(longer) if not self._is_last(said)]
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
-        """Next tokens with the joint log-weight of the choices said and of the best one each token leads to."""
+        """Return next tokens with the joint log-weight of the choices so far and of the best one that each token leads
+        to.
+        """
         for token, child in parse.node.children.items():
             if possible := child.below.difference(parse.said):
                 yield token, self._drawn(parse.said) + self._mass(possible)
@@ -142,21 +150,18 @@ class Choices:
             yield self.stop, self._drawn(said) + self._ending(said)
 
     def _ended(self, parses: list[Parse]) -> Iterator[tuple[int, ...]]:
-        """The choices said by each reading in which a new one ends here."""
         return ((*p.said, p.node.ends) for p in parses if p.node.ends is not None and p.node.ends not in p.said)
 
     def _is_last(self, said: tuple[int, ...]) -> bool:
         return len(said) == min(self.most, len(self.choices))
 
     def _ending(self, said: tuple[int, ...]) -> float:
-        """Log-weight of saying no more."""
         if self._is_last(said):
-            return self._mass(self._first.below)
+            return self._mass(self._tries[0].below)
         return self._mass(set(said)) if self.enough is None else self.enough
 
     def _drawn(self, said: tuple[int, ...]) -> float:
-        """Log-weight of having drawn these choices one after another."""
-        return sum(self.choices[number].prior - self._mass(self._first.below) for number in said)
+        return sum(self.choices[number].prior - self._mass(self._tries[0].below) for number in said)
 
     def _mass(self, numbers: Set[int]) -> float:
         return max(self.choices[number].prior for number in numbers)

@@ -1,6 +1,5 @@
-"""How an answer is generated, and what a request brings to it. Not covered: choosing tokens (`choosing`).
-
-Turning tokens into text as they come: text is given out once and never taken back.
+"""Generation of an answer: sampling settings, random numbers, and the text of its tokens. Out of scope: choosing
+tokens (`choosing`).
 """
 
 import random
@@ -13,14 +12,14 @@ from cache.prompt.tokenizer import ChatTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How an answer is generated. Raises ValueError for values out of range.
+    """Settings of an answer. Raises ValueError for values out of range.
 
     temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a sampled answer repeatable.
     repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019); 1 changes nothing. Tokens
-    of the prompt are not penalised, because answers should quote it. stop: strings that end the answer.
-    choices: what the answer must consist of; nothing is penalised then. opening: (token, bias): added to the token's
-    logit where the answer begins, for a model that was trained to open its refusals with that token.
-    ends_loops: whether an answer ends that says the same again and again (`loop_length`).
+    of the prompt are not penalised, because answers should quote it. stop: strings that end the answer. choices: the
+    allowed texts of the answer; then nothing is penalised. opening: (token, bias): added to the token's logit at the
+    beginning of the answer, for a model that was trained to start its refusals with that token. ends_loops: whether a
+    repetitive answer ends (`loop_length`).
     """
 
     max_tokens: int = 256
@@ -50,15 +49,17 @@ class Sampling:
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """How many tokens, 12 to 80, stand at the end three times in a row (a loop of greedy decoding), or 0."""
+    """Return the number of tokens, 12 to 80, that the end repeats three times in a row (a loop of greedy decoding), or
+    0.
+    """
     lengths = range(12, min(80, len(tokens) // 3) + 1)
     possible = (n for n in lengths if tokens[-1 - n] == tokens[-1])  # most are ruled out by one token
     return next((n for n in possible if tokens[-2 * n :] == tokens[-3 * n : -n]), 0)
 
 
 class Sampler:
-    """What one request brings to the choice of its tokens, with random numbers of its own: other requests of a batch
-    change nothing. num_drawn: how many random numbers were asked for.
+    """The sampling state of one request, with random numbers of its own: other requests of a batch change nothing.
+    num_drawn: random numbers drawn so far.
     """
 
     def __init__(self, sampling: Sampling) -> None:
@@ -68,7 +69,7 @@ class Sampler:
         self._last, self._repeats = 0.0, False
 
     def draw(self) -> float:
-        """A random number of at least 0 and less than 1."""
+        """Return a random number, at least 0 and less than 1."""
         if not self._repeats:
             self._last = self._random.random()
         self._repeats = False
@@ -76,27 +77,27 @@ class Sampler:
         return self._last
 
     def draw_again(self) -> None:
-        """What the last number was drawn for has failed: it is the next one, too."""
+        """Return the last number again next time, because its use has failed."""
         self._repeats = True
 
     def skip(self, count: int) -> None:
-        """Leave out random numbers: of tokens that were drawn elsewhere."""
         for _ in range(count if self.sampling.temperature else 0):
             self._random.random()
 
     def allowed(self, answer: Sequence[int]) -> Mapping[int, float] | None:
-        """The tokens that may come next, with what is added to their logits; None if all may."""
+        """Return the tokens that may come next, with what is added to their logits; None if all may."""
         return None if self.sampling.choices is None else self.sampling.choices.allowed(answer)
 
     def forced(self, answer: Sequence[int]) -> Iterator[int]:
-        """The tokens that must follow, up to where the model has something to decide."""
+        """Return the tokens that must follow, up to the model's next choice."""
         return iter(()) if self.sampling.choices is None else self.sampling.choices.forced(answer)
 
 
 class TextStream:
-    """Text of a growing list of tokens. Half a character, or what may become a stop string, is held back.
+    """Text of a growing list of tokens, delivered once and never taken back. Half a character, or a possible stop
+    string, is held.
 
-    An update decodes the last few tokens, not all: how a token is written depends on the text before it (spaces of
+    An update decodes the last few tokens, not all: a token's text depends on the text before it (spaces of
     SentencePiece, characters of several tokens), but only on the end of it.
     """
 
@@ -109,7 +110,7 @@ class TextStream:
         self._before, self._complete, self._complete_text = 0, 0, ""
 
     def update(self, tokens: Sequence[int], *, final: bool = False) -> str:
-        """The text that is new and certain; `stopped` is set when a stop string ended it."""
+        """Return the text that is new and certain. `stopped` is set when a stop string ended it."""
         text = self._whole_text(tokens)
         found = [at for at in (text.find(stop, self._given) for stop in self._stop) if at >= 0]
         if found:

@@ -1,7 +1,7 @@
-"""Where the text of answers is made: on the thread that asks for it, or on one of its own, so that the engine goes on
-to the next pass meanwhile. Not covered: what is made and who gets it (`cache.engine.answer_text`).
+"""The text of one answer on its way to the reader, or its error. Text is made on the calling thread, or on a thread of
+its own so that the engine can start the next pass.
 
-The text of one answer on its way to the reader. Not covered: how it is made (`cache.decoding.sampling`).
+Out of scope: turning tokens into text (`cache.decoding.sampling`).
 """
 
 import logging
@@ -11,51 +11,48 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cache.decoding.sampling import TextStream
-from cache.engine.failures import failure_of
+from cache.engine.device_memory import NO_MEMORY, is_shortage
 from cache.engine.request import Completion, Generation
-from cache.errors import CacheError
+from cache.errors import CacheError, CapacityError
 
 Job = Callable[[], None]
 log = logging.getLogger(__name__)
 
 
 class TextDelivery:
-    """Runs each job at once, on the thread that asks."""
+    """Runs each job at once, on the calling thread."""
 
     def run(self, job: Job) -> None:
-        """Run a job behind those before it."""
         job()
 
     def flush(self) -> None:
-        """Wait until all jobs have run that were given before."""
+        """Wait for all earlier jobs."""
 
     def close(self) -> None:
-        """Run what is left; later jobs are not taken."""
+        """Run the remaining jobs. Later jobs are not accepted."""
 
 
 class TextThread(TextDelivery):
-    """Runs jobs in order on a thread of its own, from the first job until `close`. One thread may give them."""
+    """Runs jobs in order on a thread of its own, from the first job until `close`. Only one thread may submit jobs."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def run(self, job: Job) -> None:
-        """Run a job later, behind those before it. What it raises goes to the log and stops no other."""
+        """Queue a job. Its error goes to the log and stops no other job."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="warmdesk-text", daemon=True)
             self._thread.start()
         self._jobs.put(job)
 
     def flush(self) -> None:
-        """Wait until all jobs have run that were given before."""
         if self._thread is not None:
             done = threading.Event()
             self._jobs.put(done.set)
             done.wait()
 
     def close(self) -> None:
-        """Run what is left and end the thread."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
@@ -70,10 +67,9 @@ class TextThread(TextDelivery):
 
 
 class AnswerText:
-    """Gives the reader pieces of text and, behind all of them, one end. What fails ends this answer alone.
+    """Delivers pieces of text and then one end to the reader. An error ends only this answer.
 
-    Called by the engine's thread; text is made where `delivery` makes it. failure: why it could not be made, once that
-    is known.
+    The engine's thread calls it; `delivery` makes the text. failure: why the text could not be made, once known.
     """
 
     def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:
@@ -82,16 +78,15 @@ class AnswerText:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string ended the text, as far as it was made."""
         return self._stream.stopped
 
     def update(self, answer: Sequence[int], *, final: bool) -> None:
-        """Deliver what is new in the text. answer: all tokens so far; it may grow while text is made of it."""
+        """Deliver the new text. answer: all tokens so far; it may grow meanwhile."""
         length = len(answer)
         self._delivery.run(lambda: self._deliver_piece(answer[:length], final))
 
     def end(self, end: Completion | CacheError) -> None:
-        """Deliver the end; a completion gets the text here, or ends with `failure` if there is one."""
+        """Deliver the end. A completion gets its text here, or ends with `failure`."""
         self._delivery.run(lambda: self._deliver_end(end))
 
     def _deliver_piece(self, tokens: Sequence[int], final: bool) -> None:
@@ -108,3 +103,15 @@ class AnswerText:
         if isinstance(end, Completion):
             end = self.failure or replace(end, text=self._stream.text)
         self._generation.deliver(end)
+
+
+def failure_of(what: str, error: Exception) -> CacheError:
+    """Return the reader's error for a failure. An unforeseen error may name files and addresses, so its text is only in
+    the log.
+    """
+    if isinstance(error, CacheError):
+        return error
+    log.error("%s could not be computed", what, exc_info=error)
+    if is_shortage(error):
+        return CapacityError(NO_MEMORY)
+    return CacheError(f"{what} could not be computed: ask again (the log has the cause)")

@@ -1,24 +1,15 @@
-"""How many rows a pass may have where device memory has run out: half as many each time, and slowly more again.
+"""Device memory of an engine: the size of its KV pool, the size of its passes, and their times.
 
-What a pass needs besides the arena grows with its rows, so that work which did not fit may fit in smaller passes. Not
-covered: what becomes of work that does not even fit alone, one row at a time (`cache.engine.engine_core`).
+The pool has the configured bytes, or "auto": on a GPU the free memory after the weights, minus the measured need of the
+largest pass and a reserve; on a CPU a share of the free main memory. The largest passes are run on made-up tokens
+before the engine serves. Each row reads several modules and its own past. One pass ends with the choice of tokens for
+all answers, another one is scored.
 
-The largest passes that an engine may run, on made-up tokens: to see what memory they need, before it serves.
+If memory runs out in a pass, the maximum pass size is halved, and slowly raised again (`RowLimit`). A pass needs memory
+in proportion to its rows.
 
-Each row reads several modules and its own past, whose partial results are all there until they are merged. One pass
-ends with the choice of tokens for all answers, another one is scored, which runs the plain kernels. Not covered:
-answers that are given and read (`Request.teacher_forced`), which want logits for each row.
-
-When a pass was computed. A GPU computes behind the host's back: a pass returns before it is done, so that the host's
-clock says only when it was launched. There events tell, which the device stamps when it comes to them.
-
-Timing waits for nothing: times are read after the tokens of a pass were copied to the host, for which the engine waits
-in any case, or at a later pass. Not covered: what is made of the times (`cache.engine.engine_core`).
-
-How large the arena is: as many bytes as were asked for, or "auto", what the device has room for.
-
-On a GPU that is what is free behind the weights, less what the largest pass was measured to need (`trial_pass`), less
-something to spare. On a processor it is a share of the free main memory. Not covered: what is kept in the arena.
+A GPU computes after the launching call has returned, so passes are timed by events on the device. Timing does not wait:
+times are read when the engine waits for tokens anyway. Out of scope: work that does not fit even alone (`engine_core`).
 """
 
 import gc
@@ -27,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import psutil
 import torch
@@ -40,16 +31,17 @@ from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.scheduler import MOST_ROWS
 from cache.engine.sequence import Sequence
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, Extent
+from cache.memory.arena import Arena, Event, Extent
 from cache.memory.store import Cost
 from cache.model.language_model import Model, ModelInfo
 
 T = TypeVar("T")
 PATIENCE = 64
-"""So many passes must have used all they may have, and gone well, before the next are larger by a quarter: each time
-that is too much costs a pass that fails."""
+"""Number of full passes that must succeed before the limit rises by a quarter: a limit that is too high costs a failed
+pass.
+"""
 _TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
-"""What cuBLAS, CUDA and Triton say when they get no memory; PyTorch passes it on as an error without a type."""
+"""Messages of cuBLAS, CUDA and Triton without memory. PyTorch passes them on as an error without a type."""
 NO_MEMORY = (
     "the device has no memory left for passes, not even of one row: lower device_memory (--memory), "
     "or stop what else runs on the device"
@@ -58,16 +50,18 @@ log = logging.getLogger(__name__)
 
 
 class RowLimit:
-    """most: rows that a pass may have now. num_shortages: how often device memory has run out."""
+    """The maximum pass size. most: rows that a pass may have now. num_shortages: how often device memory has run
+    out.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.most, self.num_shortages = MOST_ROWS, 0
-        self._computed: dict[Sequence, int] = {}  # in which of the passes that were cut each sequence had rows last
+        self._computed: dict[Sequence, int] = {}  # number of the last cut pass in which each sequence had rows
         self._num_cut = self._num_well = 0
 
     def fit(self, scheduled: dict[Sequence, int]) -> dict[Sequence, int]:
-        """As much of a pass, rows by sequence, as may be computed. Those come first that were left out longest."""
+        """Cut a pass, rows by sequence, to the limit. Sequences that were skipped longest go first."""
         if sum(scheduled.values()) <= self.most:
             return scheduled
         self._num_cut += 1
@@ -80,8 +74,8 @@ class RowLimit:
         return {sequence: fitting[sequence] for sequence in scheduled if sequence in fitting}
 
     def attempt(self, rows: int, compute: Callable[[], T]) -> T | None:
-        """What a pass of so many rows gives; None if device memory has run out, and smaller passes are to be tried.
-        Raises CapacityError if it was one row, and what `compute` raises.
+        """Return the result of a pass of `rows` rows; None if device memory ran out and smaller passes should be tried.
+        Raises CapacityError for a pass of one row, and the other errors of `compute`.
         """
         try:
             computed = compute()
@@ -98,17 +92,16 @@ class RowLimit:
         return None
 
     def note_shortage(self, rows: int, reason: str) -> None:
-        """Device memory has run out in a pass of so many rows: give back what PyTorch keeps for later, and let passes
-        be half as large.
+        """Release PyTorch's cached memory after a shortage, and halve the limit.
 
-        To be called when the error is gone: it holds the frames of the pass, and with them all that they allocated.
+        Call it after the error is gone: the error holds the frames of the pass and all their memory.
         """
         self.num_shortages += 1
         if self._device.type == "cuda":
             gc.collect()  # frames of the pass may refer to each other
             torch.cuda.empty_cache()
         self.most, self._num_well = max(1, min(self.most, rows) // 2), 0
-        log.warning("device memory has run out in a pass of %d rows, the next has %d: %s", rows, self.most, reason)
+        log.warning("device memory ran out in a pass of %d tokens, the next pass has %d: %s", rows, self.most, reason)
 
     def _note_well(self, rows: int) -> None:
         self._num_well += rows >= self.most
@@ -117,27 +110,26 @@ class RowLimit:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error says that device memory has run out."""
     return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _TEXTS)
 
 
 MODULES, MODULE_ROWS = 8, 256
-"""Modules that each row reads, and their tokens: system text, passages, and parts of a conversation."""
-SCORED_ROWS = 256
-"""Rows of a long question."""
+"""Modules that each row of a trial pass reads, and their tokens: system text, passages and parts of a conversation."""
+SCORED_ROWS = 256  # rows of a long question
 
 
 def trial_arena(model: Model, rows: int) -> Arena:
-    """An arena for passes of so many rows."""
     return Arena(model.info.kv, MODULES * MODULE_ROWS + rows, model.device)
 
 
 def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> None:
-    """Run passes of so many rows, in an arena that `trial_arena` gave. answers: whose tokens are chosen."""
+    """Run the largest passes in a pool of `trial_arena`. answers: number of tokens to choose."""
     chunks = trial_chunks(model.info, rows)
     wanted = min(rows, answers)
     logits = model.forward(chunks, arena, range(rows - wanted, rows))
-    samplers = [Sampler(Sampling(temperature=1.0, seed=0)) for _ in range(wanted)]  # needs more than the likeliest
+    samplers = [
+        Sampler(Sampling(temperature=1.0, seed=0)) for _ in range(wanted)
+    ]  # needs more than the most likely token
     choose_tokens(logits, samplers, [()] * wanted)
     if model.info.places_modules:
         squares = {
@@ -149,7 +141,7 @@ def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> N
 
 
 def trial_chunks(info: ModelInfo, rows: int) -> list[Chunk]:
-    """So many rows behind the same modules, as few sequences as the model has positions for."""
+    """Return `rows` rows after the same modules, as few sequences as the model's positions allow."""
     offset = 1 if info.is_position_independent else 0
     views = [KVView(Extent(number * MODULE_ROWS, MODULE_ROWS), offset) for number in range(MODULES)]
     chunks = []
@@ -160,89 +152,73 @@ def trial_chunks(info: ModelInfo, rows: int) -> list[Chunk]:
     return chunks
 
 
-PREFILL_ROWS = 64
-"""Passes of fewer rows say little about what computing a module costs."""
+PREFILL_ROWS = 64  # smaller passes tell little about the cost of a module
 
 
-class PassTimer(Protocol):
-    """The times of passes, one after another, on the thread that launches them. Seconds of `time.perf_counter`."""
-
-    def start(self) -> None:
-        """A pass begins."""
-
-    def launched(self, rows: int) -> None:
-        """All that computes its rows was given to the device."""
-
-    def to_host(self, x: Tensor) -> Tensor:
-        """Copy to the host what was computed last, such as the chosen tokens."""
-
-    def finished(self) -> float:
-        """When the device was done with what the host has read of the pass that began last."""
-
-    def costs(self) -> list[tuple[float, int]]:
-        """Seconds and rows of the passes that the device has computed since this was last asked."""
-
-
-class HostTimer:
-    """For processors, on which what was called is done when it returns."""
+class PassTimer:
+    """Times of consecutive passes, on the launching thread, in seconds of `time.perf_counter`. On a CPU, a call returns
+    when its work is done.
+    """
 
     def __init__(self) -> None:
         self._started = 0.0
         self._costs: list[tuple[float, int]] = []
 
     def start(self) -> None:
+        """Note the start of a pass."""
         self._started = time.perf_counter()
 
     def launched(self, rows: int) -> None:
+        """Note that all work of its rows was launched."""
         self._costs.append((time.perf_counter() - self._started, rows))
 
     def to_host(self, x: Tensor) -> Tensor:
+        """Copy the latest result, such as chosen tokens, to the host."""
         return x.cpu()
 
     def finished(self) -> float:
+        """Return when the device finished what the host has read of the latest pass."""
         return time.perf_counter()
 
     def costs(self) -> list[tuple[float, int]]:
+        """Return seconds and rows of the passes finished since the last call."""
         costs, self._costs = self._costs, []
         return costs
 
 
-class TimedEvent(Protocol):
-    """A place in what the device does. `torch.cuda.Event` is one."""
+class CudaEvents:
+    """Events of the stream in which a GPU computes passes."""
 
-    def query(self) -> bool:
-        """Whether the device has come to it. Does not wait."""
-
-    def elapsed_time(self, later: Any, /) -> float:
-        """Milliseconds from this event to a later one, once the device has come to both."""
-
-
-class Events(Protocol):
-    """Where events come from. `CudaEvents` is one."""
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def is_idle(self) -> bool:
-        """Whether the device has done all it was given. Does not wait."""
+        """Return whether the device has finished all its work. Does not wait."""
+        return torch.cuda.current_stream(self._device).query()
 
-    def record(self) -> TimedEvent:
-        """An event behind all that the device was given so far."""
+    def record(self) -> Event:
+        """Return an event after all launched work."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
 
-class EventTimer:
-    """For devices that compute behind the host's back."""
+class EventTimer(PassTimer):
+    """Times on a device that computes asynchronously."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: CudaEvents) -> None:
         self._events = events
-        self._start: TimedEvent = events.record()
+        self._start: Event = events.record()
         self._end = self._start
-        # an event that the device came to when it was recorded, and when that was; noted anew as often as possible,
+        # an event that the device passed when it was recorded, and that time; renewed as often as possible,
         # because events count milliseconds in float32, which is too coarse after days
         self._anchor = time.perf_counter(), self._start
-        self._open: deque[tuple[TimedEvent, TimedEvent, int]] = deque()
+        self._open: deque[tuple[Event, Event, int]] = deque()
 
     def start(self) -> None:
         is_idle, now = self._events.is_idle(), time.perf_counter()
         self._start = self._events.record()
-        if is_idle:  # else the event comes later than now
+        if is_idle:  # otherwise the event is later than now
             self._anchor = now, self._start
 
     def launched(self, rows: int) -> None:
@@ -254,7 +230,7 @@ class EventTimer:
         return x.cpu()
 
     def finished(self) -> float:
-        if not self._end.query():  # tokens that had to follow were chosen without the device
+        if not self._end.query():  # forced tokens were chosen without the device
             return time.perf_counter()
         then, event = self._anchor
         return then + event.elapsed_time(self._end) / 1e3
@@ -267,57 +243,42 @@ class EventTimer:
         return costs
 
 
-class CudaEvents:
-    """Events of the stream in which a GPU computes passes."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def is_idle(self) -> bool:
-        return torch.cuda.current_stream(self._device).query()
-
-    def record(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-
 def timer_for(device: torch.device) -> PassTimer:
-    """What times passes on a device."""
-    return EventTimer(CudaEvents(device)) if device.type == "cuda" else HostTimer()
+    return EventTimer(CudaEvents(device)) if device.type == "cuda" else PassTimer()
 
 
 def note_costs(timer: PassTimer, cost: Cost) -> None:
-    """Learn what a row costs from the passes that the device has computed by now."""
     for seconds, rows in timer.costs():
         if rows >= PREFILL_ROWS:
             cost.measured(seconds, rows)
 
 
-ArenaSize = int | Literal["auto"]
-"""Bytes, or what there is room for."""
+ArenaSize = int | Literal["auto"]  # bytes, or "auto": as much as fits
 GIB = 1 << 30
 SPARE, LEAST_SPARE = 0.05, GIB // 2
-"""Of a GPU's memory, what stays free: the allocator loses some between its blocks, CUDA loads kernels when they are
-first used, graphs are captured later, and a request that is computed again has KV memory of its own.
+"""Share of a GPU's memory that stays free, and its minimum: for losses between the allocator's blocks, for kernels and
+graphs that are loaded later, and for a recomputed request with KV memory of its own.
 """
 HOST_SHARE, HOST_MOST = 0.25, GIB
-"""Of the free main memory, what "auto" takes on a processor, and the most of it: there disk is nearly as fast."""
-log.setLevel(logging.INFO)  # one line at each start, which people look for
+"""Share of the free main memory for "auto" on a CPU, and its maximum: a CPU reads the disk nearly as fast."""
+log.setLevel(logging.INFO)  # one line per start, for operators
 
 
-class Gauge(Protocol):
-    """Measures the memory of a device. `CudaGauge` is one."""
+class Gauge:
+    """Measures the memory of a device: here, main memory."""
 
     def free(self) -> tuple[int, int]:
-        """Bytes that are free, and all there are."""
+        """Return the free and the total bytes."""
+        memory = psutil.virtual_memory()
+        return memory.available, memory.total
 
     def peak_of(self, run: Callable[[], None]) -> int:
-        """Bytes that something needs while it runs, at most at a time."""
+        """Return the peak bytes that a function needs."""
+        raise NotImplementedError("the memory of passes on a CPU is not measured")
 
 
-class CudaGauge:
-    """The memory of a GPU."""
+class CudaGauge(Gauge):
+    """The gauge of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -335,23 +296,12 @@ class CudaGauge:
         return torch.cuda.max_memory_allocated(self._device) - before
 
 
-class HostGauge:
-    """Main memory."""
-
-    def free(self) -> tuple[int, int]:
-        memory = psutil.virtual_memory()
-        return memory.available, memory.total
-
-    def peak_of(self, run: Callable[[], None]) -> int:
-        raise NotImplementedError("what passes need on a processor is not measured")
-
-
 def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLimit) -> Arena:
-    """The arena of an engine. answers: how many may be written at the same time. row_limit: of the device. Raises
-    CapacityError if there is too little memory.
+    """Allocate an engine's KV pool. answers: maximum number at the same time. Raises CapacityError if memory is
+    short.
     """
     device = model.device
-    gauge: Gauge = CudaGauge(device) if device.type == "cuda" else HostGauge()
+    gauge = CudaGauge(device) if device.type == "cuda" else Gauge()
     if size != "auto":
         num_bytes = size
     elif device.type == "cuda":
@@ -363,7 +313,7 @@ def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLi
     except RuntimeError as error:
         if not is_shortage(error) and "allocate memory" not in str(error):
             raise
-    free, total = gauge.free()  # behind the error, which holds what was allocated
+    free, total = gauge.free()  # after the error, which holds the allocated memory
     raise CapacityError(
         f"device_memory is {gib(num_bytes)}, and {device} has {gib(free)} of {gib(total)} free: "
         "set device_memory (--memory) lower, or to auto"
@@ -371,7 +321,7 @@ def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLi
 
 
 def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -> int:
-    """Bytes for the arena of a GPU on which the weights are. Raises CapacityError if there is no room."""
+    """Return the bytes for the KV pool of a GPU that has the weights. Raises CapacityError if none are left."""
     while (
         peak := row_limit.attempt(row_limit.most, partial(peak_of_passes, model, answers, row_limit, gauge))
     ) is None:
@@ -379,7 +329,7 @@ def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -
     free, total = gauge.free()
     spare = max(LEAST_SPARE, int(SPARE * total))
     room = free - peak - spare
-    told = f"{gib(free)} of {gib(total)} are free behind the weights, passes need {gib(peak)}, {gib(spare)} are spared"
+    told = f"{gib(free)} of {gib(total)} are free after the weights, passes need {gib(peak)}, {gib(spare)} are spared"
     if room < model.info.kv.bytes_per_token:
         raise CapacityError(
             f"{model.device} has no room for keys and values ({told}): use a smaller model, or stop what else runs "
@@ -390,13 +340,12 @@ def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -
 
 
 def peak_of_passes(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -> int:
-    """Bytes that passes need beside the arena."""
+    """Return the bytes that passes need in addition to the pool."""
     arena = trial_arena(model, row_limit.most)
     return gauge.peak_of(partial(run_largest_passes, model, arena, row_limit.most, answers))
 
 
 def room_on_host(gauge: Gauge) -> int:
-    """Bytes for the arena of a processor."""
     free, total = gauge.free()
     room = min(HOST_MOST, int(HOST_SHARE * free))
     log.info("main memory: %s of %s are free; %s are for keys and values", gib(free), gib(total), gib(room))
@@ -404,5 +353,4 @@ def room_on_host(gauge: Gauge) -> int:
 
 
 def gib(num_bytes: int) -> str:
-    """A size for people."""
     return f"{num_bytes / GIB:.2f} GiB"

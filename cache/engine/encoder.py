@@ -1,13 +1,12 @@
-"""Encoding of missing modules: each behind its conditioning prefix only, as a sequence of the common passes, and once
-for all requests that want it. A left context is computed in front of its segment, in rows that are freed when the
-segment's own are admitted to the store. Not covered: running passes (`cache.engine.engine_core`).
+"""Encoding of missing modules, for requests and ahead of use.
 
-Modules that a request may need soon: they are brought to device memory, from disk or by encoding, while none runs.
+A module is encoded after its conditioning prefix only, as a sequence in the common passes, once for all requests that
+need it. A left context is computed before its segment, in rows that are freed when the segment is admitted to the
+store.
 
-A prefetch is a guess, and nobody waits for it. Between two steps it holds nothing: what it found is unpinned at once
-and may be evicted like any other. It ends early when memory is short, when something fails, and when anything is
-forgotten. A request that arrives looks its modules up by itself, and takes over those that are on their way. Not
-covered: what to guess.
+A prefetch brings modules that a request may need soon to device memory, from disk or by encoding, while no request
+runs. Between two steps it holds no memory. It ends early when memory is short, when something fails and when a module
+is deleted. A request uses modules that are on their way. Out of scope: running passes (`engine_core`), guessing.
 """
 
 import logging
@@ -27,15 +26,14 @@ from cache.memory.store import Lookup, Store
 from cache.model.language_model import ModelInfo
 from cache.prompt.plan import Segment
 
-MAX_ENCODINGS = 16
-"""Modules encoded at the same time ahead of use."""
+MAX_ENCODINGS = 16  # modules encoded at the same time ahead of use
 NOBODY = frozenset[Generation]()
 
 
 @dataclass(slots=True, eq=False)
 class Encoding:
-    """A module being encoded. prefixes: its conditioning prefixes, pinned meanwhile. askers: requests that wanted it,
-    some of which may have ended.
+    """A module being encoded. prefixes: its pinned conditioning prefixes. askers: requests that need it; some may have
+    ended.
     """
 
     segment: Segment
@@ -47,29 +45,28 @@ class Encoding:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether nobody waits for it: nobody did, or all who did have left."""
         return all(asker.is_over or asker.is_cancelled for asker in self.askers)
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What became of modules that were to be encoded ahead of use. computed: how many had to be, and were. failed:
-    those that could not be, and why; the others are there.
+    """Result of encoding ahead of use. computed: number of modules that had to be computed, and were. failed: errors of
+    the failed ones; the others are available.
     """
 
     computed: int
     failed: Mapping[Segment, CacheError]
 
     def raise_failed(self) -> None:
-        """Raises CacheError if a module failed."""
+        """Raise CacheError if a module failed."""
         for error in self.failed.values():
             raise error
 
 
 @dataclass(slots=True, eq=False)
 class EncodeJob:
-    """Modules to be encoded ahead of use. started: those that had to be computed, by key. into_memory: whether those on
-    disk are loaded, too.
+    """Modules to encode ahead of use. started: those that had to be computed, by key. into_memory: also load those on
+    disk.
     """
 
     segments: deque[tuple[Segment, str]]
@@ -79,29 +76,26 @@ class EncodeJob:
     failed: dict[Segment, CacheError] = field(default_factory=dict)
 
     def wants(self, key: str, store: Store) -> bool:
-        """Whether it started a module, or needs it next: itself, or as a conditioning prefix."""
+        """Return whether it started a module, or needs it next, itself or as a conditioning prefix."""
         return key in self.started or self.needs_next(key, store)
 
     def needs_next(self, key: str, store: Store) -> bool:
-        """Whether a module is its next one, or a conditioning prefix of that."""
+        """Return whether a module is its next one, or a conditioning prefix of that."""
         return any(key in keys_of(segment, tenant, store) for segment, tenant in [*self.segments][:1])
 
     def has_next(self, key: str, store: Store) -> bool:
-        """Whether its next module is where it is to be."""
         tier = store.tier(key)
         return tier == "device" if self.into_memory else tier is not None
 
     def fail_next(self, error: CacheError) -> None:
-        """Go on without the next module."""
         self.failed[self.segments.popleft()[0]] = error
 
     def fail_started(self, key: str, error: CacheError) -> None:
-        """Go on without a module that was started."""
         self.failed[self.started.pop(key)] = error
 
 
 def problem_of(segment: Segment, info: ModelInfo) -> str | None:
-    """Why a model cannot encode a module."""
+    """Return why a model cannot encode a module; None if it can."""
     # where ids can be shifted, ids of prefixes do not count; those of the left context do
     first = segment.left_context_positions.start if info.is_position_independent else 0
     if segment.end - first > info.max_positions:
@@ -113,7 +107,6 @@ def problem_of(segment: Segment, info: ModelInfo) -> str | None:
 
 
 def keys_of(segment: Segment, tenant: str, store: Store) -> frozenset[str]:
-    """Keys of a module and its conditioning prefixes."""
     return frozenset(store.key(part, tenant) for part in segment.with_ancestors())
 
 
@@ -125,8 +118,8 @@ class Encoder:
         self.running: dict[str, Encoding] = {}
 
     def find(self, segment: Segment, tenant: str, askers: frozenset[Generation] = NOBODY) -> Lookup:
-        """The module, pinned; else it is being loaded or encoded now: ask again. askers: of requests that wait for it;
-        none if it is for later. Raises CapacityError if memory is short.
+        """Return the module, pinned; None while it is being loaded or encoded: call again. askers: requests that wait
+        for it; none if it is for later. Raises CapacityError if memory is short.
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
@@ -138,7 +131,7 @@ class Encoder:
         return lookup
 
     def advance(self, job: EncodeJob) -> bool:
-        """Start encodings of a job, while no request runs and the disk keeps up; True when it is done."""
+        """Start encodings of a job while no request runs and the disk keeps up. Returns True when the job is done."""
         while job.segments and len(self.running) < MAX_ENCODINGS and not self.store.is_behind:
             segment, tenant = job.segments[0]
             key = self.store.key(segment, tenant)
@@ -165,14 +158,12 @@ class Encoder:
         return True
 
     def fail(self, key: str) -> None:
-        """Give up an encoding that could not be computed, and give back what it holds."""
         encoding = self.running.pop(key)
         self.store.device.free(encoding.sequence.own)
         for used in encoding.prefixes:
             self.store.device.release(used)
 
     def collect(self) -> None:
-        """Admit what is fully computed."""
         for key in [key for key, encoding in self.running.items() if not encoding.sequence.pending]:
             encoding = self.running.pop(key)
             (own,), context = encoding.sequence.own, len(encoding.segment.left_context)
@@ -203,26 +194,25 @@ class Encoder:
                 self.store.device.release(entry)
 
 
-MOST_PREFETCHES = 8
-"""Of more, the oldest are dropped: what was guessed long ago is of least use."""
+MOST_PREFETCHES = 8  # maximum number of prefetches. The oldest are dropped, as they are the least useful
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """segments: modules that were not seen in device memory yet, the most wanted first."""
+    """A guess of modules. segments: those not seen in device memory yet, most likely first."""
 
     segments: list[Segment]
     tenant: str
     is_cancelled: bool = False
 
     def cancel(self) -> None:
-        """Drop what has not begun. From any thread, at any time."""
+        """Drop modules that were not started. From any thread."""
         self.is_cancelled = True
 
 
 class PrefetchQueue:
-    """Prefetches, the oldest first. Owned by the engine thread."""
+    """Prefetches, oldest first. Owned by the engine thread."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -232,22 +222,20 @@ class PrefetchQueue:
         return bool(self._open)
 
     def add(self, prefetch: Prefetch) -> None:
-        """Begin when nothing else is to be done."""
         self._open.append(prefetch)
 
     def clear(self) -> None:
-        """End all of them."""
         self._open.clear()
 
     def advance(self, ends: Callable[[], bool]) -> None:
-        """Look up the modules of the oldest one; what is missing begins to be read or encoded. ends: asked before each
-        module, whether to go on later, because reading one takes a while.
+        """Look up the modules of the oldest prefetch, and start to load or encode missing ones. ends: asked before each
+        module, whether to continue later.
         """
         while self._open:
             oldest = self._open[0]
             try:
                 self._look_up(oldest, ends)
-            except Exception as error:  # such as no memory: nobody waits for it
+            except Exception as error:  # such as a lack of memory: no request waits for it
                 log.debug("a prefetch ended early: %s", error)
                 oldest.cancel()
             if oldest.segments and not oldest.is_cancelled:
@@ -255,11 +243,10 @@ class PrefetchQueue:
             self._open.popleft()
 
     def wants(self, key: str) -> bool:
-        """Whether the oldest one waits for a module, itself or as a conditioning prefix."""
+        """Return whether the oldest one waits for a module, itself or as a conditioning prefix."""
         return bool(self._open) and self._waits_for(self._open[0], key)
 
     def give_up(self, key: str) -> None:
-        """End those that wait for a module that cannot be encoded."""
         for prefetch in self._open:
             if self._waits_for(prefetch, key):
                 prefetch.cancel()
@@ -272,7 +259,7 @@ class PrefetchQueue:
                 prefetch.segments.remove(segment)
 
     def _is_there(self, segment: Segment, tenant: str) -> bool:
-        """Whether a module is in device memory; else it is on its way, or has to wait for other encodings."""
+        """Return whether a module is in device memory. If not, it is on its way or waits for other encodings."""
         store, running = self._encoder.store, self._encoder.running
         key = store.key(segment, tenant)
         if key in store.device.entries:

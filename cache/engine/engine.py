@@ -1,10 +1,8 @@
-"""What the engine was asked for and has not ended: if its core fails, all of it gets an end, wherever it was.
+"""The engine as other threads use it: requests enter by a queue, and text leaves by a queue per request.
 
-The engine as other threads use it: requests enter by a queue, pieces of text leave by a queue per request.
-
-One thread of its own computes (`cache.engine.engine_core`) and alone touches KV memory; other threads ask it to run a
-function between two steps (`Engine.call`). An error that nobody foresaw may leave that memory in any state: then what
-was being computed ends with an error, and the thread begins anew with empty memory. The disk tier stays.
+One thread computes (`engine_core`), and only it accesses KV memory. Other threads run functions between two steps
+(`Engine.call`). An unforeseen error may leave that memory in any state. Then every open request ends with an error, and
+the thread restarts with empty memory. The disk tier remains.
 """
 
 import logging
@@ -22,8 +20,7 @@ from cache.attention.forward_pass import PassGivenUp
 from cache.engine.answer_text import TextThread
 from cache.engine.device_memory import ArenaSize, RowLimit, allocate_arena
 from cache.engine.encoder import Encoded, EncodeJob, Prefetch, problem_of
-from cache.engine.engine_core import EngineCore
-from cache.engine.forgetting import ForgetJob
+from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.request import Generation, Limits, Request
 from cache.engine.restarts import RESTARTED, RESTING, Arranger, IdleRun, Rests
 from cache.engine.waiting import Waiting
@@ -32,34 +29,10 @@ from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.kv_format import KVStorage
 from cache.memory.store import Store
-from cache.model.language_model import Model, ModelInfo
-from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Placement, Plan, Segment
-from cache.prompt.tokenizer import ChatTokenizer
+from cache.model.language_model import Model
+from cache.prompt.plan import Placement, Segment
 
 Work = Waiting | EncodeJob | ForgetJob
-
-
-class OpenWork:
-    """Owned by the engine thread."""
-
-    def __init__(self) -> None:
-        self._added: list[Work] = []  # some of it may have ended
-
-    def add(self, work: Work) -> None:
-        """From now on until it ends."""
-        self._added = [one for one in self._added if not _has_ended(one)] + [work]
-
-    def fail(self, error: CacheError) -> None:
-        """End all of it with an error."""
-        for work in self._added:
-            if _has_ended(work):
-                continue
-            if isinstance(work, Waiting):
-                work.generation.deliver(error)
-            else:
-                work.done.set_exception(error)
-        self._added = []
 
 
 def _has_ended(work: Work) -> bool:
@@ -70,23 +43,19 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SHUT_DOWN = "the engine was shut down"
-HANGS = "the engine has not got on for {:g} s and may hang, on a disk or a device that does not answer: ask again later"
-CLOSE_S = 10.0
-"""How long a step may take to end when the engine is closed."""
+HANGS = "the engine has made no progress for {:g} s, perhaps because a disk or device does not respond: ask again later"
+CLOSE_S = 10.0  # seconds that a step may take to end when the engine is closed
 LOOK_AGAIN_S = 0.5
-"""While modules are being loaded or written and nothing else is to be done: how soon to see who has left or waited too
-long.
-"""
+"""Seconds between checks for cancelled and late requests while modules are loaded or written and nothing else runs."""
 CHECKED_SHARE = 0.01
-"""Of its time that an engine may check its store: with 10,000 modules that takes 0.3 s, in which a question waits."""
+"""Share of its time for checks of the store: with 10,000 modules one takes 0.3 s, in which a question waits."""
 
 
-class Engine:
-    """Answers prompts from one model and one store. Every method may be called from any thread, between `start` and
-    `close`. memory: of the device arena, see `cache.engine.device_memory`. host_memory: bytes for modules that are
-    evicted from it. disk: the tier behind both, or None. kv_storage: how modules are kept; rounded ones make answers
-    approximate. placement, slot: how prompts are arranged unless `arrange` is told otherwise. limits: the defaults if
-    None.
+class Engine(Arranger):
+    """Answers prompts with one model and one store. Methods may be called from any thread, between `start` and `close`.
+    memory: of the KV pool, see `device_memory`. host_memory: bytes for modules evicted from it. disk: the tier after
+    both, or None. kv_storage: stored form of modules; 8 bits make answers approximate. placement, slot: defaults of
+    `arrange`.
     """
 
     def __init__(
@@ -101,7 +70,8 @@ class Engine:
         slot: int = 256,
         limits: Limits | None = None,
     ) -> None:
-        """Raises CapacityError if the device has too little memory."""
+        """Raise CapacityError if the device has too little memory."""
+        super().__init__(model.info, model.tokenizer, placement, slot)
         self.model = model
         self.num_restarts = 0
         self._limits, self._row_limit = limits or Limits(), RowLimit(model.device)
@@ -115,25 +85,23 @@ class Engine:
         self._texts = TextThread()
         self._begin()
         self._next_check = 0.0
-        self._open_work = OpenWork()
+        self._open: list[Work] = []  # all ends if the core fails; some of it may have ended
         self._rests = Rests()
         self._is_restarting = False
-        self._got_on: float | None = None  # when it last did, or began to; None: it has nothing to do
+        self._got_on: float | None = None  # time of the last progress; None: no work
         self._idle_run: IdleRun | None = None
-        self._arranger = Arranger(model.info, model.tokenizer, placement, slot)
         self._stopped: str | None = "the engine was not started"
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="warmdesk-engine", daemon=True)
 
     def start(self) -> Self:
-        """Begin to serve; returns the engine."""
         self._stopped = None
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Finish writing modules to disk and stop. Requests in flight end with EngineStopped; a pass ends at its next
-        layer. A thread that hangs is left behind.
+        """Write remaining modules to disk and stop. Open requests end with EngineStopped, a pass at its next layer. A
+        hanging thread is left.
         """
         if self._thread.is_alive():
             self._closing.set()
@@ -141,50 +109,27 @@ class Engine:
             self._calls.put(lambda: self._stop(SHUT_DOWN))
             self._thread.join(CLOSE_S)
             if self._thread.is_alive():
-                log.error("the engine's thread hangs and is left behind: modules may not be on disk")
+                log.error("the engine's thread hangs: some modules may not be on disk")
                 return
         self.store.close()
         self.model.release(self._arena)
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken and computed."""
         return self._stopped is None and not self._is_restarting and not self.hangs
 
     @property
     def hangs(self) -> bool:
-        """Whether there is work, or something that was called, and it has not got on for `Limits.hang_s`."""
+        """True if there is work without progress for `Limits.hang_s`."""
         got_on = self._got_on
         return got_on is not None and time.monotonic() - got_on > self._limits.hang_s
 
     @property
     def num_shortages(self) -> int:
-        """How often device memory has run out in a pass, which was tried again with fewer rows."""
         return self._row_limit.num_shortages
 
-    @property
-    def info(self) -> ModelInfo:
-        """What must be known of the model."""
-        return self.model.info
-
-    @property
-    def tokenizer(self) -> ChatTokenizer:
-        """The model's tokenizer."""
-        return self.model.tokenizer
-
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
-        """Content address of a segment's module for this model."""
         return self.store.key(segment, tenant)
-
-    def arrange(
-        self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
-    ) -> Plan:
-        """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
-        return self._arranger.arrange(parts, placement, slot)
-
-    def segment(self, module: TextModule) -> Segment:
-        """The segment `arrange` makes of a module; for position-independent models the same wherever it stands."""
-        return self._arranger.segment(module)
 
     def submit(self, request: Request, generation: Generation | None = None) -> Generation:
         """Queue a request. generation: gets the answer; a new one if None. Raises EngineStopped; other refusals arrive
@@ -199,9 +144,8 @@ class Engine:
         return generation
 
     def compute_idle(self, request: Request, generation: Generation | None = None) -> Generation:
-        """Compute a request without any reuse while there is nothing else to do, in KV memory of its own: see
-        `cache.engine.restarts`. One at a time. The generation ends with EngineBusy where there is something else to do,
-        also if it arrives later. Raises EngineStopped.
+        """Compute a request without reuse while the engine is idle, in separate KV memory (`restarts`). One at a time.
+        The generation ends with EngineBusy if there is other work, also if it arrives later. Raises EngineStopped.
         """
         request, generation = replace(request, reuse="off"), generation or Generation()
         self._post(lambda: self._begin_idle_run(request, generation))
@@ -210,9 +154,9 @@ class Engine:
     def encode(
         self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT, *, into_memory: bool = False
     ) -> Future[Encoded]:
-        """Encode modules ahead of use, when no request needs the engine more; nothing for a model that cannot place
-        them. into_memory: load those on disk, too. A module that cannot be encoded, such as one beyond the model's
-        positions, is named in the result and stops no other. Raises EngineStopped, and ValueError for a bad tenant.
+        """Encode modules ahead of use, while no request needs the engine; nothing for a model that cannot place
+        modules. into_memory: also load those on disk. A module that cannot be encoded is named in the result and stops
+        no other. Raises EngineStopped, and ValueError for a bad tenant.
         """
         check_tenant(tenant)
         useful = [segment for segment in segments if segment.tokens and self.model.info.places_modules]
@@ -227,10 +171,10 @@ class Engine:
         return job.done
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Prefetch:
-        """Bring modules to device memory, from disk or by encoding, while no request runs: a guess of what one will
-        need. It goes before `encode`, and is dropped where memory is short, something fails, or anything is forgotten
-        (see `cache.engine.encoder`); modules that cannot be encoded are left out. segments: the most wanted first.
-        Nothing for a model that cannot place modules. Raises EngineStopped, and ValueError for a bad tenant.
+        """Bring modules to device memory, from disk or by encoding, while no request runs. segments: most likely first;
+        ones that cannot be encoded are skipped. A prefetch goes before `encode`, and is dropped if memory is short,
+        something fails or a module is deleted. Nothing for a model that cannot place modules. Raises EngineStopped, and
+        ValueError for a bad tenant.
         """
         check_tenant(tenant)
         info = self.model.info
@@ -241,20 +185,20 @@ class Engine:
         return prefetch
 
     def settle(self) -> None:
-        """Wait until all has ended that was submitted or to be encoded before, and everything is written to disk. What
-        comes later is not waited for. Raises EngineStopped, and CacheError where the engine or the disk hangs.
+        """Wait until all earlier requests and encodings have ended and all modules are on disk. Raises EngineStopped,
+        and CacheError if the engine or the disk hangs.
         """
         self._forget(ForgetJob(lambda _: frozenset(), Future()))
         self.store.flush()
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier and everything computed with them, between two passes. What is under way goes
-        on and may still read these modules, but nothing that it computed with them is kept. It finds them gone and
-        encodes them again if it still needs them, so whoever wants nothing to come back settles first, and submits
-        nothing later that has their text. Returns how many modules were there. Raises EngineStopped.
+        """Remove modules from every tier and everything computed with them, between two passes. Open requests continue
+        and may still read them, but nothing computed with them is stored. A request that still needs them encodes them
+        again. So call `settle` first, and submit nothing later with their text. Returns the number of modules found.
+        Raises EngineStopped.
         """
         found = self._forget(ForgetJob(lambda _: keys, Future(), is_urgent=True))
-        self._arranger.clear()
+        self.forget_texts()
         return found
 
     def _forget(self, job: ForgetJob) -> int:
@@ -262,8 +206,8 @@ class Engine:
         return self._awaited(job.done)
 
     def _awaited(self, future: Future[T], most_s: float = float("inf")) -> T:
-        """What the engine's thread gives. most_s: how long to wait for it. Raises CacheError where it takes longer, or
-        the engine hangs.
+        """Return a result of the engine's thread. most_s: maximum wait. Raises CacheError after that, or if the engine
+        hangs.
         """
         deadline = time.monotonic() + most_s
         while not future.done():
@@ -275,7 +219,7 @@ class Engine:
         return future.result()
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted. Raises EngineStopped."""
+        """Replace the set of modules that are evicted only as a last resort. Raises EngineStopped."""
 
         def keep(store: Store) -> None:
             self._kept = keys
@@ -284,24 +228,23 @@ class Engine:
         self.call(keep)
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove what was computed for a tenant, but no modules, without waiting for requests in flight. Gives whether
-        all of it is gone; what such requests need stays until this is called again. Raises EngineStopped.
+        """Remove everything computed for a tenant except modules, without waiting for open requests. Returns whether
+        all of it is gone: what open requests need remains until the next call. Raises EngineStopped.
         """
-        self._arranger.clear()
+        self.forget_texts()
         return self.call(lambda store: store.device.drop_prefixes(tenant))
 
     def load(self) -> tuple[int, int]:
-        """How many requests are running, and how many are waiting. Does not wait for the engine's thread."""
+        """Return the numbers of running and waiting requests. Does not wait for the engine's thread."""
         return self._core.load
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do, requests and modules alike. It may be old when it returns."""
         return not self._core.has_work
 
     def call(self, function: Callable[[Store], T], most_s: float = float("inf")) -> T:
-        """Run a function of the store on the engine thread between two steps. most_s: how long to wait for it. Raises
-        what it raises, and CacheError where that takes longer or the engine hangs.
+        """Run a function of the store on the engine thread between two steps. most_s: maximum wait. Raises the
+        function's errors, and CacheError if it takes longer or the engine hangs.
         """
         future: Future[T] = Future()
 
@@ -315,7 +258,11 @@ class Engine:
         return self._awaited(future, most_s)
 
     def _post_work(self, work: Work) -> None:
-        self._post(lambda: self._take(work))
+        def take() -> None:
+            self._open = [one for one in self._open if not _has_ended(one)] + [work]
+            self._core.inbox.append(work)
+
+        self._post(take)
         self._arrived.set()
 
     def _post(self, function: Callable[[], None]) -> None:
@@ -338,7 +285,7 @@ class Engine:
         self._texts.close()
 
     def _step(self) -> None:
-        self._core.demand.clear()  # before what was submitted is taken in, so that none is overlooked
+        self._core.demand.clear()  # before new work is accepted, so that none is missed
         self._take_calls()
         if self._stopped is None and self._core.has_work:
             self._end_idle_run()
@@ -349,7 +296,7 @@ class Engine:
             self._got_on = time.monotonic()
 
     def _begin(self) -> None:
-        """Make the store, empty but for the disk, and the core."""
+        """Create the core and the store, empty except for the disk."""
         self.store = Store(
             self._arena,
             self.model.info.fingerprint,
@@ -364,13 +311,13 @@ class Engine:
         )
 
     def _wake(self) -> None:
-        """From any thread: a module was loaded, or could not be."""
+        """Wake the engine's thread after a load, from any thread."""
         self._got_on = time.monotonic()
         self._core.demand.set()
         self._calls.put(nothing)
 
     def _restart(self) -> None:
-        """End all that the core has, and begin anew, after a rest if it fails often; what arrived since is computed."""
+        """End all open work of the core and restart, after a rest if failures repeat. Newer requests are computed."""
         self._is_restarting = True
         self._fail_all(CacheError(RESTARTED))
         while True:
@@ -381,41 +328,44 @@ class Engine:
                 self.store.close()
                 self._begin()
             except Exception:
-                log.exception("the engine could not begin anew")
+                log.exception("the engine could not restart")
                 continue
             self.num_restarts += 1
             self._is_restarting = False
-            log.warning("the engine has begun anew, with empty memory")
+            log.warning("the engine has restarted with empty memory")
             return
 
     def _rest(self, seconds: float) -> None:
-        """Wait, or until this is closed; what is asked meanwhile fails."""
+        """Wait until the rest or the engine ends. New requests fail."""
         until = time.monotonic() + seconds
         if seconds:
-            log.error("the engine rests for %g s before it is tried again", seconds)
+            log.error("the engine waits %g s before the next try", seconds)
         while self._stopped is None and (left := until - time.monotonic()) > 0:
             self._got_on = time.monotonic()
             try:
                 self._calls.get(timeout=left)()
             except queue.Empty:
                 return
-            except Exception as error:  # of a store that has failed
-                log.warning("what was asked of an engine that has failed: %s", error)
+            except Exception as error:  # the store has failed
+                log.warning("a call to a failed engine: %s", error)
             self._fail_all(CacheError(RESTING))
 
-    def _take(self, work: Work) -> None:
-        self._open_work.add(work)
-        self._core.inbox.append(work)
-
     def _fail_all(self, error: CacheError) -> None:
-        self._texts.flush()  # what has ended ends as it did; no text follows an error
+        self._texts.flush()  # ended answers keep their end; no text follows an error
         if self._idle_run is not None:
             self._idle_run.fail(error)
             self._idle_run = None
-        self._open_work.fail(error)
+        for work in self._open:
+            if _has_ended(work):
+                continue
+            if isinstance(work, Waiting):
+                work.generation.deliver(error)
+            else:
+                work.done.set_exception(error)
+        self._open = []
 
     def _take_calls(self) -> None:
-        """Run what other threads asked for; with nothing to do, wait for a call (see `_wake`)."""
+        """Run other threads' functions. Without work, wait for one (see `_wake`)."""
         if not self._core.has_work and self._idle_run is None and self._calls.empty():
             self._check_store()
             self._got_on = None
@@ -429,7 +379,7 @@ class Engine:
             self._calls.get()()
 
     def _check_store(self) -> None:
-        """Assert that nothing leaked, unless that was looked at too lately."""
+        """Assert that nothing leaked, unless checked recently."""
         began = time.monotonic()
         if began >= self._next_check:
             self.store.check_integrity()
@@ -438,12 +388,12 @@ class Engine:
 
     def _begin_idle_run(self, request: Request, generation: Generation) -> None:
         if self._core.has_work or self._idle_run is not None:
-            generation.deliver(EngineBusy("there is something else to do"))
+            generation.deliver(EngineBusy("the engine has other work"))
             return
         try:
             self._arrived.clear()
             self._idle_run = IdleRun(self.model, request, generation, self._arrived.is_set, self._row_limit)
-        except Exception as error:  # such as memory for it that cannot be had
+        except Exception as error:  # such as a lack of memory
             generation.deliver(CacheError(f"the request could not be computed again: {error}"))
 
     def _step_idle_run(self) -> None:
@@ -462,10 +412,10 @@ class Engine:
             if self._stopped is not None:
                 return
             self._stopped = why
-        while not self._calls.empty():  # what was posted just before: callers wait for their answers
+        while not self._calls.empty():  # calls posted just before: their callers wait
             self._calls.get()()
         self._fail_all(EngineStopped(why))
 
 
 def nothing() -> None:
-    """What wakes the engine's thread."""
+    """Do nothing: the call only wakes the engine's thread."""

@@ -1,52 +1,88 @@
-"""What happens on the engine thread: schedule, forward, sample, deliver. Not to be used from another thread.
+"""The work of the engine thread: schedule, forward, sample, deliver. No other thread may use it.
 
-What fails, fails what it was done for. When a pass fails, nobody can say for whom: then each of its sequences is
-computed in a pass of its own, and what fails alone ends with an error. Where device memory has run out, passes become
-smaller first (`cache.engine.device_memory`).
+An error ends only the request that caused it. If a forward pass fails, the cause is unknown, so each sequence is
+computed in a pass of its own, and the failing one ends with an error. If device memory runs out, passes become smaller
+first (`device_memory`).
+
+Earlier requests may still store modules that are deleted, so all of them end first. Later requests do not wait: they
+continue, but nothing computed with the modules is stored, and requests that have not started look them up again. So a
+module requested after the deletion is encoded again, as if the request had come when the deletion was complete. An
+encoding without open requests is dropped.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Set
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.answer_text import TextDelivery
+from cache.engine.answer_text import TextDelivery, failure_of
 from cache.engine.device_memory import RowLimit, note_costs, timer_for
-from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue
-from cache.engine.failures import failure_of, problem_of_prompt
-from cache.engine.forgetting import ForgetJob, ForgetQueue, forget_modules
+from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue, keys_of
 from cache.engine.next_tokens import next_tokens, pack_pass
 from cache.engine.recomputation import RowSelector
-from cache.engine.request import FinishReason, Limits
+from cache.engine.request import FinishReason, Limits, Request
 from cache.engine.running import PAGE, Running, admit
 from cache.engine.scheduler import schedule, schedule_alone
 from cache.engine.sequence import Sequence
 from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
-from cache.model.language_model import Model
+from cache.model.language_model import Model, ModelInfo
 
 LOOKED_AT, PATIENCE_S = 16, 1.0
-"""How many that wait may start before those in front of them, which still need modules or memory; and how long one
-waits for memory before nobody may take it away any more.
+"""Number of waiting requests that may start before earlier ones that still need modules or memory; and seconds that a
+request waits for memory before no other may take it.
 """
-AHEAD_S = 0.25
-"""How long a pass may take that encodes only modules nobody waits for, since a question that arrives gives it up."""
+AHEAD_S = 0.25  # seconds for a pass that only encodes modules ahead of use. A new question stops it
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ForgetJob:
+    """Modules to remove. find: returns them, called when all earlier work has ended. done: gets the number found.
+    is_urgent: does not wait for earlier work.
+    """
+
+    find: Callable[[Store], Set[str]]
+    done: Future[int]
+    is_urgent: bool = False
+
+
+class ForgetQueue:
+    """Jobs, oldest first, each with the requests and jobs that were open when it arrived."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def add(self, job: ForgetJob, asked: Collection[Waiting | EncodeJob]) -> None:
+        self._jobs.append((job, frozenset(asked)))
+
+    def pop_ready(self, asked: Collection[Waiting | EncodeJob]) -> ForgetJob | None:
+        if not self._jobs or not self._jobs[0][1].isdisjoint(asked):
+            return None
+        return self._jobs.popleft()[0]
+
+    def waits_for(self, asked: Waiting | EncodeJob) -> bool:
+        return any(asked in earlier for _, earlier in self._jobs)
+
+
 class EngineCore:
-    """The state of the engine thread. inbox: what has arrived, in order. give_up: if all of it shall end; then `step`
-    raises PassGivenUp at the next layer of a pass, and only `fail` may follow. demand: set from any thread when a
-    request was submitted or a module was loaded: it ends a pass for modules nobody waits for at the next layer.
-    awaits_loads: whether the last step had nothing to compute until a module is loaded or written. row_limit: of the
-    device, which cores on the same one share. texts: where text is made, on this thread if None.
+    """The state of the engine thread. inbox: new work, in order. give_up: whether everything must end; then `step`
+    raises PassGivenUp at the next layer, and the core is not used again. demand: set from any thread when a request is
+    submitted or a module is loaded; it stops a pass of modules ahead of use. awaits_loads: whether the last step had
+    nothing to compute until a module is loaded or written. row_limit: shared by the cores of a device. texts: makes the
+    text; this thread if None.
     """
 
     def __init__(
@@ -68,41 +104,39 @@ class EngineCore:
         self.prefetches = PrefetchQueue(self._encoder)
         self._waiting: deque[Waiting] = deque()
         self._running: list[Running] = []
-        self._paused: dict[Waiting, Running] = {}  # they are waiting, too
+        self._paused: dict[Waiting, Running] = {}  # also in _waiting
         self._jobs: deque[EncodeJob] = deque()
         self._to_forget = ForgetQueue()
-        self._suspects: list[Sequence] = []  # of a pass that failed, still to be tried alone
+        self._suspects: list[Sequence] = []  # sequences of a failed pass that are still to be tried alone
         self._had_prompts_alone = False  # whether the last pass made answers wait
         self.awaits_loads = False
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
         asked = self.inbox or self._running or self._waiting or self._jobs
         begun = self._encoder.running or self.prefetches or self.store.is_loading
         return bool(asked or begun or self._to_forget)
 
     @property
     def load(self) -> tuple[int, int]:
-        """How many requests are running, and how many are waiting. From any thread; it may be old when it returns."""
+        """Numbers of running and waiting requests. From any thread; they may have changed since."""
         return len(self._running), len(self._waiting) + len(self.inbox)
 
     def _asked(self) -> list[Waiting | EncodeJob]:
-        """Requests and jobs that have not ended."""
         return [*(running.admitted for running in self._running), *self._waiting, *self._jobs]
 
     @property
     def _is_unwanted(self) -> bool:
-        """Whether there are requests, and nobody waits for any of them."""
+        """True if there are requests and all are cancelled."""
         requests = [*(running.admitted for running in self._running), *self._waiting]
         return bool(requests) and all(one.generation.is_cancelled for one in requests)
 
     def _ends_pass(self) -> bool:
-        """Whether the result of the pass that runs is not wanted, or something else is wanted more."""
+        """Return whether to stop the running pass: its result is not needed, or other work is more urgent."""
         return self._give_up() or self._is_unwanted or (self.demand.is_set() and not self._needed())
 
     def step(self) -> None:
-        """Take in what has arrived, admit what fits, and compute one packed pass for everything that can run."""
+        """Accept new work, admit what fits, and compute one packed pass for everything that can run."""
         self.store.collect_loads()
         self._take_in()
         self._drop_cancelled()
@@ -116,17 +150,9 @@ class EngineCore:
             return
         if (computed := self._compute(scheduled)) is None:
             return
-        note_costs(self._timer, self.store.compute_cost)  # by which what is collected is valued
+        note_costs(self._timer, self.store.compute_cost)  # values the modules collected next
         self._encoder.collect()
         self._advance(*computed, sum(scheduled.values()))
-
-    def fail(self, error: CacheError) -> None:
-        """End everything that was asked for with an error."""
-        for asked in [*self._asked(), *self._to_forget, *self.inbox]:
-            if isinstance(asked, Waiting):
-                asked.generation.deliver(error)
-            else:
-                asked.done.set_exception(error)
 
     def _take_in(self) -> None:
         while self.inbox:
@@ -142,13 +168,30 @@ class EngineCore:
 
     def _forget(self, job: ForgetJob) -> None:
         try:
-            self._texts.flush()  # requests that have ended are over for their readers, too
+            self._texts.flush()  # ended requests have also ended for their readers
             self.row_selector.clear()
-            self.prefetches.clear()  # what they have begun is dropped with what nobody wants
-            keys = job.find(self.store)
-            job.done.set_result(forget_modules(keys, self._encoder, self._running, self._waiting, self._jobs))
+            self.prefetches.clear()  # their started modules are dropped below
+            job.done.set_result(self._remove(job.find(self.store)))
         except Exception as error:
             job.done.set_exception(error)
+
+    def _remove(self, keys: Set[str]) -> int:
+        """Remove modules between two passes. Returns the number found."""
+        store, jobs = self.store, self._jobs
+        for answer in self._running:
+            answer.keeps_rows &= not answer.admitted.uses(keys, store)
+        for request in self._waiting:
+            if request.uses(keys, store):
+                request.release(store)
+        for key, encoding in [*self._encoder.running.items()]:
+            is_wanted = any(w.uses({key}, store) for w in self._waiting) or any(job.wants(key, store) for job in jobs)
+            if is_wanted and keys.isdisjoint(keys_of(encoding.segment, encoding.tenant, store)):
+                continue
+            self._encoder.fail(key)  # requests start it again, and so does its job
+            for job in jobs:
+                if key in job.started:
+                    job.segments.appendleft((job.started.pop(key), encoding.tenant))
+        return store.forget(keys)
 
     def _enqueue(self, waiting: Waiting) -> None:
         if (problem := problem_of_prompt(waiting.request, self.model.info)) is not None:
@@ -172,7 +215,7 @@ class EngineCore:
                 waiting.end_cancelled()
 
     def _drop_late(self) -> None:
-        """End requests that have taken too long: an answer that has begun ends with what there is of it."""
+        """End requests that have taken too long. A started answer ends with its text so far."""
         if self._limits.seconds is None:
             return
         deadline = time.perf_counter() - self._limits.seconds
@@ -188,8 +231,8 @@ class EngineCore:
             self._refuse(waiting, EngineFull(busy), "timeout")
 
     def _admit(self) -> None:
-        """Move requests from waiting to running, those first that came first, unless they still need modules or memory;
-        then prefetch modules, then encode others ahead of use.
+        """Move requests from waiting to running, in order of arrival, except those that still need modules or memory.
+        Then prefetch modules, then encode others ahead of use.
         """
         for waiting in list(islice(self._waiting, LOOKED_AT)):
             if len(self._running) >= self._limits.running:
@@ -220,24 +263,22 @@ class EngineCore:
 
     @property
     def _is_job_awaited(self) -> bool:
-        """Whether somebody waits for modules ahead of use, because something is forgotten when they are there."""
         return bool(self._jobs) and self._to_forget.waits_for(self._jobs[0])
 
     def _is_hopeless(self, waiting: Waiting) -> bool:
-        """Whether no memory will come back for a request that found too little."""
+        """Return whether no memory will be released for a waiting request."""
         if self._running or self._encoder.running or self.store.is_loading or waiting is not self._waiting[0]:
             return False
         return not self._take_back()
 
     def _take_back(self) -> bool:
-        """Take from requests that wait what they hold; gives whether there was anything."""
+        """Take back the memory of waiting requests. Returns whether there was any."""
         holding = [waiting for waiting in self._waiting if waiting.is_holding]
         for waiting in holding:
             waiting.release(self.store)
         return bool(holding)
 
     def _refuse(self, waiting: Waiting, error: CacheError, reason: FinishReason = "length") -> None:
-        """End a request that waits and holds nothing; one that was paused ends with what it has said, if anything."""
         self._waiting.remove(waiting)
         paused = self._paused.pop(waiting, None)
         if paused is not None and paused.answer:
@@ -246,7 +287,7 @@ class EngineCore:
             waiting.generation.deliver(error)
 
     def _start(self, waiting: Waiting) -> Running:
-        """Begin a request, or go on with one that was paused. Raises CapacityError."""
+        """Start or resume a request. Raises CapacityError."""
         spare = PAGE * len(self._running)
         paused = self._paused.get(waiting)
         if paused is None:
@@ -255,7 +296,7 @@ class EngineCore:
         return self._paused.pop(waiting)
 
     def _make_room(self) -> None:
-        """Give every token that is computed next a slot. Where memory ends, the request that came last waits again."""
+        """Give every next token a slot. If memory is short, preempt the latest request."""
         for running in [*self._running]:
             while running in self._running and running.sequence.missing_slots:
                 try:
@@ -264,8 +305,8 @@ class EngineCore:
                     self._pause_for(running)
 
     def _pause_for(self, needy: Running) -> None:
-        """Free memory for a request: let the one that came last wait, which may be itself. If nothing else runs or
-        waits with memory, it ends with what there is.
+        """Free memory for a request: preempt the latest one, possibly itself. If no other request runs or holds memory,
+        it ends with its text so far.
         """
         if len(self._running) == 1 and not (self._encoder.running or self.store.is_loading):
             if not self._take_back():
@@ -279,9 +320,8 @@ class EngineCore:
         self._waiting.appendleft(last.admitted)
 
     def _schedule(self) -> dict[Sequence, int]:
-        """Divide the next pass: requests, and the modules and scores they wait for. Modules that nobody waits for get
-        short passes, and only when there is nothing else: on a processor they would make every token of an answer ten
-        times slower.
+        """Divide the next pass among requests, and the modules and scores that they wait for. Modules ahead of use get
+        short passes, and only without other work: on a CPU they would slow down every answer ten times.
         """
         row_seconds = self.store.compute_cost.mean
         if suspect := self._next_suspect():
@@ -295,7 +335,7 @@ class EngineCore:
         return schedule(prefetched or [e.sequence for e in encodings.values()], row_seconds, AHEAD_S)
 
     def _needed(self) -> list[Sequence]:
-        """What somebody waits for."""
+        """Return the sequences that a request or deletion waits for."""
         encodings = self._encoder.running.values()
         return [
             *(r.sequence for r in self._running),
@@ -304,11 +344,12 @@ class EngineCore:
         ]
 
     def _scorings(self) -> dict[Sequence, RowScoring]:
-        """What is scored for requests that wait, by what is computed for it."""
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
     def _compute(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]] | None:
-        """What `_forward` gives. None if the pass was given up or has failed: its rows count as not computed."""
+        """Return the result of `_forward`; None if the pass was stopped or failed. Its rows then count as not
+        computed.
+        """
         try:
             computed = self._row_limit.attempt(sum(scheduled.values()), partial(self._forward, scheduled))
             if computed is not None:
@@ -321,7 +362,7 @@ class EngineCore:
         return None
 
     def _forward(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]]:
-        """Run the pass. Returns its logits `[rows, vocabulary]`, and which of them each request wants, in order."""
+        """Run the pass. Returns its logits `[rows, vocabulary]`, and each request's slice of them."""
         self._timer.start()
         running, scorings = {r.sequence: r for r in self._running}, self._scorings()
         packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, scorings)
@@ -329,7 +370,9 @@ class EngineCore:
         waits_for_copies = arena.has_copies
         arena.begin_copies()
         logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)
-        self._timer.launched(0 if waits_for_copies else packed.num_rows)  # then its time says nothing of what rows cost
+        self._timer.launched(
+            0 if waits_for_copies else packed.num_rows
+        )  # a pass that waits says nothing about the cost of rows
         for sequence, rows in scheduled.items():
             sequence.computed += rows
             if sequence in scorings:
@@ -337,8 +380,8 @@ class EngineCore:
         return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
 
     def _advance(self, logits: Tensor, outputs: dict[Running, slice], num_rows: int) -> None:
-        """Let answers go on with the logits `[rows, vocabulary]` of a pass. outputs: which rows each request has.
-        num_rows: of the pass.
+        """Continue answers with the logits `[rows, vocabulary]` of a pass. outputs: each request's slice. num_rows: of
+        the pass.
         """
         starts, finished = {r: rows.start for r, rows in outputs.items() if not r.is_read}, self._timer.finished
         tokens = next_tokens(logits, starts, self._timer.to_host, partial(self._row_limit.note_shortage, num_rows))
@@ -354,7 +397,7 @@ class EngineCore:
                 running.finish(self.store, reason)
 
     def _next_suspect(self) -> Sequence | None:
-        """What is to be tried alone now, if it still waits for rows."""
+        """Return the next sequence to try alone, if it still has pending rows."""
         alive = {r.sequence for r in self._running} | {e.sequence for e in self._encoder.running.values()}
         alive |= self._scorings().keys()
         while self._suspects:
@@ -364,7 +407,9 @@ class EngineCore:
         return None
 
     def _suspect(self, sequences: list[Sequence], error: Exception) -> None:
-        """A pass has failed: try its sequences one by one; if there was only one, end what it was computed for."""
+        """Handle a failed pass: try its sequences one by one. If there was only one, end the request or module it was
+        computed for.
+        """
         if len(sequences) > 1:
             log.warning("a pass of %d sequences failed, they are tried one by one: %s", len(sequences), error)
             self._suspects = sequences[::-1]
@@ -383,7 +428,6 @@ class EngineCore:
         running.fail(self.store, failure_of("the answer", error))
 
     def _fail_encoding(self, key: str, encoding: Encoding, error: Exception) -> None:
-        """End an encoding, and all that was to use it."""
         self._encoder.fail(key)
         failure = failure_of(f"module {encoding.segment.name!r}", error)
         for waiting in [w for w in self._waiting if w.uses({key}, self.store)]:
@@ -395,3 +439,15 @@ class EngineCore:
             elif job.needs_next(key, self.store):
                 job.fail_next(failure)
         self.prefetches.give_up(key)
+
+
+def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
+    """Return why a model cannot read a prompt or its given answer; None if it can."""
+    needed = request.plan.next_position
+    runs = (*(span.tokens for span in request.plan.spans), request.begun, request.teacher_forced)
+    strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
+    if strange is not None:
+        return f"the prompt has token {strange}, the model has {info.vocabulary}"
+    if needed > info.max_positions:
+        return f"the prompt needs {needed} positions, the model has {info.max_positions}"
+    return None

@@ -1,7 +1,6 @@
-"""How a process writes its log on stderr: as text, or as one JSON object a line.
+"""The log of a process on stderr, as text or as one JSON object per line.
 
-Customers' words stay out: an exception that quotes what it could not read (`QUOTING`) is named without its message. Not
-covered: what is logged, and when.
+It contains no words of customers: an exception that may quote its input (`QUOTING`) is logged without its message.
 """
 
 import json
@@ -16,7 +15,7 @@ LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 QUOTING = (ValueError, LookupError)
-"""Exceptions whose messages quote values; pydantic's and those of decoding are among them."""
+"""Exceptions whose messages may quote values, including those of pydantic and of decoding."""
 _PACKAGES = ("app", "cache", "retrieval", "evals")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "request_id"}
 
@@ -24,20 +23,18 @@ log = logging.getLogger(__name__)
 
 
 class TextLines(logging.Formatter):
-    """Level, logger, message, and the request if there is one."""
+    """Level, logger, message, and the request id if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, and the traceback below it."""
         request = f" [request {found}]" if (found := getattr(record, "request_id", "")) else ""
         line = f"{record.levelname} {record.name}: {said(record)}{request}"
         return f"{line}\n{told}" if (told := traced(record)) else line
 
 
 class JsonLines(logging.Formatter):
-    """One object: time (UTC), level, logger, message, request_id, the fields given as `extra`, exception."""
+    """One object: time (UTC), level, logger, message, request_id, `extra` fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -54,7 +51,6 @@ class JsonLines(logging.Formatter):
 
 
 def said(record: logging.LogRecord) -> str:
-    """The message of a record."""
     if isinstance(record.args, tuple):
         args = tuple(type(one).__name__ if isinstance(one, QUOTING) else one for one in record.args)
         return str(record.msg) % args if args else str(record.msg)
@@ -62,7 +58,7 @@ def said(record: logging.LogRecord) -> str:
 
 
 def traced(record: logging.LogRecord) -> str:
-    """The tracebacks of its exception and of what that came from, the last one last; "" if there is none."""
+    """Return the tracebacks of the exception and its causes, the last one last; "" without exception."""
     error = record.exc_info[1] if record.exc_info else None
     parts: list[str] = []
     while error is not None and len(parts) < 10:
@@ -73,8 +69,8 @@ def traced(record: logging.LogRecord) -> str:
 
 
 def write_log(format_: LogFormat = "text", level: LogLevel = "warning", *filters: logging.Filter) -> None:
-    """Write the log of this process so from now on. level: of our own packages; libraries only warn. Where somebody
-    else has set up logging, nothing changes.
+    """Set up the log of this process. level: of our packages; libraries only warn. An existing setup by other code
+    stays.
     """
     root = logging.getLogger()
     if not root.handlers:

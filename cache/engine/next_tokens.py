@@ -1,6 +1,5 @@
-"""The scheduled rows of sequences as one packed pass. No tensors of its own, no state.
-
-The next token of every answer of a pass. Not covered: how it is chosen (`cache.decoding.choosing`).
+"""From scheduled rows to one packed pass, and from its logits to the next token of each answer. No state. Out of scope:
+choosing a token (`cache.decoding.choosing`).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +18,8 @@ from cache.engine.waiting import RowScoring
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedPass:
-    """What a model is given for a pass. outputs: packed rows whose logits are wanted. rows_of: which of these each
-    sequence wants, in order. scored: chunks whose attention is scored.
+    """The input of a model's pass. outputs: packed rows whose logits are needed. rows_of: each sequence's slice of
+    them. scored: chunks whose attention is scored.
     """
 
     chunks: list[Chunk]
@@ -33,8 +32,8 @@ class PackedPass:
 def pack_pass(
     scheduled: Mapping[Sequence, int], num_outputs: Mapping[Sequence, int], scorings: Mapping[Sequence, RowScoring]
 ) -> PackedPass:
-    """Pack rows by sequence. num_outputs: of how many of its last rows a sequence wants logits, none if it is not
-    there. scorings: of the sequences that are computed for their attention.
+    """Pack rows by sequence. num_outputs: number of last rows of a sequence whose logits are needed. scorings: of
+    sequences computed for their attention.
     """
     outputs: list[int] = []
     rows_of: dict[Sequence, slice] = {}
@@ -58,9 +57,8 @@ def pack_pass(
 def next_tokens(
     logits: Tensor, rows: Mapping[Running, int], to_host: ToHost, note_shortage: Callable[[str], object]
 ) -> dict[Running, int | Exception]:
-    """The next token of each answer; for those that fail alone, what was raised. logits: float32 `[N, vocabulary]`.
-    rows: which row of them each answer goes on from, ascending. note_shortage: told why device memory has run out;
-    then tokens are chosen on the host.
+    """Return the next token of each answer, or its error. logits: float32 `[N, vocabulary]`. rows: each answer's row,
+    ascending. note_shortage: called with the reason when device memory runs out; then tokens are chosen on the host.
     """
     if not rows:
         return {}

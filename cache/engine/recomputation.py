@@ -1,10 +1,10 @@
-"""Selective recomputation: which rows of placed modules are computed again in the request that uses them.
+"""Selective recomputation: some rows of placed modules are computed again in the request that uses them.
 
-A module was encoded without the modules that stand before it in a prompt. Rows that are computed again, at the same
-ids, see everything before them; the other rows stay as they were encoded. A policy only changes the plan. Anything
-short of all rows is approximate. Rows of the newest modules are chosen by the question (InfoFlow KV, ICML 2026): the
-question is computed once before, and the attention of some layers past the middle scores them. The control is random.
-Not covered: computing the scores (`cache.engine.waiting`).
+A module was encoded without the modules before it in the prompt. Recomputed rows, at the same ids, see everything
+before them; the other rows do not change. A policy only changes the plan. Anything short of all rows is approximate.
+The question selects rows of the newest modules (InfoFlow KV, ICML 2026): it is computed once in advance, and the
+attention of some layers after the middle scores the rows. The control is random. Out of scope: computing the scores
+(`waiting`).
 """
 
 import random
@@ -20,14 +20,13 @@ from cache.prompt.plan import Plan, Span, join_spans
 if TYPE_CHECKING:  # settings name policies, and every command reads settings: PyTorch takes seconds
     from torch import Tensor
 
-REMEMBERED = 10_000
-"""Selections kept for later turns of conversations."""
+REMEMBERED = 10_000  # selections stored for later turns of conversations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRecomputation:
-    """What to compute again. share: of the rows of the modules that came with the last turn, selected `by` the question
-    or at random. Raises ValueError for a share out of range.
+    """A policy. share: of the rows of the last turn's modules, selected `by` the question or at random. Raises
+    ValueError for a share out of range.
     """
 
     share: float = 0.0
@@ -39,16 +38,15 @@ class SelectiveRecomputation:
 
 
 EXACT = SelectiveRecomputation(share=1.0)
-"""Computes again every module that is not exact where it stands, also those of earlier turns (`Plan.exact_part`)."""
+"""Recompute every module that is not exact at its place, also in earlier turns (`Plan.exact_part`)."""
 
-RowsBySpan = Mapping[int, Collection[int]]
-"""Rows to compute again, counted in their span, by the span's index."""
+RowsBySpan = Mapping[int, Collection[int]]  # rows to recompute, counted in their span, by the span's index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSelection:
-    """Rows that are to be selected in a plan. rows: those that were selected in earlier turns. candidates: indices of
-    the spans to select from. budget: how many rows to select there. by: see `SelectiveRecomputation`.
+    """Rows to select in a plan. rows: selected in earlier turns. candidates: indices of the spans to select from.
+    budget: number of rows to select. by: see `SelectiveRecomputation`.
     """
 
     plan: Plan
@@ -59,29 +57,28 @@ class RowSelection:
 
     @property
     def needs_scores(self) -> bool:
-        """Whether somebody must look first."""
         return bool(self.candidates) and self.by == "question"
 
     def scored_spans(self) -> tuple[Plan, list[int]]:
-        """What is to be scored: the plan as the question sees it now, and the index of each candidate in it."""
+        """Return the plan as the question sees it now, and the index of each candidate in it."""
         earlier = with_recomputed(self.plan, self.rows)
-        shift = len(earlier.spans) - len(self.plan.spans)  # spans of earlier turns may be in pieces now
+        shift = len(earlier.spans) - len(self.plan.spans)  # spans of earlier turns may be split now
         return earlier, [i + shift for i in self.candidates]
 
 
 class RowSelector:
-    """Applies policies. Remembers the rows selected in a conversation, so that its next turn finds them computed."""
+    """Applies policies, and remembers a conversation's selected rows, so that its next turn finds them computed."""
 
     def __init__(self) -> None:
         self._selected: OrderedDict[tuple[str, int, str], tuple[int, ...]] = OrderedDict()
 
     def begin(self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None) -> RowSelection:
-        """What a policy has to select in a plan."""
+        """Return the selection that a policy needs in a plan."""
         inexact: list[int] = []
         if recomputation.share:
             inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
         rows = {i: self._recall(session, plan.spans[i]) for i in inexact}
-        new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may bring none
+        new = [i for i in newest(plan) if self._recall(session, plan.spans[i]) is None]  # a turn may add none
         return RowSelection(
             plan=plan,
             rows={i: found for i, found in rows.items() if found},
@@ -91,7 +88,7 @@ class RowSelector:
         )
 
     def finish(self, selection: RowSelection, session: str | None, scores: "Sequence[Tensor]" = ()) -> Plan:
-        """The plan with the policy's rows computed. scores: float32 `[rows]` for each candidate, if it needs them."""
+        """Return the plan with the policy's rows computed. scores: float32 `[rows]` for each candidate, if needed."""
         plan, candidates = selection.plan, selection.candidates
         if selection.needs_scores:
             selected = highest_rows(dict(zip(candidates, scores, strict=True)), selection.budget)
@@ -104,11 +101,9 @@ class RowSelector:
         return with_recomputed(plan, rows) if rows else plan
 
     def clear(self) -> None:
-        """Forget the selections of all conversations."""
         self._selected.clear()
 
     def _recall(self, session: str | None, span: Span) -> tuple[int, ...] | None:
-        """The rows selected in an earlier turn; None if the span is new."""
         return None if session is None else self._selected.get(_selection_key(session, span))
 
     def _remember(self, session: str | None, span: Span, rows: tuple[int, ...]) -> None:
@@ -119,30 +114,30 @@ class RowSelector:
 
 
 def _selection_key(session: str, span: Span) -> tuple[str, int, str]:
-    """A place of a conversation, and what stands there: a digest, since a segment holds all of its tokens."""
+    """Return a digest of a conversation's span: the span itself would keep all its tokens."""
     assert span.segment is not None
     return session, span.start, segment_key(span.segment, fingerprint="")
 
 
 def random_rows(plan: Plan, indices: Sequence[int], budget: int) -> list[tuple[int, int]]:
-    """`(span, row)` of so many rows of some spans; the same every time for a plan of the same length."""
+    """Return `(span, row)` of `budget` random rows; the same for every plan of the same length."""
     rows = [(i, row) for i in indices for row in range(len(plan.spans[i].tokens))]
     return random.Random(plan.num_tokens).sample(rows, min(budget, len(rows)))
 
 
 def highest_rows(scores: "Mapping[int, Tensor]", budget: int) -> list[tuple[int, int]]:
-    """`(span, row)` of the rows with the highest scores, over all spans together. scores: float32 `[rows]` by span."""
+    """Return `(span, row)` of the rows with the highest scores over all spans. scores: float32 `[rows]` by span."""
     scored = [(float(score), i, row) for i, found in scores.items() for row, score in enumerate(found)]
     return [(i, row) for _, i, row in sorted(scored, key=lambda s: -s[0])[:budget]]
 
 
 def newest(plan: Plan) -> list[int]:
-    """Indices of the spans that segments supply between the last two computed ones, without the prompt's first span."""
+    """Return the indices of supplied spans between the last two computed ones, without the prompt's first span."""
     return sorted(takewhile(lambda i: plan.spans[i].segment is not None, range(len(plan.spans) - 2, 0, -1)))
 
 
 def with_recomputed(plan: Plan, rows: RowsBySpan) -> Plan:
-    """The same tokens at the same ids, some rows of segments computed."""
+    """Return the plan with some rows of segments computed, at the same ids."""
     spans: list[Span] = []
     for i, span in enumerate(plan.spans):
         computed = set(rows.get(i, ()))

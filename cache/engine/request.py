@@ -1,7 +1,4 @@
-"""How much the engine takes on at once.
-
-What goes into the engine and what comes out: requests, completions and where their tokens came from.
-"""
+"""Input and output of the engine: limits, requests, and completions with the source of each prompt token."""
 
 import queue
 from collections.abc import Iterator, Sequence
@@ -21,9 +18,9 @@ from cache.prompt.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """running: requests that are answered at the same time. waiting: that may wait for it; one more is refused.
-    seconds: after which a request ends with what it has, waiting included; None: it may take as long as it wants.
-    hang_s: an engine that has work and does not get on with it for so many seconds counts as one that hangs.
+    """The engine's load limits. running: requests answered at the same time. waiting: further requests; one more is
+    refused. seconds: maximum time of a request, waiting included; it then ends with its text so far. None: no limit.
+    hang_s: seconds without progress after which an engine with work hangs.
     """
 
     running: int = 64
@@ -33,22 +30,19 @@ class Limits:
 
 
 Reuse = Literal["on", "prefix", "off"]
-"""on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing kept."""
+"""on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing is stored."""
 
 FinishReason = Literal["stop", "length", "repeated", "cancelled", "timeout", "scored"]
-"""repeated: ended because the answer began to repeat itself. timeout: it took too long. scored: it was
-given (`Request.teacher_forced`).
-"""
+"""repeated: the answer repeated itself. timeout: it took too long. scored: it was given (`Request.teacher_forced`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt to be answered. recomputation: which rows of placed modules are computed again. session: the
-    conversation it belongs to: its own past is counted apart, and its selected rows are kept. tenant: who may find what
-    it computes. module_tenant: who may share its modules; None: the same. begun: tokens of the answer that were given
-    out before, by an engine that is gone: it goes on behind them, and only their text does not come again.
-    teacher_forced: an answer to be read instead of generated: the completion has the logits that predict its tokens.
-    Raises ValueError for a bad tenant.
+    """One prompt to answer. recomputation: rows of placed modules to compute again. session: its conversation, whose
+    own past is counted separately and whose selected rows are remembered. tenant: may find what it computes.
+    module_tenant: may share its modules; None: the same. begun: answer tokens already delivered by a lost engine; the
+    answer continues after them. teacher_forced: an answer to read instead of generating one; the completion has the
+    logits that predict it. Raises ValueError for a bad tenant.
     """
 
     plan: Plan
@@ -67,16 +61,14 @@ class Request:
 
     @property
     def tenant_of_modules(self) -> str:
-        """Under which its modules are kept and found."""
         return self.tenant if self.module_tenant is None else self.module_tenant
 
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Where every prompt token came from: computed now; session, prefix: rows computed by earlier requests of the same
-    conversation or of others; module: encoded ahead. recomputed: computed tokens that a module could have supplied.
-    prompt_tokens = computed + session + prefix + module, counted from what the request really read; less, where a
-    server of somebody else does not say what it reused.
+    """Sources of prompt tokens. computed: now. session, prefix: computed by earlier requests of the same conversation,
+    or of others. module: encoded before. recomputed: computed although a module could supply them. prompt_tokens =
+    computed + session + prefix + module, except for a remote model that does not report its reuse.
     """
 
     prompt_tokens: int
@@ -89,12 +81,11 @@ class Usage:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were not computed."""
         return self.session + self.prefix + self.module
 
     @property
     def is_reuse_known(self) -> bool:
-        """Whether it is known what was reused."""
+        """True if the engine reported its reuse."""
         return self.computed + self.cached_tokens == self.prompt_tokens
 
 
@@ -112,8 +103,8 @@ class ModuleUse:
 
 @dataclass(slots=True, kw_only=True)
 class Timings:
-    """Milliseconds. queue: waiting for its turn; load: finding modules, and waiting for those on disk to be read;
-    prefill: the rest up to the first token, encoding of missing modules included; ttft, total: from submission.
+    """Milliseconds. queue: until its turn. load: finding modules, and waiting for those on disk. prefill: the rest up
+    to the first token, with encoding. ttft, total: from submission.
     """
 
     queue: float = 0.0
@@ -125,9 +116,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`, None if a stop string cut inside a token. exact: every token
-    saw what full attention shows. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced.
-    silence: of a model that runs elsewhere, why it said nothing, in one line; empty if it did.
+    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: every token
+    saw what full attention sees. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced. silence:
+    why a remote model returned no text, in one line; else empty.
     """
 
     text: str
@@ -142,19 +133,19 @@ class Completion:
 
 
 class Generation:
-    """An answer being generated: iterate for its text, then read `completion`. From any thread, by several readers.
-    tokens: of which the text so far was made, where the engine runs in this process; read it in `deliver`.
+    """An answer being generated: iterate for its text, then read `completion`. Any number of threads may read. tokens:
+    those of the text so far, if the engine is in this process; read it in `deliver`.
     """
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[str | Completion | CacheError] = queue.SimpleQueue()
-        self.is_cancelled = False  # whether nobody wants the rest
+        self.is_cancelled = False  # whether the rest is not needed
         self.is_over = False  # whether its end was delivered
         self._end: Completion | CacheError | None = None
         self.tokens: Sequence[int] = ()
 
     def __iter__(self) -> Iterator[str]:
-        """Pieces of the answer as they are generated. Raises CacheError if the request failed."""
+        """Return pieces of the answer as they are generated. Raises CacheError if the request failed."""
         while self._end is None:
             event = self._events.get()
             if isinstance(event, str):
@@ -175,14 +166,14 @@ class Generation:
 
     @property
     def has_ended(self) -> bool:
-        """Whether somebody has read it to its end, so that `completion` does not wait."""
+        """True if a reader has reached the end, so that `completion` does not wait."""
         return self._end is not None
 
     def cancel(self) -> None:
-        """Stop generating; what was generated so far still arrives as the completion."""
+        """Stop generating. The text so far still arrives as the completion."""
         self.is_cancelled = True
 
     def deliver(self, event: str | Completion | CacheError) -> None:
-        """For the engine: add a piece of text, the completion, or the error that ended the request."""
+        """Add a piece of text, the completion, or the error that ended the request. Called by the engine."""
         self.is_over = not isinstance(event, str)
         self._events.put(event)

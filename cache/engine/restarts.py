@@ -1,13 +1,11 @@
-"""How long an engine that fails rests before it begins anew, because each time costs what is warm, and what made it
-fail may need time; and which prompts it is not asked again meanwhile, because they may be why.
+"""Parts that an engine and its wrappers share: rests after failures, prompts to refuse, idle runs, and the arrangement
+of prompts.
 
-One request computed while the engine has nothing else to do, to see what it takes without any reuse.
+A restart loses warm memory, and its cause may need time, so a repeatedly failing engine rests. Prompts that were open
+at two failures may be the cause and are refused for a while.
 
-It has KV memory of its own, for as long as it runs, so that nothing is evicted for it and it finds nothing; and it ends
-where another request arrives, in the middle of a pass if need be. Not covered: which requests, and what is made of the
-result.
-
-Prompts for one model: texts and modules to plans. Needs the model's tokenizer and numbers, not its weights.
+An idle run computes one request without reuse while the engine has no other work. It has separate KV memory, so it
+evicts nothing and finds nothing. It ends when a request arrives, also in the middle of a pass.
 """
 
 import logging
@@ -27,29 +25,28 @@ from cache.memory.store import Store
 from cache.model.language_model import Model, ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
-from cache.prompt.tokenizer import CachingTokenizer, Tokenizer
+from cache.prompt.tokenizer import CachingTokenizer, ChatTokenizer
 
-RESTARTED = "the engine failed and begins anew, the log says why: ask again"
-RESTING = "the engine failed again and again and rests before it is tried again, the log says why: ask again in minutes"
+RESTARTED = "the engine failed and is restarting: ask again (the log has the cause)"
+RESTING = "the engine failed repeatedly and waits before the next try: ask again in minutes (the log has the cause)"
 AT_ONCE, FIRST_REST_S, LONGEST_REST_S = 3, 1.0, 240.0
-"""After so many failures the engine is tried again at once; then each rest is twice the one before, up to the last."""
-FORGOTTEN_S = 600.0
-"""So long without a failure, and the next one counts as the first."""
-MOST_LOST = 2
-"""Failures within that time after which a prompt that was there is refused."""
-MOST_NOTED = 5
-"""Failures of which it is known what was there."""
+"""Failures after which the engine is retried at once, the first rest, and the longest. Each rest is twice the last
+one.
+"""
+FORGOTTEN_S = 600.0  # seconds without failure after which the count starts again
+MOST_LOST = 2  # failures within that time after which a prompt that was open at each is refused
+MOST_NOTED = 5  # failures whose prompts are remembered
 REFUSED = "the engine has failed twice while it computed this prompt: ask something else, or ask again in ten minutes"
 
 
 class Rests:
-    """What the failures of one engine cost. It is always tried again."""
+    """Rests between the failures of one engine. It is always tried again."""
 
     def __init__(self) -> None:
         self._number, self._failed = 0, float("-inf")
 
     def failed(self) -> float:
-        """Note a failure now; gives for how many seconds to rest."""
+        """Note a failure now. Returns the seconds to rest."""
         now = time.monotonic()
         if now - self._failed > FORGOTTEN_S:
             self._number = 0
@@ -60,24 +57,22 @@ class Rests:
 
 
 class LostPrompts:
-    """The prompts that were there when an engine failed. Safe to use from any thread."""
+    """Prompts that were open when an engine failed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lost: deque[tuple[float, frozenset[str]]] = deque(maxlen=MOST_NOTED)
 
     def add(self, plans: Iterable[Plan]) -> None:
-        """Note what was there in a failure now."""
         self._lost.append((time.monotonic(), frozenset(_digest_of(plan) for plan in plans)))
 
     def refuses(self, plan: Plan) -> bool:
-        """Whether a prompt is not to be asked again yet."""
         since = time.monotonic() - FORGOTTEN_S
         lost = [prompts for at, prompts in list(self._lost) if at > since]
         return len(lost) >= MOST_LOST and sum(_digest_of(plan) in prompts for prompts in lost) >= MOST_LOST
 
 
 def _digest_of(plan: Plan) -> str:
-    """Of its tokens, however they are placed."""
+    """Return a digest of its tokens, wherever they are placed."""
     return digest(b"".join(token_bytes(span.tokens) for span in plan.spans))
 
 
@@ -85,25 +80,19 @@ log = logging.getLogger(__name__)
 
 
 class IdleRun:
-    """A request with reuse "off" and what it is computed with. Owned by the engine thread."""
+    """A request with reuse "off" and its own engine core. Owned by the engine thread."""
 
     def __init__(
-        self,
-        model: Model,
-        request: Request,
-        generation: Generation,
-        give_up: Callable[[], bool],
-        row_limit: RowLimit,
+        self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool], row_limit: RowLimit
     ) -> None:
-        """give_up: whether something else is to be done; asked at every layer of a pass. row_limit: of the device."""
+        """give_up: whether there is other work; asked at every layer of a pass. row_limit: of the device."""
         slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
         store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
-        self._core = EngineCore(model, store, give_up, row_limit=row_limit)
+        self._core, self._generation = EngineCore(model, store, give_up, row_limit=row_limit), generation
         self._core.inbox.append(Waiting(request, generation, time.perf_counter(), model.info.places_modules))
         self.has_ended = False
 
     def step(self) -> None:
-        """Compute one pass. What fails, such as memory that ends, fails the request alone."""
         try:
             self._core.step()
         except PassGivenUp:
@@ -114,37 +103,37 @@ class IdleRun:
         self.has_ended = self.has_ended or not self._core.has_work
 
     def give_up(self) -> None:
-        """End it, because something else is to be done."""
         self.fail(EngineBusy("another request arrived"))
 
     def fail(self, error: CacheError) -> None:
-        """End it with an error."""
-        if not self.has_ended:
-            self.has_ended = True
-            self._core.fail(error)
+        self.has_ended = True
+        if not self._generation.is_over:
+            self._generation.deliver(error)
 
 
 REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
-"""Texts whose tokens are remembered, and how long one may be: some 20 KiB each for passages, at most some 300 KiB."""
+"""Number of texts whose tokens are remembered, and their maximum length: about 20 KiB each for passages, at most 300
+KiB.
+"""
 
 
 class Arranger:
-    """Arranges prompts as an engine does. Safe to use from any thread. placement, slot: unless `arrange` is told
-    otherwise.
+    """The part of an engine that arranges prompts. It needs the model's tokenizer but not its weights. Thread-safe.
+    placement, slot: defaults of `arrange`.
     """
 
-    def __init__(self, info: ModelInfo, tokenizer: Tokenizer, placement: Placement, slot: int) -> None:
-        self._info, self._placement, self._slot = info, placement, slot
-        self._tokenizer = CachingTokenizer(tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
+    def __init__(self, info: ModelInfo, tokenizer: ChatTokenizer, placement: Placement, slot: int) -> None:
+        self.info, self.tokenizer, self._placement, self._slot = info, tokenizer, placement, slot
+        self._remembering = CachingTokenizer(tokenizer, REMEMBERED_RUNS, REMEMBERED_CHARS)
 
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
         """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
-        info = self._info
+        info = self.info
         return arrange(
             parts,
-            self._tokenizer,
+            self._remembering,
             position_independent=info.is_position_independent,
             max_positions=info.max_positions,
             placement=(placement or self._placement) if info.places_modules else "contiguous",
@@ -152,10 +141,10 @@ class Arranger:
         )
 
     def segment(self, module: TextModule) -> Segment:
-        """The segment `arrange` makes of a module; for position-independent models the same wherever it stands."""
-        info = self._info
-        return module_segment(module, self._tokenizer, room=info.max_positions if info.is_position_independent else 0)
+        """Return the segment of a module as in `arrange`; independent of its place for position-independent models."""
+        room = self.info.max_positions if self.info.is_position_independent else 0
+        return module_segment(module, self._remembering, room=room)
 
-    def clear(self) -> None:
-        """Forget all texts."""
-        self._tokenizer.clear()
+    def forget_texts(self) -> None:
+        """Forget the tokens of all texts."""
+        self._remembering.clear()

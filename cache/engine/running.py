@@ -1,7 +1,7 @@
-"""Where the tokens of a prompt came from, counted when its request starts to run.
+"""A request being answered, and the sources of its prompt's tokens.
 
-A request being answered. All it holds (pinned modules, a pinned prefix, its own rows) is given back when it ends,
-and when it pauses because another one needs the memory: it goes on later, from what is left of what it computed.
+When it ends, it releases everything it holds: pinned modules, a pinned prefix, its own rows. It also does so when it is
+preempted because another request needs the memory. It resumes later from what remains of its computed rows.
 """
 
 import time
@@ -26,7 +26,9 @@ from cache.prompt.plan import Plan, Segment
 
 
 def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
-    """Sources of the prompt's tokens. computed: rows behind the matched prefix, without modules encoded meanwhile."""
+    """Return the sources of the prompt's tokens. computed: rows after the matched prefix, without modules encoded for
+    it.
+    """
     plan, session = waiting.plan, waiting.request.session
     usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
     if waiting.request.reuse == "on" and waiting.places_modules:
@@ -50,13 +52,12 @@ def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
 
 
 def supplied_tokens(plan: Plan) -> int:
-    """Tokens of a plan that modules supply."""
     return sum(len(span.tokens) for span in plan.spans if span.segment is not None)
 
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
-    """Every module of the prompt and where its rows came from. One without a cache entry was computed with the prompt:
-    the model cannot place it ("placement"), or the request reuses none or computes all of it again ("bypassed").
+    """Return every module of the prompt and the source of its rows. A module without cache entry was computed with the
+    prompt: the model cannot place it ("placement"), or the request reuses none or recomputes all ("bypassed").
     """
     plan = waiting.request.plan
     cannot_place = waiting.request.reuse == "on" and not waiting.places_modules
@@ -74,15 +75,14 @@ def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
         )
 
 
-PAGE = 32
-"""Slots that an answer gets at a time."""
+PAGE = 32  # slots that an answer gets at a time
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request being answered. admitted: with its pinned modules. fresh: steps behind the pinned prefix, computed ones
-    with their first own row, modules between them with row -1. most_tokens: of the answer. forced_logits: they predict
-    a teacher-forced answer. keeps_rows: whether later requests may find what it computes.
+    """A request being answered. admitted: with its pinned modules. fresh: steps after the pinned prefix, computed ones
+    with their first own row, modules between them with row -1. most_tokens: of the answer. forced_logits: predict a
+    teacher-forced answer. keeps_rows: whether later requests may find its rows.
     """
 
     admitted: Waiting
@@ -102,36 +102,34 @@ class Running:
 
     @property
     def can_pause(self) -> bool:
-        """Whether it can go on from its answer so far; logits that were kept are of one pass through all of it."""
+        """True if it can resume after its answer so far. Kept logits need one pass over everything."""
         return not self.is_read
 
     @property
     def num_outputs(self) -> int:
-        """Of how many rows of its sequence, the last ones, it wants logits."""
+        """Number of last rows whose logits it needs."""
         return max(1, len(self.admitted.request.teacher_forced))
 
     def extend(self, store: Store) -> None:
-        """Reserve slots for the tokens that have none. Raises CapacityError."""
+        """Reserve slots for tokens without one. Raises CapacityError."""
         more = min(PAGE, self.most_tokens - len(self.answer))
         store.device.extend_rows(self.sequence.own, max(more, self.sequence.missing_slots))
 
     def pause(self, store: Store) -> None:
-        """Give everything back; `resume` goes on."""
         self._give_rows(store)
         self.admitted.release(store)
 
     def resume(self, store: Store, spare: int) -> None:
-        """Go on behind the answer so far, once all modules are found again. Raises as `place`."""
+        """Continue after the answer so far, once all modules are found again. Raises as `place`."""
         self.prefix, self.sequence, self.fresh = place(self.admitted, store, spare, self.answer)
 
     @property
     def is_read(self) -> bool:
-        """Whether its answer is given, and only its logits are wanted."""
         return bool(self.admitted.request.teacher_forced)
 
     def read(self, logits: Tensor, finished: Callable[[], float]) -> FinishReason | None:
-        """Keep the logits `[rows, vocabulary]` of a pass. Returns why the answer ends here, if it does. finished: says
-        when the device had finished them.
+        """Store the logits `[rows, vocabulary]` of a pass. Returns why the answer ends here, if it does. finished:
+        returns when the device finished them.
         """
         self.forced_logits.append(logits.cpu())
         if self.sequence.pending:
@@ -140,16 +138,15 @@ class Running:
         return "scored"
 
     def advance(self, token: int | Exception, finished: Callable[[], float]) -> FinishReason | None:
-        """Go on with the next token, and those that must follow it, and deliver their text. Returns why the answer ends
-        here, if it does. token: if it could not be chosen, what was raised, which is raised here. finished: says when
-        the device had finished it. Raises CacheError if text could not be made of these tokens or, where a thread makes
-        it, of earlier ones.
+        """Add the next token and the tokens forced by it, and deliver their text. Returns why the answer ends here, if
+        it does. token: or the error of choosing it, which is raised. finished: returns when the device finished it.
+        Raises CacheError if the text of these or earlier tokens could not be made.
         """
         if isinstance(token, Exception):
             raise token
         if not self.timings.ttft:
             self._note_first_token(finished())
-        reason = self._why_over() if self.admitted.request.begun else None  # perhaps all of it was given before
+        reason = self._why_over() if self.admitted.request.begun else None  # all of it may have been delivered before
         reason = reason or self._append(token)
         for following in self.sampler.forced(self.answer):  # these need no passes of their own
             if reason is not None:
@@ -161,7 +158,7 @@ class Running:
         return "stop" if self.text.stopped else reason
 
     def finish(self, store: Store, reason: FinishReason) -> None:
-        """Give everything back, hand the computed rows to the prefix tree, deliver the completion."""
+        """Release everything, give the computed rows to the prefix tree, and deliver the completion."""
         if reason in ("cancelled", "timeout"):
             self.text.update(self.answer, final=True)
         self._give_rows(store)
@@ -169,7 +166,7 @@ class Running:
         self.timings.total = self._milliseconds(time.perf_counter())
         self.usage.completion_tokens = len(self.answer)
         completion = Completion(
-            text="",  # it follows where text is made
+            text="",  # `AnswerText` adds it
             tokens=None if self.text.stopped else tuple(self.answer),
             finish_reason=reason,
             usage=self.usage,
@@ -181,7 +178,6 @@ class Running:
         self.text.end(completion)
 
     def fail(self, store: Store, error: CacheError) -> None:
-        """Give everything back and deliver an error; what was computed is not kept."""
         store.device.free(self.sequence.own)
         store.device.release_prefix(self.prefix)
         self.admitted.release(store)
@@ -192,7 +188,6 @@ class Running:
         self.timings.prefill = self.timings.ttft - self.timings.queue - self.timings.load
 
     def _milliseconds(self, at: float) -> float:
-        """From submission on."""
         return (at - self.admitted.submitted) * 1e3
 
     def _append(self, token: int) -> FinishReason | None:
@@ -204,13 +199,12 @@ class Running:
         return reason
 
     def _why_over(self) -> FinishReason | None:
-        """Why the answer so far gets no more tokens, if it does not."""
         if self.sampler.sampling.ends_loops and loop_length(self.answer):
             return "repeated"
         return "length" if len(self.answer) >= self.most_tokens else None
 
     def _give_rows(self, store: Store) -> None:
-        """Computed rows go to the prefix tree if others may find them, slots behind them are freed."""
+        """Give computed rows to the prefix tree if others may find them, and free the slots after them."""
         own, computed = self.sequence.own, self.sequence.computed
         store.device.free(part_of(own, computed, total_length(own)))
         if not self.keeps_rows:
@@ -225,7 +219,7 @@ class Running:
         )
 
     def _computed_steps(self, store: Store) -> Iterator[tuple[PathStep, list[Extent]]]:
-        """The computed part of `fresh`, with its rows; modules only where computed rows follow them."""
+        """Return the computed part of `fresh`, with its rows. Modules are included only if computed rows follow."""
         sequence = self.sequence
         for index, (step, row) in enumerate(self.fresh):
             if step.key is not None:
@@ -276,9 +270,9 @@ def admit(waiting: Waiting, store: Store, model: Model, spare: int, texts: TextD
 def place(
     waiting: Waiting, store: Store, spare: int, answer: Collection[int] = (), *, behind: Collection[int] = ()
 ) -> tuple[PrefixNode, Sequence, list[tuple[PathStep, int]]]:
-    """What a request is computed behind, pinned; its sequence, with slots; and the steps of `Running.fresh`. answer:
-    tokens behind the prompt, of an answer that goes on. behind: tokens that are given with the request: not looked up.
-    spare: slots that must be left for others. Raises CapacityError.
+    """Return the pinned prefix of a request, its sequence with slots, and the steps of `Running.fresh`. answer: tokens
+    after the prompt, of a resumed answer. behind: tokens given with the request; not looked up. spare: slots that must
+    remain for others. Raises CapacityError.
     """
     request, (*earlier, end) = waiting.request, waiting.plan.spans
     spans = [*earlier, replace(end, tokens=(*end.tokens, *answer))]

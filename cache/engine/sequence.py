@@ -1,4 +1,4 @@
-"""A run of tokens to be computed behind what it reads from the arena, and how the spans of a plan become one."""
+"""A sequence of tokens to compute after rows that it reads from the KV pool, and its construction from a plan."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Many
@@ -13,9 +13,8 @@ from cache.prompt.plan import Segment, Span
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """tokens[i] stands at position id positions[i] and its KV goes to slot i of `own`, which may be longer than
-    `tokens`: the rest is for generated ones. Rows before `computed` are in the arena. arrived: when it was asked
-    for, in seconds of any clock.
+    """tokens[i] has position id positions[i], and its KV goes to slot i of `own`, which may be longer for generated
+    tokens. Rows before `computed` are in the pool. arrived: arrival time, in seconds of any clock.
     """
 
     tokens: list[int]
@@ -27,28 +26,23 @@ class Sequence:
 
     @property
     def pending(self) -> int:
-        """Rows still to compute."""
         return len(self.tokens) - self.computed
 
     @property
     def missing_slots(self) -> int:
-        """How many tokens have no slot yet."""
         return max(0, len(self.tokens) - total_length(self.own))
 
     def append(self, token: int) -> None:
-        """Add a generated token at the next position id."""
         self.tokens.append(token)
         self.positions.append(self.positions[-1] + 1)
 
     def chunk(self, rows: int) -> Chunk:
-        """The next `rows` rows."""
         assert 0 < rows <= self.pending, (rows, self)
         part = slice(self.computed, self.computed + rows)
         return Chunk(self.tokens[part], self.positions[part], self.computed, self.own, self.views)
 
 
 def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[PathStep]:
-    """The path of a plan through the prefix tree."""
     return [
         PathStep(
             start=span.start,
@@ -62,16 +56,16 @@ def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[Pa
 def build_sequence(
     spans: Many[Span], path: Many[PathStep], entries: Mapping[Segment, CacheEntry], prefix: PrefixNode
 ) -> tuple[Sequence, list[tuple[PathStep, int]]]:
-    """The sequence behind a matched prefix, and what it adds to the path: computed steps with their first own row,
-    modules between them with row -1. The sequence's own slots are still missing.
+    """Return the sequence after a matched prefix, and its new steps of the path: computed ones with their first own
+    row, modules between them with row -1. The sequence's own slots are still missing.
     """
     nodes = [*prefix.path()][::-1]
     matched = sum(len(node.step.tokens) for node in nodes)
-    # rows of a conversation mostly lie side by side, and fewer views are faster
+    # rows of a conversation are mostly adjacent, and fewer views are faster
     computed = join_extents(extent for node in nodes for extent in node.extents)
     sequence = Sequence([], [], views=[KVView(extent) for extent in computed])
     fresh: list[tuple[PathStep, int]] = []
-    visible: dict[tuple[Segment, int], list[VisibleRange]] = {}  # of each segment, at each offset
+    visible: dict[tuple[Segment, int], list[VisibleRange]] = {}  # by segment and offset
     before = 0
     for span, step in zip(spans, path, strict=True):
         known = min(max(matched - before, 0), len(span.tokens))
@@ -91,7 +85,7 @@ def build_sequence(
 
 
 def view_of(extent: Extent, offset: int, ranges: Many[VisibleRange]) -> KVView:
-    """One view of a module. ranges: its visible rows, ascending; rows between them are computed again, so hidden."""
+    """Return one view of a module. ranges: its visible rows, ascending. Rows between them are recomputed, so hidden."""
     first, seen_from = ranges[0].first, ranges[0].seen_from
     moved = tuple(VisibleRange(r.first - first, r.last - first, r.seen_from) for r in ranges)
     return KVView(extent.part(first, ranges[-1].last), offset, seen_from, moved if len(ranges) > 1 else ())

@@ -1,9 +1,8 @@
-"""How much a question looks at the rows of its modules, computed as a sequence of the common passes.
+"""A request that is not running yet: its modules are found and pinned, then its rows to recompute are selected.
 
-The rows are computed for their attention alone: their keys and values are given back, since they have not seen what
-will be recomputed because of the scores. Not covered: what is selected by the scores (`cache.engine.recomputation`).
-
-A request that is not running yet: its modules are looked up and pinned, then its rows to recompute are selected.
+To select by the question, its attention to rows of the modules is computed as a sequence of the common passes. These
+keys and values are dropped, because they have not seen the rows that will be recomputed. Out of scope: the selection by
+scores (`recomputation`).
 """
 
 import time
@@ -27,14 +26,16 @@ from cache.prompt.plan import Plan, Segment, Span
 
 
 class RowScoring:
-    """The scores that a selection needs. sequence: what is to be computed; once nothing of it is pending, the scores
-    are there. It holds rows and a pinned prefix until it is released.
+    """The scores that a selection needs. sequence: its computation; when it has no pending rows, the scores are
+    complete. It holds rows and a pinned prefix until `release`.
     """
 
     def __init__(
         self, selection: RowSelection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
     ) -> None:
-        """entries: the plan's modules, pinned for as long. num_layers: that are scored. Raises CapacityError."""
+        """entries: the plan's modules, pinned for as long. num_layers: number of scored layers. Raises
+        CapacityError.
+        """
         self.selection, self._entries = selection, entries
         self._plan, self._spans = selection.scored_spans()
         path = path_of(self._plan.spans, entries)
@@ -51,18 +52,18 @@ class RowScoring:
             raise
 
     def scored(self, index: int, rows: int) -> ScoredChunk:
-        """What the next `rows` rows of the sequence score, as chunk `index` of a pass: those of the question."""
+        """Return what the next `rows` rows score, as chunk `index` of a pass: those of the question."""
         behind = self.sequence.pending - rows
         self._of_pass = {placed: torch.zeros_like(squares) for placed, squares in self._squares.items()}
         return ScoredChunk(index, max(0, min(rows, len(self._plan.spans[-1].tokens) - behind)), self._of_pass)
 
     def add_pass(self) -> None:
-        """The last pass went well: what it scored counts. Of one that failed, some layers may have been scored."""
+        """Count the last pass. A failed one may have scored some layers only."""
         for placed, squares in self._of_pass.items():
             self._squares[placed] += squares
 
     def scores(self) -> list[Tensor]:
-        """How much the question looks at each candidate of the selection: float32 `[rows]`, on the host."""
+        """Return the question's attention to each candidate of the selection: float32 `[rows]`, on the host."""
         scores = [self._squares[placed].sqrt().mean(0).cpu() for placed in self._placed]
         slots = [self._slots_of(self._plan.spans[i]) for i in self._spans]
         return [
@@ -71,7 +72,6 @@ class RowScoring:
         ]
 
     def release(self, store: Store) -> None:
-        """Give everything back."""
         store.device.free(self.sequence.own)
         store.device.release_prefix(self._prefix)
 
@@ -80,7 +80,6 @@ class RowScoring:
         return self._entries[span.segment].extent.part(span.row, span.row + len(span.tokens))
 
     def _placed_of(self, span: Span) -> Placed:
-        """The extent of which the sequence reads a span's rows, and where."""
         rows, views = self._slots_of(span), self.sequence.views
         views = [view for view in views if view.offset == span.offset]
         return next((v.extent, v.offset) for v in views if v.extent.start <= rows.start < v.extent.end)
@@ -88,12 +87,11 @@ class RowScoring:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request with what was found for it so far. places_modules: whether the model can reuse modules at all.
-    has_exact_modules: whether they are kept as the model computes them.
-    picked_up: when its modules were first looked up. loading: seconds spent on looking them up, and on waiting for
-    those that are being loaded. load_began: when it began to wait for these, or 0. entries: modules found, pinned until
-    the request has been answered. sources: where each was first found. misses: modules that had to be computed, and
-    why. scoring: under way, see `select_rows`.
+    """A request and what was found for it so far. places_modules: whether the model can reuse modules.
+    has_exact_modules: whether they are stored as computed. picked_up: when its modules were first looked up. loading:
+    seconds spent on looking up and loading them. load_began: when it started to wait for loads, or 0. entries: modules
+    found, pinned until the answer ends. sources: where each was first found. misses: reasons of modules that had to be
+    computed. scoring: in progress, see `select_rows`.
     """
 
     request: Request
@@ -112,7 +110,7 @@ class Waiting:
 
     @property
     def plan(self) -> Plan:
-        """What will be run. Where no modules are reused, ordinary causal attention."""
+        """The plan to run. Without reuse of modules, ordinary causal attention."""
         if self.recomputed_plan is not None:
             return self.recomputed_plan
         if self.request.reuse != "on" or not self.places_modules:
@@ -123,16 +121,15 @@ class Waiting:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token sees what full attention shows, in numbers that were not rounded."""
+        """True if every token sees what full attention sees, without rounding."""
         return self.plan.is_exact and (self.has_exact_modules or not self.plan.segments())
 
     @property
     def found(self) -> list[CacheEntry]:
-        """The modules that were in some tier."""
         return [entry for segment, entry in self.entries.items() if segment not in self.misses]
 
     def find_modules(self, encoder: Encoder) -> bool:
-        """Look up the modules still missing; True when all of the plan are in the arena. Raises CapacityError."""
+        """Look up missing modules. Returns True when all are in the KV pool. Raises CapacityError."""
         started = time.perf_counter()
         self.picked_up = self.picked_up or started
         complete, is_loading = True, False
@@ -154,8 +151,8 @@ class Waiting:
         return complete
 
     def select_rows(self, row_selector: RowSelector, store: Store, info: ModelInfo) -> bool:
-        """Whether it is settled which rows of the modules are computed again. If they must be scored first, the scoring
-        begins, and it is settled once its sequence has been computed: ask again. Raises CapacityError.
+        """Return whether the rows to recompute are decided. If they must be scored first, scoring starts: call again
+        after its sequence is computed. Raises CapacityError.
         """
         request = self.request
         if self.recomputed_plan is None and self.scoring is None:
@@ -171,30 +168,29 @@ class Waiting:
         return self.recomputed_plan is not None
 
     def sources_of(self, first: int, end: int, store: Store) -> frozenset[str]:
-        """The modules of the request whose text stands at position ids `first` .. `end`-1."""
+        """Return the modules with text at position ids `first` .. `end`-1."""
         tenant, spans = self.request.tenant_of_modules, self.request.plan.spans
         segments = {s.segment for s in spans if s.segment is not None and s.start < end and s.end > first}
         return frozenset(store.key(segment, tenant) for segment in segments)
 
     def uses(self, keys: Set[str], store: Store) -> bool:
-        """Whether any of these modules is in the prompt, or a conditioning prefix of one that is."""
+        """Return whether any of these modules is in the prompt, or is a conditioning prefix of one that is."""
         tenant, plan = self.request.tenant_of_modules, self.request.plan
         return any(not keys.isdisjoint(keys_of(segment, tenant, store)) for segment in plan.segments())
 
     @property
     def is_holding(self) -> bool:
-        """Whether it holds memory that others could have."""
         return bool(self.entries)
 
     def release(self, store: Store) -> None:
-        """Unpin the modules found, and give up their scoring; the request may be tried again later."""
+        """Unpin its modules and drop its scoring. The request may be tried again later."""
         self._end_scoring(store)
         for entry in self.entries.values():
             store.device.release(entry)
         self.entries.clear()
 
     def end_cancelled(self) -> None:
-        """Deliver its end, where nobody waits for it any more before anything was computed."""
+        """Deliver the end of a request that was cancelled before anything was computed."""
         waited = (time.perf_counter() - self.submitted) * 1e3
         self.generation.deliver(
             Completion(

@@ -1,1 +1,1 @@
-"""Attention kernels for GPUs, in Triton, and CUDA graphs. They have run on processors only, never on a GPU."""
+"""Attention kernels for GPUs, in Triton, and CUDA graphs. They have run on CPUs only, never on a GPU."""

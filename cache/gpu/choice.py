@@ -1,5 +1,5 @@
-"""Which attention kernels passes run through on a device, by their shape. What is missing or does not run is found out
-once, before there are requests. Triton is imported only here and where it is used, so that it may be missing.
+"""The choice of attention kernels on a device, by the size of a pass. Missing or failing kernels are found once, before
+there are requests. Triton is imported only here and where it is used, so that it may be missing.
 """
 
 import logging
@@ -23,27 +23,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BEST: tuple[tuple[float, tuple[str, ...]], ...] = ((math.inf, ("tiled", "varlen")),)
-"""For passes of up to so many rows: fields of `PassKinds`, the best first. None has been measured on a GPU yet, and
-Triton's kernels cover most.
+"""For passes up to each number of rows: fields of `PassKinds`, best first. None was measured on a GPU yet, and Triton's
+kernels cover most.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassKinds:
-    """The kinds of pass that run on a device; without any, plain kernels do."""
+    """The kinds of pass that a device runs. Without any, plain kernels run."""
 
     tiled: "type[TiledPass] | None" = None
     varlen: "type[VarlenPass] | None" = None
 
     def best(self, rows: int) -> "PassKind | None":
-        """The kind for a pass of so many rows."""
         names = next(names for most, names in BEST if rows <= most)
         return next((kind for name in names if (kind := getattr(self, name)) is not None), None)
 
 
 def kinds_for(device: torch.device, attempt: "Callable[[PassKind], None]") -> PassKinds:
-    """The kinds that a device runs and that are the best there for some pass. attempt: runs a small pass of a kind, and
-    raises what that raises.
+    """Return the kinds that a device runs and that are the best for some pass. attempt: runs a small pass of a kind,
+    and raises its errors.
     """
     working: dict[str, Any] = {}
     problems: dict[str, str] = {}
@@ -61,12 +60,12 @@ def kinds_for(device: torch.device, attempt: "Callable[[PassKind], None]") -> Pa
     if problems:
         why = "; ".join(f"{TITLES[name]}: {problem}" for name, problem in problems.items())
         instead = " and ".join(TITLES[name] for name in working) or "slower kernels"
-        log.warning("attention on %s runs through %s, because others cannot be used (%s)", device, instead, why)
+        log.warning("attention on %s runs through %s, because others are not available (%s)", device, instead, why)
     return PassKinds(**working)
 
 
 def load_tiled() -> "type[TiledPass]":
-    """Raises ImportError."""
+    """Raise ImportError without Triton."""
     if find_spec("triton") is None:
         raise ImportError("not installed, pip install triton")
     from cache.gpu.tiled_pass import TiledPass
@@ -75,7 +74,7 @@ def load_tiled() -> "type[TiledPass]":
 
 
 def load_varlen() -> "type[VarlenPass]":
-    """Raises ImportError."""
+    """Raise ImportError without `varlen_attn`."""
     from cache.gpu.varlen_pass import VarlenPass
 
     return VarlenPass
@@ -86,7 +85,7 @@ TITLES = {"tiled": "Triton", "varlen": "varlen_attn"}
 
 
 def kinds_to_compare(device: torch.device) -> "dict[str, PassKind]":
-    """Every kind that is installed for a device, by what it is called, whether it runs or not."""
+    """Return every installed kind for a device by name, whether it runs or not."""
     found: dict[str, PassKind] = {}
     for name, load in LOADERS.items() if device.type == "cuda" else ():
         with suppress(ImportError):
@@ -95,5 +94,5 @@ def kinds_to_compare(device: torch.device) -> "dict[str, PassKind]":
 
 
 def capture_for(device: torch.device) -> Capture | None:
-    """What captures graphs on a device; None where there are none."""
+    """Return the graph capture of a device; None without graphs."""
     return CudaCapture(device) if device.type == "cuda" else None

@@ -1,9 +1,9 @@
-"""Passes of few rows as CUDA graphs: what a pass launches is recorded once and replayed with new tables.
+"""Passes of few rows as CUDA graphs: launches are recorded once and replayed with new tables.
 
-A graph has room for so many rows and partial results, and a pass runs in the smallest one that it fits. What differs
-between passes stands in one buffer on the device, which is filled by one copy. Rows that are not needed write to the
-arena's scratch slot, tiles that are not needed have no readers. A replay cannot be given up: that is asked before it.
-Not covered: passes that are scored, and those with more rows than any graph.
+A graph has a maximum of rows and partial results, and a pass uses the smallest one that fits. Everything that differs
+between passes is in one buffer on the device, filled by one copy. Unused rows write to the pool's scratch slot, unused
+tiles have no readers. A replay cannot be interrupted, so cancellation is checked before it starts. Out of scope: scored
+passes, and passes larger than any graph.
 """
 
 import logging
@@ -21,40 +21,40 @@ from cache.gpu.tiles import Ints, Tables, TilePlan, block_size, joined, longer, 
 from cache.memory.arena import Arena
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records what a function launches; what it returns launches the same again, on the same memory."""
+"""Records a function's launches. Its result launches the same again, on the same memory."""
 Compute = Callable[[RunningPass, Tensor, Tensor], Tensor]
-"""(pass, tokens `[T]`, packed rows whose logits are wanted `[N]`) -> logits `[N, vocabulary]`."""
+"""(pass, tokens `[T]`, packed rows whose logits are needed `[N]`) -> logits `[N, vocabulary]`."""
 
 log = logging.getLogger(__name__)
 
 
 class Bucket(NamedTuple):
-    """The room of a graph: packed rows, and partial results, which are at least as many as tiles and readers."""
+    """The size of a graph: packed rows, and partial results, which are at least as many as tiles and readers."""
 
     rows: int
     partials: int
 
 
 BUCKETS = tuple(Bucket(rows, min(rows * each, 4096)) for rows in (128, 64, 32, 16, 8, 4, 2, 1) for each in (64, 16))
-"""Largest first, so that the later ones find memory in the pool. Partial results take memory, and a tile that is not
-needed still takes its turn on the device, so there are two sizes for each number of rows.
+"""Largest first, so that later ones find memory in the pool. Partial results need memory, and an unused tile still
+takes time, so there are two sizes for each number of rows.
 """
 
 
 class CudaCapture:
-    """Captures graphs on one device, which share one pool of memory: only one of them runs at a time."""
+    """Captures graphs on one device. They share one memory pool: only one of them runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
     def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
-        """Runs the function once before, so that kernels are compiled and libraries have their workspaces. Other
-        threads may use the device meanwhile.
+        """Run the function once first, so that kernels are compiled and libraries have their workspaces. Other threads
+        may use the device.
         """
         with torch.cuda.device(self._device):
             aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):  # left again, too, where capturing fails
+            with torch.cuda.stream(aside):  # also left if capture fails
                 compute()
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -64,7 +64,7 @@ class CudaCapture:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A captured pass. block: of its tiles, see `Tables`. tables: what replay reads, int32, one behind the other."""
+    """A captured pass. block: of its tiles, see `Tables`. tables: consecutive int32 tables that replay reads."""
 
     bucket: Bucket
     block: int
@@ -73,7 +73,7 @@ class Graph:
 
 
 class GraphedPasses:
-    """Captured passes over one arena. arena: theirs; passes over others do not fit."""
+    """Captured passes over one KV pool. arena: that pool; passes over others do not fit."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class GraphedPasses:
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
         """compute: a pass from its tables on the device, without reading any of their values. new_pass: a pass by its
-        plan, over the arena. heads: query heads of the model. moves: whether modules are placed elsewhere than encoded.
-        buckets: largest first. If capturing fails, all passes run without graphs, and the log says why.
+        plan. heads: query heads of the model. moves: whether modules are placed elsewhere than encoded. buckets:
+        largest first. If capturing fails, all passes run without graphs, with a log line.
         """
         self.arena = arena
         self._compute, self._new_pass, self._moves = compute, new_pass, moves
@@ -101,11 +101,11 @@ class GraphedPasses:
             for bucket in buckets:
                 self._graphs.insert(0, self._captured(bucket, capture))
         except Exception as error:
-            log.warning("passes on %s run without CUDA graphs, because capturing failed: %s", arena.device, error)
+            log.warning("passes on %s run without CUDA graphs, because capture failed: %s", arena.device, error)
             self._graphs.clear()
 
     def forward(self, chunks: Sequence[Chunk], outputs: Sequence[int], give_up: Callable[[], bool]) -> Tensor | None:
-        """As `cache.model.language_model.Model.forward`, but give_up is asked once; None if the pass fits no graph."""
+        """Run a pass as `Model.forward`, but give_up is asked once. None if the pass fits no graph."""
         tokens = [token for chunk in chunks for token in chunk.tokens]
         fitting = [graph for graph in self._graphs if graph.bucket.rows >= len(tokens)]
         if not fitting:
@@ -123,7 +123,6 @@ class GraphedPasses:
         return self._logits[: len(outputs)].to(torch.float32, copy=True)  # the next replay writes there
 
     def _filled_up(self, bucket: Bucket, tables: Tables, tokens: Sequence[int], outputs: Sequence[int]) -> list[Ints]:
-        """All tables of a pass, filled up to the room of a graph."""
         rows, partials = bucket
         full = tables.filled_up(rows, partials, partials if self._moves else 0, self.arena.scratch_slot)
         return [*full.arrays, *(longer(np.array(some, np.int32), rows) for some in (tokens, outputs))]

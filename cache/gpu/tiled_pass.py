@@ -1,7 +1,6 @@
-"""A forward pass whose attention runs in the kernels for GPUs: two launches in each layer, whatever its items are.
+"""A forward pass with our GPU kernels: two launches in each layer, for any items.
 
-Does what `cache.attention.forward_pass.Pass` does, rotation, ALiBi, sliding windows and soft caps too. Not covered:
-scoring.
+Does everything of `cache.attention.forward_pass.Pass` (rotation, ALiBi, sliding windows, soft caps) except scoring.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +16,8 @@ from cache.memory.arena import Arena
 
 
 class TiledPass:
-    """One packed forward pass over an arena, in which it notes the rows' position ids. A plan with turns needs a
-    rotation or ALiBi slopes, float32 `[H]`. give_up: asked at every layer.
+    """One packed forward pass over a pool, which also stores the rows' position ids. A plan with turns needs a rotation
+    or ALiBi slopes, float32 `[H]`. give_up: asked at every layer.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class TiledPass:
     def of(
         cls, chunks: Sequence[Chunk], arena: Arena, heads: int, *, most_keys: int | None = None, **options: Any
     ) -> Self:
-        """The pass over some chunks. heads: query heads of the model. most_keys: see `make_tables`. options: others."""
+        """Return the pass over chunks. heads: query heads of the model. most_keys: see `make_tables`."""
         return cls(plan_tiles(chunks, heads // arena.shape.kv_heads, arena.device, most_keys), arena, **options)
 
     def attend(
@@ -56,7 +55,6 @@ class TiledPass:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """As `RunningPass.attend`."""
         if self._give_up():
             raise PassGivenUp
         self._arena.await_layer(layer)

@@ -1,7 +1,7 @@
-"""What the kernels for GPUs compute in one pass: its items as tables of numbers, cut into tiles.
+"""Tables for the GPU kernels: the items of a pass, cut into tiles.
 
-A tile is some readers of a run and a range of its keys. It is computed once for all of these, and gives each reader a
-partial result; those of a row are merged. Tables are made in host memory and copied to the device at once.
+A tile is some readers of a run and a range of its keys, computed together. Each reader gets a partial result per tile;
+those of a row are merged. Tables are made in host memory and copied to the device at once.
 """
 
 import math
@@ -19,21 +19,20 @@ Ints = npt.NDArray[np.int32]
 
 FEW_ROWS = 64
 KEYS_FOR_FEW, KEYS_FOR_MANY = 512, 4096
-"""Keys of a tile, at most. Few rows leave a GPU idle unless their keys are cut. Many fill it, and the partial results
-of short cuts would take gigabytes."""
+"""Maximum keys of a tile. Few rows leave a GPU idle unless their keys are cut. Many rows fill it, and partial results
+of short cuts would take gigabytes.
+"""
 SMALL_BLOCK, LARGE_BLOCK = 16, 64
-"""Query rows of a tile, heads counted as rows: few sizes, because each is compiled on its own."""
-ALIGNED = 4
-"""Tables begin at multiples of so many numbers: Triton compiles a kernel for aligned addresses and one for others."""
+"""Query rows of a tile, heads counted as rows: few sizes, because each is compiled separately."""
+ALIGNED = 4  # alignment of tables in numbers: Triton compiles one kernel for aligned addresses and one for others
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. tiles `[N, 6]`: start of
-    the run, first key of it, keys, first reader, readers, first partial result. readers `[R, 3]`: packed row, how many
-    of the run's keys it sees, turn (-1: none). offsets: how many ids each turn rotates back. first_partial `[T + 1]`:
-    where the part of `partials` begins that lists the partial results of a packed row. slots, positions `[T]`: of
-    packed rows.
+    """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. tiles `[N, 6]`: start of the
+    run, first key of it, keys, first reader, readers, first partial result. readers `[R, 3]`: packed row, number of the
+    run's keys it sees, turn (-1: none). offsets: ids that each turn rotates back. first_partial `[T + 1]`: start of a
+    packed row's part of `partials`, which lists its partial results. slots, positions `[T]`: of packed rows.
     """
 
     block: int
@@ -47,24 +46,15 @@ class Tables:
 
     @property
     def num_partials(self) -> int:
-        """Partial results of all tiles."""
         return int(self.tiles[:, 4].sum())
 
     @property
     def arrays(self) -> list[Ints]:
         """All tables, in the order of a `TilePlan`."""
-        return [
-            self.tiles,
-            self.readers,
-            self.offsets,
-            self.first_partial,
-            self.partials,
-            self.slots,
-            self.positions,
-        ]
+        return [self.tiles, self.readers, self.offsets, self.first_partial, self.partials, self.slots, self.positions]
 
     def filled_up(self, rows: int, partials: int, turns: int, slot: int) -> "Tables":
-        """With more, up to so many: tiles without readers, and rows that stand in a slot and see nothing."""
+        """Return the tables padded to these sizes: tiles without readers, and rows in a slot that see nothing."""
         return Tables(
             self.block,
             longer(self.tiles, partials),
@@ -79,8 +69,8 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """What the kernels are told of a pass. num_partials: for how many partial results there is memory. The rest are
-    `Tables`, on the device, int32.
+    """A pass for the kernels. num_partials: number of partial results with memory. The rest are `Tables`, on the
+    device, int32.
     """
 
     num_partials: int
@@ -95,7 +85,7 @@ class TilePlan:
 
 
 def plan_tiles(chunks: Sequence[Chunk], group: int, device: torch.device, most_keys: int | None = None) -> TilePlan:
-    """The tiles of a packed pass. Arguments as of `make_tables`."""
+    """Return the tiles of a packed pass. Arguments as of `make_tables`."""
     tables = make_tables(chunks, group, most_keys=most_keys)
     return TilePlan(tables.num_partials, tables.block, *on_device(tables.arrays, device))
 
@@ -103,8 +93,8 @@ def plan_tiles(chunks: Sequence[Chunk], group: int, device: torch.device, most_k
 def make_tables(
     chunks: Sequence[Chunk], group: int, *, block: int | None = None, most_keys: int | None = None
 ) -> Tables:
-    """The tables of a packed pass. group: query heads that share a key/value head. block, most_keys: of a tile; None:
-    what suits the pass.
+    """Return the tables of a packed pass. group: query heads that share a key/value head. block, most_keys: of a tile;
+    None: suitable for the pass.
     """
     turns: dict[int, int] = {}
     runs, readers = (np.array(numbers, np.int32) for numbers in plan_arrays(plan_items(chunks), turns))
@@ -124,13 +114,13 @@ def make_tables(
 
 
 def block_size(most_readers: int, group: int) -> int:
-    """Query rows of a tile: a power of two that holds a whole group."""
+    """Return the query rows of a tile: a power of two that holds a whole group."""
     fitting = SMALL_BLOCK if most_readers * group <= SMALL_BLOCK else LARGE_BLOCK
     return max(fitting, 1 << (group - 1).bit_length())
 
 
 def cut(runs: Ints, readers: Ints, most_keys: int, most_readers: int) -> Ints:
-    """Runs and readers, as `plan_arrays` has them, cut into tiles. Keys that no reader of a tile sees are left out."""
+    """Cut runs and readers of `plan_arrays` into tiles. Keys that no reader of a tile sees are dropped."""
     tiles: list[tuple[int, ...]] = []
     partial = 0
     for start, _, first_reader, num_readers in runs.tolist():
@@ -144,7 +134,7 @@ def cut(runs: Ints, readers: Ints, most_keys: int, most_readers: int) -> Ints:
 
 
 def partials_of_rows(tiles: Ints, readers: Ints, rows: int) -> tuple[Ints, Ints]:
-    """`first_partial` and `partials` of a `TilePlan`, without those of readers that see no key of their tile."""
+    """Return `first_partial` and `partials` of a `TilePlan`, without readers that see no key of their tile."""
     tile = np.repeat(np.arange(len(tiles)), tiles[:, 4])
     reader = readers[tiles[tile, 3] + np.arange(len(tile)) - tiles[tile, 5]]
     seen = np.flatnonzero(reader[:, 1] > tiles[tile, 1])
@@ -154,29 +144,26 @@ def partials_of_rows(tiles: Ints, readers: Ints, rows: int) -> tuple[Ints, Ints]
 
 
 def no_tables(block: int) -> Tables:
-    """Of a pass that computes nothing."""
     none = np.zeros(0, np.int32)
     return Tables(block, none.reshape(0, 6), none.reshape(0, 3), none, np.zeros(1, np.int32), none, none, none)
 
 
 def longer(table: Ints, entries: int, value: int = 0) -> Ints:
-    """A table with so many entries; the new ones are of that value."""
     more = [(0, entries - len(table)), *[(0, 0)] * (table.ndim - 1)]
     return np.pad(table, more, constant_values=value)
 
 
 def on_device(tables: Sequence[Ints], device: torch.device) -> list[Tensor]:
-    """The tables on a device, in one copy."""
     return views(torch.from_numpy(joined(tables)).to(device), [table.shape for table in tables])
 
 
 def joined(tables: Sequence[Ints]) -> Ints:
-    """Tables one behind the other, each where Triton takes it for aligned."""
+    """Return consecutive tables, each aligned for Triton."""
     return np.concatenate([np.pad(table.ravel(), (0, -table.size % ALIGNED)) for table in tables])
 
 
 def views(together: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """The tables of these shapes in memory that holds them `joined`."""
+    """Return the tables of these shapes in `joined` memory."""
     sizes = [math.prod(shape) for shape in shapes]
     parts = torch.split(together, [size + -size % ALIGNED for size in sizes])
     return [part[:size].view(shape) for part, size, shape in zip(parts, sizes, shapes, strict=True)]

@@ -1,8 +1,8 @@
 """Two Triton kernels: attention of all tiles of a pass, and the merging of their partial results.
 
-The only file that imports Triton; import it where it is used. Numbers of rows, tiles and keys are no constants of the
-kernels, so passes of all sizes run the same compiled code. Triton reads the annotations of kernels: they have none but
-its own.
+The only file that imports Triton; import it where it is used. Numbers of rows, tiles and keys are not constants of the
+kernels, so passes of all sizes run the same compiled code. Triton reads the annotations of kernels, so they have only
+Triton's.
 
 Shape letters: P partial results, T packed rows, H key/value heads, G query heads per key/value head, D head size.
 """
@@ -15,9 +15,8 @@ from torch import Tensor
 from cache.gpu.tiles import TilePlan
 
 KEY_BLOCK_BYTES, LEAST_KEY_BLOCK, MOST_KEY_BLOCK = 16384, 16, 64
-"""Keys that are read at a time: as many as fit, so that small GPUs have the shared memory for it."""
-PART_BLOCK = 8
-"""Partial results that are merged at a time."""
+"""Keys that are read at a time: limited so that small GPUs have enough shared memory."""
+PART_BLOCK = 8  # partial results that are merged at a time
 
 
 @triton.jit
@@ -46,9 +45,9 @@ def attend_tile(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """One tile and key/value head. q `[T, H*G, D]`; keys, values `[slots, H, D]` and their position ids `[slots]`;
-    tables of a `TilePlan`; turn_cos, turn_sin float32 `[turns, ROTARY]`; slopes float32 `[H]`; writes out float32
-    `[P, H*G, D]`, lse float32 `[P, H*G]`. None: no turns, no slopes, no window, no soft cap.
+    """Compute one tile and key/value head. q `[T, H*G, D]`; keys, values `[slots, H, D]` and their position ids
+    `[slots]`; tables of a `TilePlan`; turn_cos, turn_sin float32 `[turns, ROTARY]`; slopes float32 `[H]`; writes out
+    float32 `[P, H*G, D]`, lse float32 `[P, H*G]`. None: no turns, no slopes, no window, no soft cap.
     """
     tile = tiles + tl.program_id(0) * 6
     head = tl.program_id(1)
@@ -115,17 +114,10 @@ def attend_tile(
 
 @triton.jit
 def merge_partials(
-    out,
-    lse,
-    first_partial,
-    partials,
-    merged,
-    SIZE: tl.constexpr,
-    PADDED: tl.constexpr,
-    PARTS: tl.constexpr,
+    out, lse, first_partial, partials, merged, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr
 ):
-    """One packed row and query head: out and lse as `attend_tile` writes them, tables of a `TilePlan`; writes merged
-    `[T, H*G, D]` in its dtype; zeros where a row sees no key.
+    """Merge one packed row and query head: out and lse as `attend_tile` writes them, tables of a `TilePlan`; writes
+    merged `[T, H*G, D]` in its dtype; zeros if a row sees no key.
     """
     row, head, heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     size = tl.arange(0, PADDED)
@@ -151,7 +143,7 @@ def merge_partials(
 
 
 def key_block(padded: int, dtype: torch.dtype) -> int:
-    """How many keys are read at a time, of a head size padded to a power of two."""
+    """Return the keys to read at a time, for a head size padded to a power of two."""
     return max(LEAST_KEY_BLOCK, min(MOST_KEY_BLOCK, KEY_BLOCK_BYTES // (padded * dtype.itemsize)))
 
 
@@ -168,8 +160,8 @@ def attend_tiles(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Attention of a pass in one layer, in two launches. q `[T, H*G, D]`, keys and values `[slots, H, D]`, all
-    contiguous; key_positions int64 `[slots]`. turn: cos and sin of the plan's turns, float32 `[turns, D_rotary]`.
+    """Compute the attention of a pass in one layer, in two launches. q `[T, H*G, D]`, keys and values `[slots, H, D]`,
+    all contiguous; key_positions int64 `[slots]`. turn: cos and sin of the plan's turns, float32 `[turns, D_rotary]`.
     slopes: of ALiBi, float32 `[H]`. Returns `[T, H*G, D]` in the dtype of q.
     """
     rows, heads, size = q.shape

@@ -1,9 +1,9 @@
-"""A forward pass whose attention is PyTorch's own for sequences of different lengths (`varlen_attn`), where Triton's
-kernels do not run: two calls in each layer, one over keys that all rows of an extent see, one for causal squares.
+"""A forward pass with PyTorch's attention for sequences of different lengths (`varlen_attn`), for GPUs without Triton:
+two calls per layer, one over keys that all rows of an extent see, one for causal squares.
 
-An entry is some readers and a run of slots, found by where it starts and how long it is. Query heads that share keys
-are folded into rows, but for causal entries, whose mask does not fit that. Not covered: scoring, ALiBi, sliding
-windows, soft caps, and more than 16 bits. It has never run on a GPU.
+An entry is some readers and a run of slots, by start and length. Query heads that share keys are folded into rows,
+except in causal entries, whose mask does not fit that. Out of scope: scoring, ALiBi, sliding windows, soft caps, and
+more than 16 bits. It has not run on a GPU.
 
 Shape letters: R readers of all entries, T packed rows, P the most readers of any row, H key/value heads, G query heads
 per key/value head, D head size.
@@ -22,11 +22,11 @@ from cache.attention.items import Chunk, plan_arrays, plan_items
 from cache.memory.arena import Arena
 
 MOST_KEYS = 4096
-"""Keys of an entry that is not causal: longer runs are cut, because the kernel does not divide keys."""
+"""Maximum keys of an entry that is not causal: longer runs are cut, because the kernel does not divide keys."""
 
 
 class Entries:
-    """What one call computes: lists that grow by `add`, and tensors once all entries are there."""
+    """The entries of one call: lists that grow by `add`, and tensors once all entries are there."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []  # packed rows of the readers
@@ -36,7 +36,7 @@ class Entries:
         self.lengths: list[int] = []
 
     def add(self, rows: Sequence[int], offsets: Sequence[int], start: int, length: int) -> None:
-        """Readers that look at slots `start` .. `start + length - 1`."""
+        """Add readers of the slots `start` .. `start + length - 1`."""
         self.rows += rows
         self.offsets += offsets
         self.cu_rows.append(len(self.rows))
@@ -45,7 +45,7 @@ class Entries:
 
 
 def plan_entries(chunks: Sequence[Chunk], most_keys: int = MOST_KEYS) -> tuple[Entries, Entries]:
-    """Entries whose readers see all their keys, and causal ones."""
+    """Return entries whose readers see all their keys, and causal ones."""
     whole, causal = Entries(), Entries()
     items, turns = plan_items(chunks), dict[int, int]()
     runs, readers = plan_arrays([item for item in items if not item.causal], turns)
@@ -81,7 +81,9 @@ class EntriesCall:
             self._turn = cos.to(device), sin.to(device)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, scale: float, *, causal: bool) -> tuple[Tensor, Tensor]:
-        """q `[T, H*G, D]`, keys and values `[slots, H, D]`: results `[R, H*G, D]`, log-sum-exp `[R, H*G]`."""
+        """Attend with q `[T, H*G, D]`, keys and values `[slots, H, D]`. Returns results `[R, H*G, D]` and log-sum-exp
+        `[R, H*G]`.
+        """
         q = q[self._rows]
         if self._turn is not None and self._rotation is not None:
             q = self._rotation.back(q, *self._turn)
@@ -107,8 +109,8 @@ def attend_extents(
     scale: float,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """`varlen_attn` without the results' dependence on the batch. Keys of entry i: `used[i]` from `cu_k[i]` on. Returns
-    results as q, and log-sum-exp float32 `[heads, rows]`, although the documentation says `[rows, heads]`.
+    """Call `varlen_attn` without the results' dependence on the batch. Keys of entry i: `used[i]` from `cu_k[i]` on.
+    Returns results as q, and log-sum-exp float32 `[heads, rows]`, although the documentation says `[rows, heads]`.
     """
     out, lse = varlen_attn(
         q,
@@ -129,7 +131,7 @@ def attend_extents(
 
 
 class VarlenPass:
-    """One packed forward pass over an arena, in which it notes the rows' position ids. Chunks with offsets need a
+    """One packed forward pass over a pool, which also stores the rows' position ids. Chunks with offsets need a
     rotation. give_up: asked at every layer.
     """
 
@@ -164,7 +166,7 @@ class VarlenPass:
         slopes: Tensor | None = None,
         give_up: Callable[[], bool] = never,
     ) -> Self:
-        """As `TiledPass.of`. Raises NotImplementedError for ALiBi slopes."""
+        """Return the pass as `TiledPass.of`. Raises NotImplementedError for ALiBi slopes."""
         if slopes is not None:
             raise NotImplementedError("no ALiBi")
         return cls(chunks, arena, heads // arena.shape.kv_heads, rotation=rotation, give_up=give_up)
@@ -179,7 +181,7 @@ class VarlenPass:
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """As `RunningPass.attend`. Raises NotImplementedError for sliding windows and soft caps."""
+        """Attend as `RunningPass.attend`. Raises NotImplementedError for sliding windows and soft caps."""
         if window is not None or softcap is not None:
             raise NotImplementedError("no sliding windows and no soft caps")
         if self._give_up():
@@ -199,7 +201,7 @@ class VarlenPass:
 
 
 def parts_of(rows: Sequence[int], num_rows: int) -> Tensor:
-    """Which readers, given by their packed rows, are those of a row: int64 `[T, P]`, R where it has fewer."""
+    """Return the readers of each row, given their packed rows: int64 `[T, P]`, R if it has fewer."""
     parts: list[list[int]] = [[] for _ in range(num_rows)]
     for reader, row in enumerate(rows):
         parts[row].append(reader)
@@ -208,7 +210,7 @@ def parts_of(rows: Sequence[int], num_rows: int) -> Tensor:
 
 
 def merged(out: Tensor, lse: Tensor, parts: Tensor) -> Tensor:
-    """Partial results `[R, H*G, D]` and `[R, H*G]` of each packed row as one, float32 `[T, H*G, D]`, exactly."""
+    """Merge partial results `[R, H*G, D]` and `[R, H*G]` of each packed row exactly, float32 `[T, H*G, D]`."""
     out = torch.cat((out, torch.zeros_like(out[:1])))
     lse = torch.cat((lse, torch.full_like(lse[:1], -torch.inf)))
     weights = lse[parts].softmax(1)  # [T, P, H*G]

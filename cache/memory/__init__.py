@@ -1,1 +1,1 @@
-"""Where keys and values live: arena, allocator, store, disk tier, prefix tree and content addresses."""
+"""Memory for keys and values: KV pool, store, host and disk tiers, prefix tree and content addresses."""

@@ -1,25 +1,16 @@
-"""Which slots of the KV arena are taken: an allocator of extents, which may be freed in other pieces than they were
-allocated in. Free extents (holes) are found by length and by address, without a walk through all of them. No tensors,
-no policy. Not thread-safe: the engine thread owns it.
+"""The KV pool of a device: its slots, their allocation, and copies of modules between it and host memory.
 
-The stream of a GPU on which keys and values are copied, beside the one that computes, and memory that it can read.
+The pool (`Arena`) is one K and one V tensor per layer, `[slots, kv_heads, head_dim]` in the model's dtype, allocated
+once, with the position id of each slot's key. `ExtentAllocator` finds free slot ranges by length and by address. The
+engine thread owns both. Out of scope: which module has which slots.
 
-A stream does what it is given in order, and nobody waits for it but by events. Copies beside computation need host
-memory whose pages are locked (pinned). Not covered: what is copied, and who waits for it (`cache.memory.arena`).
+On a GPU, copies use a stream of their own and pinned memory, so that passes run at the same time. Copies noted between
+two passes make a batch: the first layer of all copies, then the second, with an event after each layer. A pass waits in
+each layer for that layer of the newest batch only, so it computes the first layers while the last ones are copied.
+Copies in and copies out share one stream and run in order.
 
-Copies of modules between the arena of a GPU and host memory, beside the passes that compute.
-
-What is noted between two passes makes a batch: the first layer of all its copies, then the second, with an event behind
-each layer. A pass waits in each layer for that layer of the newest batch, and computes the first layers while the last
-ones are still copied. As there is one stream, in order, this covers earlier batches, too. It also means that
-copies in wait for copies out, although the bus could do both at once.
-
-Within a layer copies run in the order in which they were noted, and none touches another layer. So the memory that one
-reads may be given to a later one at once, in the arena and in host memory; a pass that writes there waits as above.
-Not covered: whose memory it is. Owned by the engine thread.
-
-The KV arena: one K and one V tensor per layer, `[slots, kv_heads, head_dim]` in the model's dtype, allocated once,
-and for each slot the position id at which its key was encoded. Not covered: who owns which slots.
+Copies of one layer run in the order in which they were noted, and none touches another layer. So memory that one copy
+reads may be given to a later copy at once.
 """
 
 from bisect import bisect_left, insort
@@ -34,35 +25,31 @@ from torch import Tensor
 
 from cache.errors import CacheError
 
-LEAST_PIECE = 16
-"""Slots of a piece that is worth having: every piece is one more item for attention."""
+LEAST_PIECE = 16  # smallest useful length of a piece, in slots: each piece is one more item for attention
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Extent:
-    """Slots `start` .. `start + length - 1` of the arena."""
+    """The slots `start` .. `start + length - 1`."""
 
     start: int
     length: int
 
     @property
     def end(self) -> int:
-        """First slot behind the extent."""
         return self.start + self.length
 
     def part(self, first: int, last: int) -> "Extent":
-        """Rows `first` .. `last`-1 of this extent."""
         assert 0 <= first <= last <= self.length, (self, first, last)
         return Extent(self.start + first, last - first)
 
 
 def total_length(extents: Iterable[Extent]) -> int:
-    """How many slots these are."""
     return sum(extent.length for extent in extents)
 
 
 def part_of(extents: Iterable[Extent], first: int, last: int) -> list[Extent]:
-    """Rows `first` .. `last`-1 of extents that hold rows one after another."""
+    """Return rows `first` .. `last`-1 of consecutive extents."""
     assert 0 <= first <= last, (first, last)
     parts: list[Extent] = []
     for extent in extents:
@@ -74,7 +61,7 @@ def part_of(extents: Iterable[Extent], first: int, last: int) -> list[Extent]:
 
 
 def join_extents(extents: Iterable[Extent]) -> list[Extent]:
-    """Each extent joined with the one before it where they touch; empty ones are left out."""
+    """Join neighbouring extents that touch, and drop empty ones."""
     joined: list[Extent] = []
     for extent in extents:
         if joined and joined[-1].end == extent.start:
@@ -85,7 +72,9 @@ def join_extents(extents: Iterable[Extent]) -> list[Extent]:
 
 
 class ExtentAllocator:
-    """Allocation over `capacity` slots."""
+    """Allocation over `capacity` slots. Extents may be freed in other pieces than they were allocated in. Not
+    thread-safe.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = self.free_slots = capacity
@@ -97,18 +86,18 @@ class ExtentAllocator:
 
     @property
     def holes(self) -> list[Extent]:
-        """The free extents, ascending; they never touch."""
+        """Free extents, ascending. They never touch."""
         return [Extent(start, self._length[start]) for start in self._starts]
 
     def allocate(self, length: int) -> Extent | None:
-        """The beginning of the smallest hole that fits, or None."""
+        """Return the beginning of the smallest hole that fits, or None."""
         assert length > 0, length
         at = bisect_left(self._by_length, (length, 0))
         return None if at == len(self._by_length) else self._take(self._by_length[at][1], length)
 
     def allocate_pieces(self, length: int, least: int = LEAST_PIECE) -> list[Extent] | None:
-        """So many slots in few pieces, from the largest holes, so that they can be extended; None if there are too few.
-        least: slots of a piece, except where fewer are all that is missing.
+        """Return `length` slots in few pieces, from the largest holes so that they can grow; None if too few slots are
+        free. least: minimum slots of a piece, except for the last one.
         """
         pieces: list[Extent] = []
         while length:
@@ -122,12 +111,12 @@ class ExtentAllocator:
         return pieces
 
     def extend(self, extent: Extent, length: int) -> Extent:
-        """The extent with up to so many slots more, as far as those behind it are free."""
+        """Return the extent with up to `length` slots more, as far as the slots after it are free."""
         more = min(length, self._length.get(extent.end, 0))
         return extent if not more else Extent(extent.start, extent.length + self._take(extent.end, more).length)
 
     def free(self, extent: Extent) -> None:
-        """Return slots. Freeing a slot twice is a broken invariant."""
+        """Free slots. Freeing a slot twice is a broken invariant."""
         if extent.length == 0:
             return
         left, right = self.hole_before(extent.start), self.hole_from(extent.start)
@@ -144,17 +133,15 @@ class ExtentAllocator:
         self.free_slots += extent.length
 
     def hole_from(self, slot: int) -> Extent | None:
-        """The first hole that begins at a slot or behind it."""
         at = bisect_left(self._starts, slot)
         return None if at == len(self._starts) else Extent(self._starts[at], self._length[self._starts[at]])
 
     def hole_before(self, slot: int) -> Extent | None:
-        """The last hole that begins before a slot."""
         at = bisect_left(self._starts, slot) - 1
         return None if at < 0 else Extent(self._starts[at], self._length[self._starts[at]])
 
     def check_integrity(self, used: Iterable[Extent]) -> None:
-        """Assert that `used` and the holes tile the arena exactly, and that the books of the holes agree."""
+        """Assert that `used` and the holes cover the pool exactly, and that both indexes of the holes agree."""
         cursor = 0
         for extent in sorted((*self.holes, *(e for e in used if e.length))):
             assert extent.start == cursor, ("gap or overlap at slot", cursor, extent)
@@ -165,7 +152,6 @@ class ExtentAllocator:
         assert self._starts == sorted(self._length)
 
     def _take(self, start: int, length: int) -> Extent:
-        """The first slots of the hole that begins there."""
         hole = Extent(start, self._length[start])
         self._remove(hole)
         if hole.length > length:
@@ -185,97 +171,75 @@ class ExtentAllocator:
 
 
 class Event(Protocol):
-    """A point of a stream."""
+    """A point in a stream; `torch.cuda.Event` is one."""
 
     def query(self) -> bool:
-        """Whether the stream is past it."""
+        """Return whether the stream has passed this point. Does not wait."""
 
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from here to another event; the stream must be past both."""
-
-
-class CopyStream(Protocol):
-    """What is asked of the stream; `CudaStream` is one."""
-
-    def run(self, work: Callable[[], None]) -> None:
-        """Have the stream do what a function asks of the device."""
-
-    def record(self) -> Event:
-        """The point behind everything that it was given."""
-
-    def wait_for_compute(self) -> None:
-        """Let the stream wait until the stream that computes has done what it was given so far."""
-
-    def hold_compute(self, event: Event) -> None:
-        """Let the stream that computes wait for a point of this one; the caller does not wait."""
-
-    def synchronize(self) -> None:
-        """Wait until the stream has done everything."""
-
-    def staged(self, rows: Tensor) -> Tensor:
-        """A copy of a tensor in locked memory. From any thread."""
-
-    def lock(self, memory: Tensor) -> None:
-        """Lock the pages of host memory. Raises CacheError if there are too few."""
-
-    def unlock(self, memory: Tensor) -> None:
-        """Undo `lock`; the stream must be done with the memory."""
+    def elapsed_time(self, end_event: Any, /) -> float:
+        """Return the milliseconds until another event. The stream must have passed both."""
 
 
-class CudaStream:
-    """A stream of a CUDA device. The stream that computes is the current one of the thread that calls."""
+class CopyStream:
+    """A CUDA stream for copies. The computing stream is the current one of the calling thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
     def run(self, work: Callable[[], None]) -> None:
-        with torch.cuda.stream(self._stream):  # what is allocated meanwhile is used again by this stream only
+        """Queue the device work of a function."""
+        with torch.cuda.stream(self._stream):  # memory allocated here is reused by this stream only
             work()
 
     def record(self) -> torch.cuda.Event:
+        """Return an event after all queued work."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def wait_for_compute(self) -> None:
+        """Make the stream wait for the computing stream's work so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def hold_compute(self, event: Event) -> None:
+        """Make the computing stream wait for an event of this one. The caller does not wait."""
         assert isinstance(event, torch.cuda.Event), event
         torch.cuda.current_stream(self._device).wait_event(event)
 
     def synchronize(self) -> None:
+        """Wait until all queued work is done."""
         self._stream.synchronize()
 
     def staged(self, rows: Tensor) -> Tensor:
-        # PyTorch keeps such memory and gives it out again when the copies that read it are over: locking is slow
+        """Return a copy of a tensor in pinned memory. From any thread."""
+        # PyTorch caches pinned memory and reuses it after its copies have ended: pinning is slow
         return torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True).copy_(rows)
 
     def lock(self, memory: Tensor) -> None:
+        """Pin host memory. Raises CacheError if the system refuses."""
         # not by `pin_memory`, which rounds the size up to a power of two
         error = int(self._runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
         if error:
             size = f"{memory.nbytes >> 20} MiB of host memory"
-            raise CacheError(f"{size} cannot be locked for copies (CUDA error {error}): set host_memory lower")
+            raise CacheError(f"{size} cannot be pinned for copies (CUDA error {error}): set host_memory lower")
 
     def unlock(self, memory: Tensor) -> None:
+        """Undo `lock`. The stream must have finished with the memory."""
         self._runtime.cudaHostUnregister(memory.data_ptr())
 
 
 def copy_stream_of(device: torch.device) -> CopyStream | None:
-    """A stream for copies; None on a processor, where threads copy."""
-    return CudaStream(device) if device.type == "cuda" else None
+    return CopyStream(device) if device.type == "cuda" else None
 
 
-CopyLayer = Callable[[int], None]
-"""Asks the device to copy one layer of a module."""
+CopyLayer = Callable[[int], None]  # queues the copy of one layer of a module
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Copies that run together. began, ends: events before the first layer, and behind each that was begun. begun: of
-    the next layer, how many copies were; a copy that could not be is begun again later.
+    """Copies that run together. began, ends: events before the first layer and after each started one. begun: number of
+    copies started in the next layer; a failed copy is started again later.
     """
 
     copies: Sequence[CopyLayer]
@@ -286,7 +250,7 @@ class Batch:
 
 
 class Copies:
-    """Copies of one arena of so many layers, on a stream."""
+    """Copies of one pool, layer by layer, on a stream. Owned by the engine thread."""
 
     def __init__(self, stream: CopyStream, layers: int) -> None:
         self.stream, self._layers = stream, layers
@@ -295,15 +259,15 @@ class Copies:
         self._newest: Batch | None = None  # until a pass has waited for its last layer
 
     def __bool__(self) -> bool:
-        """Whether a pass would have to wait for copies in its layers."""
+        """Return whether a pass must wait for copies in its layers."""
         return bool(self._noted) or self._newest is not None
 
     def add(self, copy: CopyLayer, tokens: int) -> None:
-        """Note a copy. It begins with the next pass or call of `begin`, behind what was noted before."""
+        """Note a copy. It starts with the next pass or call of `begin`, after earlier ones."""
         self._noted.append((copy, tokens))
 
     def begin(self) -> None:
-        """Give the stream everything that is noted. Raises what the device raises; then the next call goes on there."""
+        """Queue all noted copies on the stream. Raises the device's error; the next call continues there."""
         self._go_on()
         if self._noted:
             self.stream.wait_for_compute()  # it may be writing what is copied, or reading what is replaced
@@ -314,7 +278,6 @@ class Copies:
             self._go_on()
 
     def await_layer(self, layer: int) -> None:
-        """Let the stream that computes wait for this layer of everything that is copied."""
         self.begin()
         if self._newest is not None:
             self.stream.hold_compute(self._newest.ends[layer])
@@ -322,25 +285,23 @@ class Copies:
                 self._newest = None
 
     def finish(self) -> None:
-        """Wait until everything that was noted is copied."""
         self.begin()
         self.stream.synchronize()
 
     def drop(self) -> None:
-        """Forget what has not begun, and wait for the rest."""
+        """Discard copies that have not started, and wait for the others."""
         self._noted.clear()
         self._batches.clear()
         self._newest = None
         self.stream.synchronize()
 
     def measured(self) -> Iterator[tuple[float, int]]:
-        """Seconds and tokens of batches that are over, each once."""
+        """Return seconds and tokens of finished batches, each once."""
         while self._batches and len((batch := self._batches[0]).ends) == self._layers and batch.ends[-1].query():
             yield batch.began.elapsed_time(batch.ends[-1]) / 1e3, batch.tokens
             self._batches.popleft()
 
     def _go_on(self) -> None:
-        """Begin what is left of the newest batch."""
         batch = self._newest
         while batch is not None and len(batch.ends) < self._layers:
             while batch.begun < len(batch.copies):
@@ -361,13 +322,12 @@ class KVShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes of K and V of one token over all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
 
 class Arena:
-    """KV memory of `slots` tokens on one device. positions: int64 `[slots + 1]`. scratch_slot: one more, for rows that
-    nobody reads. copies: of modules from and to it, beside the passes; None on a processor.
+    """KV memory of `slots` tokens on one device. positions: int64 `[slots + 1]`. scratch_slot: one more slot, for rows
+    that are never read. copies: of modules from and to the pool, during passes; None on a CPU.
     """
 
     def __init__(self, shape: KVShape, slots: int, device: torch.device) -> None:
@@ -377,7 +337,7 @@ class Arena:
         self.keys = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.values = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
         self.positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
-        # the same memory as attention kernels want it: [1, kv_heads, slots, head_dim]
+        # the same memory in the shape of attention kernels: [1, kv_heads, slots, head_dim]
         self.key_rows = [keys.transpose(0, 1).unsqueeze(0) for keys in self.keys]
         self.value_rows = [values.transpose(0, 1).unsqueeze(0) for values in self.values]
         stream = copy_stream_of(device)
@@ -385,41 +345,42 @@ class Arena:
 
     @property
     def has_copies(self) -> bool:
-        """Whether a pass must call `await_layer`; if not, it may be replayed from a graph, which waits for nothing."""
+        """True if a pass must call `await_layer`. If not, a graph may replay it."""
         return bool(self.copies)
 
     def await_layer(self, layer: int) -> None:
-        """Called by a pass in each layer before it writes or reads keys: what is copied is there when it does."""
+        """Wait for the copies of a layer. A pass calls it in each layer before it writes or reads keys."""
         if self.copies is not None:
             self.copies.await_layer(layer)
 
     def begin_copies(self) -> None:
-        """Begin what is to be copied, before the next pass is planned or where there is none."""
+        """Start noted copies, before the next pass is planned or when there is none."""
         if self.copies is not None:
             self.copies.begin()
 
     def read(self, extent: Extent) -> Tensor:
-        """A copy of an extent in host memory: `[2, layers, length, kv_heads, head_dim]`, keys first."""
+        """Return a copy of an extent in host memory: `[2, layers, length, kv_heads, head_dim]`, keys first."""
         self.await_layer(self.shape.layers - 1)
         rows = [layer[extent.start : extent.end] for layer in (*self.keys, *self.values)]
         return torch.stack(rows).cpu().view(2, self.shape.layers, *rows[0].shape)
 
     def write(self, extent: Extent, rows: Tensor) -> None:
-        """Copy rows shaped as `read` gives them into an extent."""
+        """Copy rows, shaped as `read` returns them, into an extent."""
         self.await_layer(self.shape.layers - 1)
         for layer, copy in zip((*self.keys, *self.values), rows.flatten(0, 1), strict=True):
             layer[extent.start : extent.end] = copy
 
     def read_layer(self, layer: int, extent: Extent) -> Tensor:
-        """A copy of one layer of an extent on the device: `[2, length, kv_heads, head_dim]`."""
+        """Return a copy of one layer of an extent on the device: `[2, length, kv_heads, head_dim]`."""
         return torch.stack([rows[layer][extent.start : extent.end] for rows in (self.keys, self.values)])
 
     def write_layer(self, layer: int, extent: Extent, rows: Tensor) -> None:
-        """Copy rows shaped as `read_layer` gives them, on any device; from locked memory the caller does not wait."""
+        """Copy rows, shaped as `read_layer` returns them, from any device. The caller does not wait for pinned
+        memory.
+        """
         for into, copy in zip((self.keys, self.values), rows, strict=True):
             into[layer][extent.start : extent.end].copy_(copy, non_blocking=True)
 
     def place(self, extent: Extent, positions: Sequence[int]) -> None:
-        """Note the position ids of an extent's keys."""
         ids = torch.tensor(positions, pin_memory=self.device.type == "cuda")  # a plain copy waits for the device
         self.positions[extent.start : extent.end].copy_(ids, non_blocking=True)

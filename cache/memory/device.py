@@ -1,9 +1,8 @@
-"""Device memory: who owns which slots of the arena, what is pinned, and how room is made.
+"""Device memory: owners of the KV pool's slots, pins, and eviction.
 
-A module is one run of slots, so that attention reads it in one piece; where none is free, neighbours are evicted
-together. Rows of requests are runs of any length, from wherever slots are free. Not covered: what is in the slots
-(`cache.memory.arena`); disk, and what is missing and why (`cache.memory.store`); which victim is worth least
-(`cache.memory.eviction`). Owned by the engine thread.
+A module is one run of slots, so that attention reads it in one piece. If no free run is long enough, neighbours are
+evicted together. Rows of requests are runs of any length. Owned by the engine thread. Out of scope: contents of the
+slots (`arena`), disk and reasons for misses (`store`), and the choice of the victim (`eviction`).
 """
 
 import logging
@@ -18,15 +17,14 @@ from cache.memory.disk import ModuleHeader
 from cache.memory.eviction import EvictionQueue, HalfLife, Marks
 from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
 
-TRIED_RUNS = 8
-"""Runs of neighbours that are compared when a module needs memory in one piece."""
+TRIED_RUNS = 8  # runs of neighbours to compare when a module needs memory in one piece
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class CacheEntry:
-    """An encoded module in the arena. refs: how many requests and encodings use it (pins). marks: see
-    `cache.memory.eviction`. is_forgotten: nobody finds it any more; its memory is free when nobody uses it any more.
+    """An encoded module in the KV pool. refs: number of requests and encodings that use it (pins). marks: see
+    `eviction`. is_forgotten: it can no longer be found; its memory is freed after its last use.
     """
 
     header: ModuleHeader
@@ -38,14 +36,13 @@ class CacheEntry:
     is_forgotten: bool = False
 
 
-Owner = CacheEntry | PrefixNode
-"""What owns slots of the arena while no request is in flight."""
+Owner = CacheEntry | PrefixNode  # owner of slots while no request is in flight
 
 
 class DeviceMemory:
-    """Modules and prefixes in an arena of `slots`. cost: seconds per token to get one back that was evicted. evictions:
-    how many so far, of "module" and "prefix". on_eviction: called with a module that is evicted, while its rows are
-    there. kept: see `keep`.
+    """Modules and prefixes in a pool of `slots`. cost: seconds per token to restore an evicted one. evictions: number
+    so far, of "module" and "prefix". on_eviction: called with an evicted module while its rows are still there. kept:
+    see `keep`.
     """
 
     def __init__(self, slots: int, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:
@@ -62,16 +59,16 @@ class DeviceMemory:
 
     @property
     def half_life(self) -> HalfLife:
-        """By which uses fade."""
         return self._queue.half_life
 
     @property
     def evictable_slots(self) -> int:
-        """Slots of what no request needs."""
         return self._evictable_slots + self.prefixes.evictable_slots
 
     def reserve(self, length: int) -> Extent:
-        """A free extent, by eviction if need be. Raises CapacityError, evicting nothing, if too much is in use."""
+        """Return a free extent, evicting if necessary. Raises CapacityError, without evicting, if too much is in
+        use.
+        """
         while (extent := self.allocator.allocate(length)) is None:
             victims = self._cheapest_run(length)
             if not victims and self._largest_possible() >= length:
@@ -86,8 +83,8 @@ class DeviceMemory:
         return extent
 
     def reserve_rows(self, length: int, spare: int = 0) -> list[Extent]:
-        """Free extents for rows of a request, by eviction if need be. spare: slots that could still be had behind them.
-        Raises as `reserve`.
+        """Return free extents for rows of a request, evicting if necessary. spare: further slots that must remain
+        available. Raises as `reserve`.
         """
         available = self.allocator.free_slots + self.evictable_slots
         if length + spare > available:
@@ -102,7 +99,7 @@ class DeviceMemory:
         return pieces
 
     def extend_rows(self, extents: list[Extent], length: int) -> None:
-        """Add so many slots to extents of a request, where they end if that is free. Raises as `reserve`."""
+        """Add `length` slots to extents of a request, at their end if it is free. Raises as `reserve`."""
         if extents:
             longer = self.allocator.extend(extents[-1], length)
             length -= longer.length - extents[-1].length
@@ -111,12 +108,11 @@ class DeviceMemory:
             extents[:] = join_extents([*extents, *self.reserve_rows(length)])
 
     def free(self, extents: Iterable[Extent]) -> None:
-        """Give back what was reserved."""
         for extent in extents:
             self.allocator.free(extent)
 
     def admit(self, header: ModuleHeader, extent: Extent, evicted: CacheEntry | None = None) -> CacheEntry:
-        """Enter a module whose rows are in an extent, pinned. evicted: the same one as it was when it was here last."""
+        """Enter a module whose rows are in an extent, pinned. evicted: its earlier entry, if it was here before."""
         assert header.key not in self.entries, header
         entry = self.entries[header.key] = CacheEntry(header, extent, refs=1)
         if evicted is not None:
@@ -126,14 +122,13 @@ class DeviceMemory:
         return entry
 
     def pin(self, entry: CacheEntry) -> CacheEntry:
-        """Keep a module in memory until it is released."""
+        """Protect a module from eviction until `release`."""
         if not entry.refs:
             self._evictable_slots -= entry.extent.length
         entry.refs += 1
         return entry
 
     def release(self, entry: CacheEntry) -> None:
-        """Undo one pin."""
         assert entry.refs > 0, entry
         entry.refs -= 1
         if not entry.refs and entry.is_forgotten:
@@ -143,7 +138,7 @@ class DeviceMemory:
             self._queue.add(entry)
 
     def drop(self, entry: CacheEntry) -> None:
-        """Take a module out of memory, now or when nobody uses it any more."""
+        """Remove a module from memory, now or after its last use."""
         del self.entries[entry.header.key], self._by_start[entry.extent.start], self._by_end[entry.extent.end]
         entry.is_forgotten = True
         if not entry.refs:
@@ -151,11 +146,10 @@ class DeviceMemory:
             self.free([entry.extent])
 
     def forget_uses(self, keys: Set[str]) -> None:
-        """Remember no uses of these modules any more."""
         self._queue.half_life.forget(keys)
 
     def evict(self, key: str) -> bool:
-        """Free the memory of a module that no request uses. Gives whether it was freed."""
+        """Free the memory of a module that no request uses. Returns whether it was freed."""
         entry = self.entries.get(key)
         if entry is None or entry.refs:
             return False
@@ -163,29 +157,26 @@ class DeviceMemory:
         return True
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted."""
+        """Replace the set of modules that are evicted only as a last resort."""
         self.kept = keys
         self._queue.refresh()
 
     def count_use(self, entries: Iterable[CacheEntry]) -> None:
-        """Count a request that begins to run with modules that it found."""
         for entry in entries:
             entry.hits += 1
             entry.last_used = time.time()
             self._count_use(entry)
 
     def pin_prefix(self, tenant: str, path: Sequence[PathStep]) -> PrefixNode:
-        """The longest known prefix of a path, pinned."""
+        """Return the longest known prefix of a path, pinned."""
         prefix = self.prefixes.match(tenant, path)
         self.prefixes.pin(prefix)
         return prefix
 
     def release_prefix(self, prefix: PrefixNode) -> None:
-        """Undo one `pin_prefix`."""
         self.free(self.prefixes.unpin(prefix))
 
     def count_prefix_use(self, prefix: PrefixNode) -> None:
-        """Count a request that begins to run behind a prefix that it found."""
         for step in prefix.path():
             step.hits += 1
             self._queue.count_use(step)
@@ -193,22 +184,22 @@ class DeviceMemory:
     def put_prefix(
         self, prefix: PrefixNode, steps: Iterable[tuple[PathStep, Sequence[Extent]]], session: str | None
     ) -> None:
-        """Keep what a request computed behind a prefix; the store owns the extents from now on."""
+        """Store the rows that a request computed after a prefix. The store owns the extents from now on."""
         last, surplus = self.prefixes.insert(prefix, steps, session)
         self.free(surplus)
         for step in last.path():
             step.marks = step.marks or self._queue.half_life.begin()
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove what was computed for a tenant, but no modules. Gives whether all of it is gone: what a request in
-        flight needs stays.
+        """Remove everything computed for a tenant except modules. Returns whether all of it is gone: requests in flight
+        keep theirs.
         """
         self.free(self.prefixes.clear(tenant))
         return not any(self.prefixes.nodes(tenant))
 
     def check_integrity(self, reserved: Iterable[Extent] = ()) -> None:
-        """Assert that extents tile the arena, that nothing is pinned and all can be evicted, and that the books agree.
-        For when no request is in flight. reserved: extents of modules that are being loaded.
+        """Assert that extents cover the pool, that nothing is pinned, and that all bookkeeping agrees. Only while no
+        request is in flight. reserved: extents of modules that are being loaded.
         """
         owners: list[Owner] = [*self.entries.values(), *self.prefixes.nodes()]
         for owner in owners:
@@ -234,21 +225,21 @@ class DeviceMemory:
         return (extent for node in self.prefixes.nodes() for extent in node.extents)
 
     def _largest_possible(self) -> int:
-        """Length of the largest free extent there would be if everything that may be evicted were."""
+        """Return the length of the largest free extent after evicting everything that may be evicted."""
         extents = [entry.extent for entry in self.entries.values() if not entry.refs]
         extents += [extent for node in self.prefixes.nodes() if not node.refs for extent in node.extents]
         return max((one.length for one in join_extents(sorted([*extents, *self.allocator.holes]))), default=0)
 
     def _cheapest_run(self, length: int) -> list[Owner]:
-        """Neighbours whose eviction frees so many slots in one piece: the ones worth least, of some that begin with
-        something of low value. Empty if none of these can grow so long.
+        """Return the neighbours of least value whose eviction frees `length` slots in one piece, among some runs that
+        start with a low value. Empty if none is long enough.
         """
         runs = [run for start in self._queue.lowest(TRIED_RUNS) if (run := self._grow_run(start, length))]
         return min(runs, key=self._worth, default=[])
 
     def _grow_run(self, start: Owner, length: int) -> list[Owner]:
-        """Something and its neighbours, those of lower value first, until they and the holes between are long enough;
-        empty if something in use stands in the way.
+        """Return an owner and its neighbours, lower value first, until they and the holes between them are long enough;
+        empty if something in use is in the way.
         """
         run = [start]
         longest = max(extents_of(start), key=lambda extent: extent.length, default=Extent(0, 0))
@@ -274,14 +265,14 @@ class DeviceMemory:
                     end = extent.end
 
     def _evictable_beside(self, slot: int, *, before: bool) -> Owner | None:
-        """What ends right before a slot, or begins with it, if it may be evicted."""
+        """Return the evictable owner that ends right before a slot, or starts at it."""
         entry = (self._by_end if before else self._by_start).get(slot)
         if entry is not None:
             return None if entry.refs else entry
         return self.prefixes.leaf_beside(slot, before=before)
 
     def _worth(self, run: Iterable[Owner]) -> tuple[int, float, int]:
-        """What is lost with everything in a run: slots to be kept, seconds, slots."""
+        """Return the loss of evicting a run: slots of kept modules, seconds, slots."""
         sizes = [(total_length(extents_of(one)), *self._queue.rank(one)) for one in run]
         seconds = sum(slots * self._queue.seconds(value) for slots, _, value in sizes)
         return sum(slots for slots, is_kept, _ in sizes if is_kept), seconds, sum(slots for slots, *_ in sizes)
@@ -304,5 +295,4 @@ class DeviceMemory:
 
 
 def extents_of(owner: Owner) -> Sequence[Extent]:
-    """The slots of a module or of a prefix."""
     return owner.extents if isinstance(owner, PrefixNode) else (owner.extent,)

@@ -1,12 +1,9 @@
-"""What is noted about an encoded module besides its KV: its content address, and what tells why another one differs.
+"""The disk tier: one checksummed safetensors file per encoded module, written completely or not at all.
 
-The disk tier: one safetensors file per encoded module, checksummed, written whole or not at all.
-
-A file is written under a temporary name, synced and renamed. Anything odd about a file when it is read (missing,
-truncated, foreign, wrong checksum) makes it a miss and removes it; it never gives wrong KV. Capacity is kept, and a
-part of the disk kept free, by removing the least recently used files. A disk that fails costs what was on it and raises
-nothing, but in `write` and `keep_floor`. Files are read, written and removed by several threads; only one of them
-writes.
+A file is written under a temporary name, synced and renamed. A missing, truncated, foreign or damaged file is a miss
+and is removed; it never supplies wrong KV. The least recently used files are removed to stay within the capacity and to
+leave part of the disk free. A failing disk loses its modules but raises only in `write` and `keep_floor`. Several
+threads read, write and remove files; only one writes.
 """
 
 import errno
@@ -39,8 +36,8 @@ MissReason = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleHeader:
-    """Identity of an encoded module; also kept in its file. prefix: key of the conditioning prefix. tokens,
-    left_context: digests of the token ids, empty for no left context. gaps: `row+ids left out`, separated by spaces.
+    """Identity of an encoded module, also stored in its file. prefix: key of the conditioning prefix. tokens,
+    left_context: digests of the token ids, empty without left context. gaps: `row+skipped ids`, separated by spaces.
     """
 
     key: str
@@ -56,7 +53,7 @@ class ModuleHeader:
 
     @classmethod
     def of(cls, segment: Segment, *, fingerprint: str, tenant: str) -> "ModuleHeader":
-        """The header of a segment encoded by the model with that fingerprint."""
+        """Return the header of a segment for the model with this fingerprint."""
         prefix = segment.prefix
         return cls(
             key=segment_key(segment, fingerprint=fingerprint, tenant=tenant),
@@ -72,7 +69,6 @@ class ModuleHeader:
         )
 
     def why_missing(self, known: "ModuleHeader | None") -> MissReason:
-        """Why a module was not found although one of the same name and tenant was known (None: none was)."""
         if known is None or known.key == self.key:
             return "never built"
         if (known.fingerprint, known.prefix) != (self.fingerprint, self.prefix):
@@ -83,19 +79,18 @@ class ModuleHeader:
 
 
 SUFFIX = ".safetensors"
-LENGTH_BYTES = 8
-"""Of a safetensors file: they say how long the description behind them is."""
+LENGTH_BYTES = 8  # length of the first field of a safetensors file: the size of the description after it
 KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I8": torch.int8}
-"""Of its tensors, by the name that it gives them."""
+"""The file's tensors, by name."""
 log = logging.getLogger(__name__)
 
 
 class LoadFailed(Exception):
-    """A module file could not be used; the message says why. It is not used again."""
+    """A module file cannot be used; the message gives the reason. It is not used again."""
 
 
 class Unreachable(LoadFailed):
-    """It could not be read now. The file may be sound, and belongs to others, too."""
+    """A file could not be read now. It may be intact, and other engines may use it."""
 
 
 @dataclass(slots=True)
@@ -108,9 +103,9 @@ class DiskEntry:
 
 
 class DiskTier:
-    """Encoded modules under `folder`, at most `capacity` bytes. floor: bytes of the disk that stay free of them, see
-    `free_space`. space: of the disk when it was last looked at, if it was. kept: keys of those that go last. undeleted:
-    what was removed, but whose file the disk did not delete; it is never read, and deleting it is tried again.
+    """Encoded modules in `folder`, at most `capacity` bytes. floor: bytes of the disk that modules leave free, see
+    `free_space`. space: of the disk at the last look, if known. kept: keys that are removed last. undeleted: removed
+    modules whose files could not be deleted; they are never read, and deletion is retried.
     """
 
     def __init__(self, folder: Path, capacity: int, floor: int | None = 0) -> None:
@@ -124,28 +119,30 @@ class DiskTier:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            log.error("modules cannot be kept on disk: %s", error)
+            log.error("modules cannot be stored on disk: %s", error)
         for path in self._files(SUFFIX):
             with suppress(OSError):
                 self._register(read_header(path), path.stat())
 
     def clean_up(self) -> None:
-        """Remove half-written files of a dead process and what exceeds the capacity. Only for the writing process."""
+        """Remove half-written files of an ended process, and files beyond the capacity. Only for the writing
+        process.
+        """
         for leftover in self._files(".tmp"):
             _delete(leftover)
         self._evict(self.num_bytes - self.capacity)
         self.make_room()
 
     def make_room(self) -> None:
-        """As `keep_floor`, but it raises nothing."""
+        """Do as `keep_floor`, without raising."""
         try:
             self.keep_floor()
         except OSError as error:
-            log.error("modules cannot be kept on disk: %s", error)
+            log.error("modules cannot be stored on disk: %s", error)
 
     def keep_floor(self, needed: int = 0) -> None:
-        """Look at the disk, and remove what is used least until its floor is free, and so many bytes besides. Raises
-        OSError if that cannot be.
+        """Remove the least recently used files until the floor and `needed` bytes are free. Raises OSError if that is
+        not possible.
         """
         was_short = self.space is not None and self.space.is_short
         if (space := self.look()) is None:
@@ -155,35 +152,35 @@ class DiskTier:
         self.space = FreeSpace(space.free + gone, space.floor)
         free, floor = (f"{number >> 20} MiB" for number in (space.free, space.floor))
         if space.is_short and not was_short:
-            log.warning("the disk has %s left: encoded modules make room, %s stay free (disk_floor)", free, floor)
+            log.warning(
+                "the disk has %s left: encoded modules are removed so that %s stay free (disk_floor)", free, floor
+            )
         if gone < lack:
             raise OSError(errno.ENOSPC, f"the disk has {free} left, and {floor} are to stay free (disk_floor)")
 
     def look(self) -> FreeSpace | None:
-        """At the disk; None if it does not say."""
         with suppress(OSError):
             return free_space(self.folder, self._floor)
         return None
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in use."""
         with self._lock:
             return sum(entry.num_bytes for held in (self.entries, self.undeleted) for entry in held.values())
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is a file for the key, sound or not. Does not ask the disk."""
+        """Return whether a file for the key exists, intact or not. Does not read the disk."""
         return key in self.entries
 
     def headers(self) -> list[ModuleHeader]:
-        """Headers of all sound files, and of those that could not be deleted."""
+        """Return the headers of all intact files and of those that could not be deleted."""
         with self._lock:
             held = [*self.entries.values(), *self.undeleted.values()]
             return [entry.header for entry in held if entry.header.name]
 
     def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
-        """Store one module, unless it alone is larger than the capacity. Raises OSError when the disk does not take it;
-        then nothing is left behind.
+        """Store one module, unless it is larger than the capacity. Raises OSError if the disk refuses; then nothing
+        remains.
         """
         self._delete_again()
         self.keep_floor(rows.nbytes)
@@ -205,17 +202,17 @@ class DiskTier:
         self._evict(self.num_bytes - self.capacity, keep=header.key)
 
     def read(self, key: str) -> Tensor:
-        """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
+        """Return the rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
         path, entry = self._path(key), self.entries.get(key)
         if key in self.undeleted:
             raise LoadFailed("it was removed")
         try:
             rows = checked_rows(key, read_file(path))
         except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
-            if self.entries.get(key) is entry:  # it was not written anew meanwhile
+            if self.entries.get(key) is entry:  # it was not written again meanwhile
                 self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
-        with suppress(OSError):  # it may be evicted by now, or the folder read-only
+        with suppress(OSError):  # it may be evicted by now, or the folder is read-only
             os.utime(path)
         with self._lock:
             if key in self.entries:
@@ -223,7 +220,7 @@ class DiskTier:
         return rows
 
     def remove(self, key: str) -> bool:
-        """Remove a module's file; unknown keys are fine. Gives whether it is gone; else it is in `undeleted`."""
+        """Remove a module's file, if there is one. Returns whether it is gone; if not, it is in `undeleted`."""
         with self._lock:
             entry = self.entries.pop(key) if key in self.entries else DiskEntry(nameless(key), 0, 0.0)
             self.undeleted[key] = entry
@@ -246,17 +243,16 @@ class DiskTier:
             self.entries[header.key] = DiskEntry(header, status.st_size, status.st_mtime)
 
     def _delete_again(self) -> None:
-        """Delete what was removed, and what could not be deleted before."""
+        """Delete removed files that could not be deleted before."""
         with self._lock:
             for key in [key for key in self.undeleted if self._delete_file(key)]:
                 del self.undeleted[key]
 
     def _delete_file(self, key: str) -> bool:
-        """Gives whether it is gone."""
         return _delete(self._path(key))
 
     def _evict(self, num_bytes: int, keep: str | None = None) -> int:
-        """Remove files, the least recently used first, until so many bytes are gone; gives how many are."""
+        """Remove files, least recently used first, until `num_bytes` are freed. Returns the freed bytes."""
         if num_bytes <= 0:
             return 0
         with self._lock:
@@ -268,24 +264,24 @@ class DiskTier:
             if victim == keep:
                 continue
             if not self.remove(victim):
-                break  # the others would not go either
+                break  # the others could not be deleted either
             gone += entry.num_bytes
             self.evictions += 1
         return gone
 
 
 def _delete(path: Path) -> bool:
-    """Delete a file if it is there; gives whether it is gone."""
+    """Delete a file if it exists. Returns whether it is gone."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        log.error("the module file %s cannot be deleted, this is tried again: %s", path.name, error.strerror)
+        log.error("the module file %s cannot be deleted now, deletion is retried: %s", path.name, error.strerror)
         return False
     return True
 
 
 def read_file(path: Path) -> bytearray:
-    """What is in a file. It is not mapped into memory: there a disk that fails would end the process, not raise."""
+    """Return a file's bytes. It is not memory-mapped: a failing disk would then end the process instead of raising."""
     with open(path, "rb") as file:
         data = bytearray(os.fstat(file.fileno()).st_size)
         file.readinto(data)
@@ -293,8 +289,8 @@ def read_file(path: Path) -> bytearray:
 
 
 def checked_rows(key: str, data: bytearray) -> Tensor:
-    """The rows in a file's bytes, which they share. Raises KeyError, TypeError, ValueError, AttributeError or
-    RuntimeError for one that is damaged or holds something else.
+    """Return the rows in a file's bytes, without a copy. Raises KeyError, TypeError, ValueError, AttributeError or
+    RuntimeError for a damaged or foreign file.
     """
     described, at = description(data)
     metadata, tensors = described.pop("__metadata__"), {}
@@ -306,89 +302,81 @@ def checked_rows(key: str, data: bytearray) -> Tensor:
         raise ValueError("the file holds another module")
     if checksum_of(tensors) != metadata["checksum"]:
         raise ValueError("checksum mismatch")
-    return unpack(tensors, DTYPES[metadata.get("dtype", "float32")])  # earlier files hold the rows
+    return unpack(tensors, DTYPES[metadata["dtype"]])
 
 
 def save_module(path: Path, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
-    """Write the file of a module, neither synced nor whole at every moment. Raises OSError, SafetensorError."""
+    """Write the file of a module, neither synced nor atomic. Raises OSError, SafetensorError."""
     tensors = pack(rows, storage)
     save_file(tensors, path, metadata_of(header, rows, tensors))
 
 
 def metadata_of(header: ModuleHeader, rows: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """What a file says of itself. tensors: the rows as they are kept."""
     metadata = {"header": json.dumps(asdict(header)), "checksum": checksum_of(tensors)}
     return metadata | {"dtype": str(rows.dtype).removeprefix("torch.")}
 
 
 def read_header(path: Path) -> ModuleHeader:
-    """The header of a module file; one without a name if the file is damaged or foreign: it can be evicted."""
+    """Return the header of a module file; one without a name for a damaged or foreign file, so that it can be
+    evicted.
+    """
     try:
         return header_of(path.name, read_metadata(path))
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return nameless_of(path.name)
+        return nameless(key_of(path.name))
 
 
 def header_of(name: str, metadata: Mapping[str, str]) -> ModuleHeader:
-    """The header in a file of this name; one without a name if it is foreign."""
+    """Return the header in a file with this name; one without a name if it is foreign."""
     try:
         header = ModuleHeader(**json.loads(metadata["header"]))
-        return header if file_name(header.key) == name else nameless_of(name)
+        return header if file_name(header.key) == name else nameless(key_of(name))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return nameless_of(name)
+        return nameless(key_of(name))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """What a safetensors file says of itself. By hand, as a folder has tens of thousands of them and the library maps
-    each into memory first. Raises OSError, and KeyError, TypeError, ValueError or AttributeError for a damaged file.
+    """Read the metadata of a safetensors file. The library would memory-map each of tens of thousands of files first.
+    Raises OSError, and KeyError, TypeError, ValueError or AttributeError for a damaged file.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         if length > size:
-            raise ValueError("the file is cut off")
+            raise ValueError("the file is truncated")
         described = json.loads(file.read(length))
     metadata: dict[str, str] = described.pop("__metadata__")
     if LENGTH_BYTES + length + max(tensor["data_offsets"][1] for tensor in described.values()) != size:
-        raise ValueError("the file is cut off")
+        raise ValueError("the file is truncated")
     return metadata
 
 
 def description(data: bytes | bytearray) -> tuple[dict[str, Any], int]:
-    """How a file describes its tensors and itself, and where what it describes begins; of its beginning, too. Raises
-    ValueError or RecursionError.
+    """Return a file's description of its tensors and metadata, and the offset of the data. `data` may be the file's
+    beginning. Raises ValueError or RecursionError.
     """
     end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
     return json.loads(data[LENGTH_BYTES:end]), end
 
 
 def file_name(key: str) -> str:
-    """Of a module's file."""
     return key.replace(":", "-") + SUFFIX
 
 
 def key_of(name: str) -> str:
-    """The key in the name of a module's file."""
     return name.removesuffix(SUFFIX).replace("-", ":", 1)
 
 
-def nameless_of(name: str) -> ModuleHeader:
-    """The header of a file by its name alone."""
-    return nameless(key_of(name))
-
-
 def nameless(key: str) -> ModuleHeader:
-    """The header of a file of which no more is known."""
     return ModuleHeader(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
 
 
 def checksum_of(tensors: Mapping[str, Tensor]) -> str:
-    """Checksum of a file's tensors, by name."""
     return checksum(*(tensors[name] for name in sorted(tensors)))
 
 
 def checksum(*tensors: Tensor) -> str:
-    """SHA-256 of the raw bytes (the processor does it in hardware, several times faster than BLAKE2b)."""
+    """Return the SHA-256 of raw bytes (in hardware, several times faster than BLAKE2b)."""
     hasher = hashlib.sha256()
     for tensor in tensors:
         hasher.update(tensor.contiguous().view(torch.uint8).numpy().data)

@@ -1,4 +1,4 @@
-"""Writing modules to disk on a thread of its own, so that the engine does not wait for the disk."""
+"""A thread that writes modules to disk, so that the engine does not wait for the disk."""
 
 import logging
 import queue
@@ -13,21 +13,20 @@ from cache.memory.disk import DiskTier, ModuleHeader
 from cache.memory.kv_format import KVStorage
 
 BEHIND, MOST_PENDING = 8, 32
-"""Modules copied and waiting for the disk: with so many it is behind, and none is encoded ahead of use; with the
-second number of them what is submitted is not written.
+"""Modules that are copied and wait for the disk. From the first number on, the writer is behind and nothing is encoded
+ahead of use. From the second on, modules are not written.
 """
-HANG_S = 60.0
-"""A disk that takes nothing for so long hangs."""
+HANG_S = 60.0  # seconds without progress after which a disk hangs
 LOOK_S = 10.0
-"""With nothing to write, how often to look how much of the disk is free: others write there, too."""
+"""Seconds between checks of the free disk space while nothing is written. Other programs write there as well."""
 Job = tuple[ModuleHeader, Tensor]
 log = logging.getLogger(__name__)
 
 
 class DiskWriter:
-    """Writes modules in the order submitted, and sees to it that enough of the disk stays free, also while there is
-    nothing to write. Of failed writes the first since a success is logged, all are counted in `failures`; those that a
-    slow disk had no time for in `skipped`. pending: what is submitted but not written yet, by key.
+    """Writes modules in the order of submission, and leaves part of the disk free. The first failed write since a
+    success is logged, all are counted in `failures`. `skipped` counts modules that a slow disk had no time for.
+    pending: submitted and not written yet, by key.
     """
 
     def __init__(self, disk: DiskTier, storage: KVStorage) -> None:
@@ -41,41 +40,41 @@ class DiskWriter:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it writes more slowly than modules are computed."""
+        """True if the disk is slower than the computation of modules."""
         return len(self.pending) >= BEHIND
 
     def submit(self, header: ModuleHeader, rows: Tensor) -> None:
-        """Queue one module; if too many wait, it is left out, and computed again when memory has lost it."""
+        """Queue one module. If too many wait, it is skipped, and encoded again when memory has lost it."""
         if len(self.pending) >= MOST_PENDING:
             if not self.skipped:
-                log.warning("modules are computed faster than the disk takes them: some are not kept there")
+                log.warning("modules are encoded faster than the disk writes them: some are not stored there")
             self.skipped += 1
             return
         job = self.pending[header.key] = (header, rows)
         self._queue.put(job)
 
     def drop(self, key: str) -> None:
-        """Write a module no more. Waits if its file is being written, for no other one."""
+        """Cancel the write of a module. Waits only if its file is being written."""
         with self._changed:
             self._changed.wait_for(lambda: self._current != key)
             self.pending.pop(key, None)
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Return when everything submitted so far is written or has failed. Raises CacheError where none of it is for
-        HANG_S.
+        """Wait until everything submitted so far is written or has failed. Raises CacheError after HANG_S without
+        progress.
         """
         with self._changed:
             awaited, until = [*self.pending.values()], time.monotonic() + HANG_S
             while awaited:
                 if not self._changed.wait(until - time.monotonic()):
-                    raise CacheError(f"the disk has taken no module for {HANG_S:g} s: see to it, then try again")
+                    raise CacheError(f"the disk has written no module for {HANG_S:g} s: check the disk, then try again")
                 left = [job for job in awaited if self.pending.get(job[0].key) is job]
                 if len(left) < len(awaited):
                     awaited, until = left, time.monotonic() + HANG_S
 
     def close(self) -> None:
-        """Finish the queue and end the thread. One that hangs is left behind."""
+        """Finish the queue and end the thread. A hanging thread is left."""
         self._queue.put(None)
         with suppress(CacheError):
             self.wait()
@@ -100,13 +99,12 @@ class DiskWriter:
             self._note(error)
 
     def _note(self, error: Exception | None) -> None:
-        """Log the first failure since something went well."""
+        """Log the first failure since a success."""
         if error is not None and not self._is_failing:
-            log.error("modules cannot be kept on disk (%s): they are computed again after a restart", error)
+            log.error("modules cannot be stored on disk (%s): they are encoded again after a restart", error)
         self._is_failing = error is not None
 
     def _begin(self, job: Job) -> bool:
-        """Whether it was not dropped."""
         key = job[0].key
         with self._changed:
             if is_wanted := self.pending.get(key) is job:
@@ -117,7 +115,7 @@ class DiskWriter:
         try:
             self.disk.write(header, rows, self._storage)
             self._note(None)
-        except Exception as error:  # whatever happens, nobody must wait for a dead thread
+        except Exception as error:  # in any case, no caller may wait for a dead thread
             self._note(error)
             self.failures += 1
         finally:

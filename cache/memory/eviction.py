@@ -1,22 +1,17 @@
-"""How fast uses fade, so that what is evicted is what will be missed least.
+"""Eviction order: a module's or prefix's value is its recent use times the cost to restore it.
 
-Where popularity stays as it is, a long memory of uses hits most; where it changes, a short one. Which of the two it is
-shows only afterwards. So two rehearsals hold the keys that memory would hold under either half-life, and the one that
-would have hit more lately decides (experts followed by their hits, as in LeCaR, Vietri et al. 2018; shadow caches as
-in the adaptive W-TinyLFU, Einziger et al. 2018). A rehearsal takes modules to be of one size and one cost. A round is
-as many uses as there are things in memory, and half-lives count rounds.
+Each use counts half as much after a half-life (LRFU, Lee et al. 2001). A long half-life hits most while popularity is
+stable, a short one while it changes. Two rehearsals hold the keys that memory would hold under each, and the one with
+more recent hits decides (as in LeCaR, Vietri et al. 2018, and the shadow caches of adaptive W-TinyLFU, Einziger et al.
+2018). A rehearsal assumes equal size and cost. A round is as many uses as memory holds entries; half-lives count
+rounds.
 
-What is evicted first: what saves least, by how often it was used lately and what it costs to get back.
+The value is the mark of the uses + log2(seconds), where seconds is the present cost to restore one token. All uses fade
+alike, so a value changes only by use, by cost and with the half-life. Use counts of evicted modules are remembered, so
+a popular module keeps its value when it returns. Kept modules go last.
 
-Each use counts half as much after a half-life (LRFU, Lee et al. 2001), a short or a long one, whichever would have hit
-more (`cache.memory.eviction`). What was evicted is remembered with its uses, so that something popular that had to go
-is not a stranger when it comes back. The value of what may be evicted is the mark that its uses left + log2(seconds).
-seconds: what it costs now to get one of its tokens back (every token has the same size). As all uses fade alike, values
-only change by use, by cost, and with the half-life. What is to be kept goes last.
-
-Values stand in a heap and mostly rise; so the lowest is looked at again when it is wanted, and put back if it has
-risen. All are looked at again from time to time, since what things cost changes slowly. Not covered: who owns which
-slots.
+Values are in a heap and mostly rise, so the lowest is computed again when it is needed. All are recomputed from time to
+time, because costs change. Out of scope: owners of slots.
 """
 
 import heapq
@@ -25,13 +20,10 @@ from itertools import count
 from math import log2
 from typing import Generic, Protocol, TypeVar
 
-SHORT, LONG = 5, 40
-"""Half-lives, in rounds."""
+SHORT, LONG = 5, 40  # half-lives, in rounds
 
 Marks = tuple[float, float]
-"""How much something was used under SHORT and LONG: log2 of the sum of 2 ** (round / half-life) over its uses. As all
-uses fade alike, marks only change by use.
-"""
+"""Use under SHORT and LONG: log2 of the sum of 2 ** (round / half-life) over all uses. Marks change only by use."""
 
 
 class Rehearsal:
@@ -42,7 +34,7 @@ class Rehearsal:
         self._heap: list[tuple[float, str]] = []  # marks that may have risen, each key once
 
     def use(self, key: str, mark: float, room: int) -> bool:
-        """Count a use, which leaves `mark`, with room for so many keys. Gives whether the key was there."""
+        """Count a use that leaves `mark`, with room for `room` keys. Returns whether the key was there."""
         hit = key in self._marks
         if not hit:
             while len(self._marks) >= max(1, room):
@@ -52,7 +44,6 @@ class Rehearsal:
         return hit
 
     def forget(self, keys: Set[str]) -> None:
-        """Take out keys that are there."""
         self._marks = {key: mark for key, mark in self._marks.items() if key not in keys}
         self._heap = [entry for entry in self._heap if entry[1] in self._marks]
         heapq.heapify(self._heap)
@@ -64,33 +55,30 @@ class Rehearsal:
 
 
 class HalfLife:
-    """Rounds so far, and the half-life that decides now. is_short: which it is."""
+    """The number of rounds so far, and the half-life that decides now."""
 
     def __init__(self) -> None:
         self.rounds = 0.0
         self._rehearsals = Rehearsal(), Rehearsal()
-        self._lead = 0.0  # uses lately that were hits under LONG only, less those that were under SHORT only
+        self._lead = 0.0  # recent hits under LONG only, minus those under SHORT only
 
     @property
     def is_short(self) -> bool:
-        """Whether uses fade by SHORT now."""
+        """True if SHORT decides now."""
         return self._lead < 0
 
     @property
     def clock(self) -> float:
-        """Half-lives so far: what one use now would be marked by."""
         return self.rounds / (SHORT if self.is_short else LONG)
 
     def mark(self, marks: Marks) -> float:
-        """The one that counts now."""
         return marks[0] if self.is_short else marks[1]
 
     def begin(self) -> Marks:
-        """Marks of one use now."""
         return self.rounds / SHORT, self.rounds / LONG
 
     def use(self, marks: Marks | None, held: int) -> Marks:
-        """Marks after one more use, a moment later. held: how many things are in memory."""
+        """Return the marks after one more use. held: number of entries in memory."""
         passed = 1 / max(1, held)
         self.rounds += passed
         self._lead *= 2 ** (-passed / SHORT)
@@ -98,27 +86,26 @@ class HalfLife:
         return now if marks is None else (_sum(marks[0], now[0]), _sum(marks[1], now[1]))
 
     def rehearse(self, key: str, marks: Marks, room: int) -> None:
-        """Count a use of a module in both rehearsals, with room for so many modules. marks: after the use."""
+        """Count a use of a module in both rehearsals, with room for `room` modules. marks: after the use."""
         short, long = (one.use(key, mark, room) for one, mark in zip(self._rehearsals, marks, strict=True))
         self._lead += long - short
 
     def forget(self, keys: Set[str]) -> None:
-        """Take modules out of the rehearsals."""
         for rehearsal in self._rehearsals:
             rehearsal.forget(keys)
 
 
 def _sum(first: float, second: float) -> float:
-    """log2(2**first + 2**second), where neither power need be representable."""
+    """Return log2(2**first + 2**second), where neither power need be representable."""
     return max(first, second) + log2(1 + 2 ** -abs(first - second))
 
 
 LEAST_REFRESHED = 64
-"""Evictions after which all values are computed again, at the least; else an eighth of what is in the heap."""
+"""Minimum evictions before all values are recomputed; more for a large heap (an eighth of its size)."""
 
 
 class Victim(Protocol):
-    """What may be evicted. marks: of its uses, None before the first."""
+    """A candidate for eviction. marks: of its uses, None before the first."""
 
     marks: Marks | None
 
@@ -127,8 +114,8 @@ V = TypeVar("V", bound=Victim)
 
 
 class EvictionQueue(Generic[V]):
-    """What may be evicted, lowest value first. is_evictable: whether it still may. cost: seconds per token to get it
-    back. is_kept: whether it goes last. half_life: of a queue whose marks count in this one, too.
+    """Candidates for eviction, lowest value first. is_evictable: whether one still is. cost: seconds per token to
+    restore it. is_kept: whether it goes last. half_life: of another queue whose marks count here as well.
     """
 
     def __init__(
@@ -141,16 +128,16 @@ class EvictionQueue(Generic[V]):
         self.half_life = half_life or HalfLife()
         self._is_evictable, self._cost, self._is_kept = is_evictable, cost, is_kept
         self._heap: list[tuple[bool, float, int, V]] = []
-        self._queued: dict[V, None] = {}  # in the order they came, so that the same calls evict the same
-        self._numbers = count()  # what has equal values goes in the order it came
+        self._queued: dict[V, None] = {}  # in order of arrival, so that the same calls evict the same
+        self._numbers = count()  # equal values go in order of arrival
         self._evictions = 0  # since all values were computed
         self._most = 2 * LEAST_REFRESHED
         self._is_short = False  # the half-life by which the heap is ordered
 
     def add(self, victim: V) -> None:
-        """It may be evicted from now on, until `is_evictable` says otherwise. What has no marks was used now."""
+        """Add a candidate until `is_evictable` returns false. Without marks it counts as used now."""
         victim.marks = victim.marks or self.half_life.begin()
-        if len(self._heap) >= self._most:  # much of it may be gone by other ways than eviction
+        if len(self._heap) >= self._most:  # many may have left in other ways than eviction
             self.refresh()
         if victim not in self._queued:
             self._queued[victim] = None
@@ -160,28 +147,27 @@ class EvictionQueue(Generic[V]):
         return victim in self._queued
 
     def count_use(self, victim: V, name: str | None = None, room: int = 0) -> None:
-        """Count one more use, and let the others fade. name: what it is known by when it comes back after an eviction,
-        None if it never does. room: for how many that come back there is room.
+        """Count one more use, which fades the others. name: identifies it when it returns after an eviction; None if it
+        never returns. room: number of returning entries that fit.
         """
         victim.marks = self.half_life.use(victim.marks, len(self._queued))
         if name is not None:
             self.half_life.rehearse(name, victim.marks, room)
 
     def value(self, victim: V) -> float:
-        """What ranks it: see above."""
         assert victim.marks is not None, victim
         return self.half_life.mark(victim.marks) + log2(self._cost(victim))
 
     def seconds(self, value: float) -> float:
-        """What a token of something of that value is worth: what it costs, for each of its uses as they count now."""
+        """Return the value as seconds: restore cost times the present count of uses."""
         return float(2 ** (value - self.half_life.clock))
 
     def rank(self, victim: V) -> tuple[bool, float]:
-        """What is evicted sooner ranks lower."""
+        """Return the rank. Lower ranks are evicted sooner."""
         return self._is_kept(victim), self.value(victim)
 
     def lowest(self, most: int) -> list[V]:
-        """The first that would be evicted, in this order; they stay in the queue."""
+        """Return the first candidates to be evicted, in order. They stay in the queue."""
         if self._is_short != self.half_life.is_short:
             self.refresh()
         found: list[tuple[bool, float, int, V]] = []
@@ -198,13 +184,11 @@ class EvictionQueue(Generic[V]):
         return [victim for *_, victim in found]
 
     def evicted(self) -> None:
-        """Something was evicted."""
         self._evictions += 1
         if self._evictions >= max(LEAST_REFRESHED, len(self._heap) // 8):
             self.refresh()
 
     def refresh(self) -> None:
-        """Compute all values again."""
         self._evictions, self._is_short = 0, self.half_life.is_short
         self._queued = {victim: None for victim in self._queued if self._is_evictable(victim)}
         self._heap = [self._ranked(victim) for victim in self._queued]

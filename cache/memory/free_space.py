@@ -1,30 +1,31 @@
-"""How much of a disk is free, and how much of it stays so: a full disk stops all that shares it, such as a database.
+"""Free space of a disk, and the part of it that stays free: a full disk stops everything on it, such as a database.
 
-Not covered: what is removed to keep it so (`disk`).
+Out of scope: removing files (`disk`).
 """
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20
-"""What stays free unless it is set otherwise: the first, or one in so many bytes of a small disk."""
+FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20  # default floor: FLOOR_BYTES, or one in FLOOR_SHARE bytes of a small disk
 
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """Of a disk, when it was looked at. free: bytes. floor: those of them that encoded modules do not use."""
+    """A disk's free bytes at one moment. floor: free bytes that encoded modules do not use."""
 
     free: int
     floor: int
 
     @property
     def is_short(self) -> bool:
-        """Whether there is less, or hardly more, than is to stay free."""
+        """True if the free space is below the floor or hardly above it."""
         return self.free < self.floor + self.floor // 4
 
 
 def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
-    """Of the disk that a folder is on. floor: bytes; None: as a disk of its size has it. Raises OSError."""
+    """Return the free space of the disk with a folder. floor: bytes; None: the default for the disk's size. Raises
+    OSError.
+    """
     usage = shutil.disk_usage(folder)
     return FreeSpace(usage.free, min(FLOOR_BYTES, usage.total // FLOOR_SHARE) if floor is None else floor)

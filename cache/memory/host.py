@@ -1,15 +1,11 @@
-"""The host tier: modules that were evicted from the device, in main memory. A module is in one of the two: it leaves
-this tier when it goes back to the device.
+"""The host tier: modules evicted from the device, in main memory.
 
-Owned by the engine thread. Not covered: which module leaves the device (`cache.memory.device`), copying into the arena
-(`cache.memory.loader`), the tier of a GPU (`cache.memory.host`).
+A module is in one of the two: it leaves this tier when it returns to the device. On a GPU, the tier is one block,
+pinned once, so that the device copies during passes. Pinning each module would be slow, and pinned buffers would cost
+the CPU one more copy. The block has a row for each layer. A module has the same columns of all rows, in pieces if
+necessary.
 
-The host tier of a GPU: modules that were evicted from the device, in main memory that it can read by itself.
-
-The memory is one block, locked once (pinned), so that copies run beside everything else. Locking each module would be
-slow, and a few locked buffers on the way to ordinary memory would cost the processor one more copy of each. The block
-has a row for each layer, and a module has the same columns of all rows, in pieces where need be, so that no room is
-lost between modules. Owned by the engine thread.
+Owned by the engine thread. Out of scope: evictions from the device (`device`), copies into the pool (`loader`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -27,8 +23,8 @@ from cache.memory.kv_format import KVStorage, from_bytes, layer_layout, pack, pa
 
 @dataclass(slots=True, eq=False)
 class HostEntry:
-    """A module of the tier. marks: of its uses on the device. Its rows are in `tensors`, see `cache.memory.kv_format`,
-    or in `pieces` of the memory of `cache.memory.host`.
+    """A module of the tier. marks: of its uses on the device. Its rows are in `tensors` (see `kv_format`) or in
+    `pieces` of pinned memory.
     """
 
     header: ModuleHeader
@@ -39,9 +35,8 @@ class HostEntry:
 
 
 class HostTier:
-    """At most `capacity` bytes, of modules from an arena. cost: seconds per token to get back what is evicted.
-    half_life: of the device, by which uses fade here, too. evictions: how many so far. kept: keys of those that go
-    last.
+    """At most `capacity` bytes of evicted modules. cost: seconds per token to restore an evicted one. half_life: of the
+    device's queue. evictions: number so far. kept: keys that are evicted last.
     """
 
     def __init__(
@@ -59,8 +54,8 @@ class HostTier:
         )
 
     def put(self, header: ModuleHeader, extent: Extent, marks: Marks | None) -> None:
-        """Keep a module whose rows are in an extent, unless it alone is larger than the tier. Others go that are worth
-        less.
+        """Store a module whose rows are in an extent, and evict modules of lower value. A module larger than the tier
+        is not stored.
         """
         entry = HostEntry(header, marks, self._size_of(extent.length))
         if entry.num_bytes > self.capacity:
@@ -76,49 +71,43 @@ class HostTier:
                 return
 
     def take(self, key: str) -> HostEntry:
-        """Take a module out, with its rows; then nothing evicts it. It is given to `put_back` or to `free`."""
+        """Take a module out, with its rows. It is not evicted, and must be given to `put_back` or `free`."""
         entry = self.entries.pop(key)
         self.num_bytes -= entry.num_bytes
         return entry
 
     def put_back(self, entry: HostEntry) -> None:
-        """Undo `take`, before anything else was put in."""
         self.entries[entry.header.key] = entry
         self.num_bytes += entry.num_bytes
         self._queue.add(entry)
 
     def free(self, entry: HostEntry) -> None:
-        """Give back the memory of a module that was taken out."""
         entry.tensors = {}  # the queue may hold the entry for a while
 
     def remove(self, key: str) -> None:
-        """Let a module go; unknown keys are fine."""
         if key in self.entries:
             self.free(self.take(key))
 
     def rows(self, entry: HostEntry) -> Tensor:
-        """The rows of a module, `[2, layers, length, kv_heads, head_dim]`."""
+        """Return the rows of a module, `[2, layers, length, kv_heads, head_dim]`."""
         return unpack(entry.tensors, self._arena.shape.dtype)
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted."""
+        """Replace the set of modules that are evicted only as a last resort."""
         self.kept = keys
         self._queue.refresh()
 
     def close(self) -> None:
-        """Give back what the tier has of the system."""
+        """Release the system's resources."""
 
     def check_integrity(self) -> None:
-        """Assert that the books agree."""
         assert self.num_bytes == sum(entry.num_bytes for entry in self.entries.values()) <= self.capacity
 
     def _size_of(self, length: int) -> int:
-        """Bytes that a module of so many tokens takes."""
         shape = self._arena.shape
         return shape.layers * packed_bytes(layer_layout(shape, length, self._storage))
 
     def _copy(self, extent: Extent, entry: HostEntry) -> bool:
-        """Copy the rows of a module into the tier; False if there is no room for them."""
         if self.num_bytes > self.capacity:
             return False
         entry.tensors = pack(self._arena.read(extent), self._storage)
@@ -126,11 +115,13 @@ class HostTier:
 
 
 UNIT = 4096
-"""Bytes of a row that are given out together. A piece has 16 of them at least: shorter copies waste the bus."""
+"""Bytes of a row that are allocated together. A piece has at least 16 of these units: shorter copies waste the bus."""
 
 
 class PinnedTier(HostTier):
-    """See `HostTier`. copies: of the arena. Making one raises CacheError if its memory cannot be had."""
+    """A host tier in pinned memory. copies: of the pool. Creating it raises CacheError if the memory is not
+    available.
+    """
 
     def __init__(
         self,
@@ -150,7 +141,7 @@ class PinnedTier(HostTier):
             copies.stream.lock(self._memory)
 
     def load(self, entry: HostEntry, extent: Extent) -> None:
-        """Copy a module that was taken out into an extent of the arena, and give back its memory."""
+        """Copy a module that was taken out into an extent, and free its memory."""
         self._copies.add(partial(self._load_layer, entry.pieces, extent), extent.length)
         self.free(entry)
 
@@ -197,7 +188,7 @@ class PinnedTier(HostTier):
         self._arena.write_layer(layer, extent, rows.squeeze(1))
 
     def _unpacked(self, layer: int, pieces: Sequence[Extent], length: int, device: torch.device) -> Tensor:
-        """A layer of a module of so many tokens, `[2, 1, length, kv_heads, head_dim]` on a device."""
+        """Return one layer of a module, `[2, 1, length, kv_heads, head_dim]`, on a device."""
         layout = layer_layout(self._arena.shape, length, self._storage)
         packed = torch.empty(packed_bytes(layout), dtype=torch.uint8, device=device)
         for part, into in self._parts(layer, pieces, packed):
@@ -205,7 +196,7 @@ class PinnedTier(HostTier):
         return unpack(from_bytes(packed, layout), self._arena.shape.dtype)
 
     def _parts(self, layer: int, pieces: Sequence[Extent], packed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The pieces of a layer, each with the bytes that belong there; behind the last ones there may be room."""
+        """Return the pieces of a layer, each with its bytes. The last piece may be longer than its bytes."""
         first = 0
         for piece in pieces:
             part = packed[first : first + piece.length * UNIT]

@@ -1,7 +1,7 @@
 """Content addresses of encoded modules.
 
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
-share it (tenant), what stood before the segment while it was encoded (prefix and left context), its positions and its
+share it (tenant), the context before the segment while it was encoded (prefix and left context), its positions and its
 token ids. Modules with equal keys are interchangeable. Keys begin with a tag of the hash algorithm (BLAKE2b-256).
 """
 
@@ -14,15 +14,17 @@ from cache.prompt.plan import Segment
 
 ALGORITHM = "b2"
 ENCODER_VERSION = "1"
-"""Raise it when the same model makes other keys and values of the same module than before: another mask, other position
-ids or another order of heads. It is part of a model's fingerprint. Modules of other versions are encoded again.
+"""Increase it when the same model makes other keys and values of a module than before: another mask, other position
+ids, another order of heads. It is part of a model's fingerprint, so modules of other versions are encoded again.
 """
 PUBLIC_TENANT = "public"
 TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def digest(*parts: bytes | str) -> str:
-    """Tagged BLAKE2b-256 over length-prefixed parts, so that no two lists of parts collide by concatenation."""
+    """Return a tagged BLAKE2b-256 over length-prefixed parts, so that different lists never collide by
+    concatenation.
+    """
     hasher = hashlib.blake2b(digest_size=32)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -32,13 +34,12 @@ def digest(*parts: bytes | str) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, tagged."""
     with open(path, "rb") as file:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def token_bytes(tokens: tuple[int, ...]) -> bytes:
-    """Token ids as little-endian 64-bit integers."""
+    """Return token ids as little-endian 64-bit integers."""
     return struct.pack(f"<{len(tokens)}q", *tokens)
 
 
@@ -49,7 +50,7 @@ def check_tenant(tenant: str) -> None:
 
 
 def segment_key(segment: Segment, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
-    """Key of a segment encoded by a model, for those who may share it. Raises ValueError for a bad tenant."""
+    """Return the key of an encoded segment for one tenant. Raises ValueError for a bad tenant."""
     check_tenant(tenant)
     prefix = "" if segment.prefix is None else segment_key(segment.prefix, fingerprint=fingerprint, tenant=tenant)
     places = str(segment.start) if not segment.gaps else f"{segment.start} {segment.gaps}"

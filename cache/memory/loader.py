@@ -1,10 +1,9 @@
-"""Modules on their way into the arena, on threads of their own: read, checked, and copied into extents that nobody
-reads before they are whole. For a GPU the threads copy them into locked memory, and what is collected is copied on from
-there beside the passes, layer by layer (`cache.memory.arena`).
+"""Threads that load modules into the KV pool: read, check, and copy them into extents that are not read before they are
+complete.
 
-Owned by the engine thread, but for what the threads do. An extent stays reserved until its thread has ended, also if
-nobody wants the module any more. Not covered: whether a module is worth loading, and what becomes of it afterwards
-(`cache.memory.store`).
+For a GPU the threads copy into pinned memory. Collected modules are copied on from there during passes, layer by layer
+(`arena`). Owned by the engine thread. An extent stays reserved until its thread ends, also for a dropped module. Out of
+scope: which modules are worth loading (`store`).
 """
 
 import time
@@ -19,15 +18,14 @@ from torch import Tensor
 from cache.memory.arena import Arena, Extent
 from cache.memory.disk import LoadFailed, ModuleHeader
 
-READERS = 2
-"""Threads: one waits for the disk while the other computes a checksum."""
+READERS = 2  # threads: one waits for the disk while the other computes a checksum
 
 
 @dataclass(slots=True, eq=False)
 class ModuleLoad:
-    """A module being loaded from a tier into a reserved extent. positions: ids of its keys. seconds: from its start
-    until its thread has ended, waiting for a thread included. staged: its rows in locked memory, `[layers, 2, length,
-    kv_heads, head_dim]`, if they are not in the extent yet. is_dropped: nobody is to find it.
+    """A module being loaded into a reserved extent. positions: ids of its keys. seconds: from the start until its
+    thread ended, waiting included. staged: its rows in pinned memory, `[layers, 2, length, kv_heads, head_dim]`, if not
+    in the extent yet. is_dropped: it must not be found.
     """
 
     header: ModuleHeader
@@ -42,12 +40,12 @@ class ModuleLoad:
 
     @property
     def error(self) -> BaseException | None:
-        """Why it failed, once it has ended; None if the rows are there."""
+        """The error after a failed load; None if the rows are there."""
         return CancelledError() if self.ended.cancelled() else self.ended.exception()
 
 
 class Loader:
-    """Loads of one arena, by key. on_end: called on any thread when one has ended."""
+    """Loads of one pool, by key. on_end: called on any thread when a load ends."""
 
     def __init__(self, arena: Arena, on_end: Callable[[], None]) -> None:
         self.running: dict[str, ModuleLoad] = {}
@@ -56,26 +54,25 @@ class Loader:
         self._threads = ThreadPoolExecutor(READERS, "warmdesk-load")
 
     def __bool__(self) -> bool:
-        """Whether anything was started that was not collected."""
         return bool(self.running or self._dropped)
 
     def start(self, load: ModuleLoad, read: Callable[[], Tensor]) -> None:
-        """Load a module. read: called on a thread, gives its rows, `[2, layers, length, kv_heads, head_dim]`, which are
-        checked.
+        """Load a module. read: called on a thread, returns its checked rows, `[2, layers, length, kv_heads,
+        head_dim]`.
         """
         self.running[load.header.key] = load
         load.ended = self._threads.submit(self._load, load, read)
         load.ended.add_done_callback(lambda _: self._on_end())
 
     def drop(self, key: str) -> None:
-        """Let nobody find what is being loaded."""
+        """Hide a module that is being loaded."""
         if (load := self.running.pop(key, None)) is not None:
             load.is_dropped = True
             load.ended.cancel()
             self._dropped.append(load)
 
     def collect(self) -> list[ModuleLoad]:
-        """What has ended since it was last asked; its extents are the caller's."""
+        """Return the loads that ended since the last call. The caller owns their extents."""
         ended = [load for load in (*self.running.values(), *self._dropped) if load.ended.done()]
         for load in ended:
             if load.is_dropped:
@@ -87,15 +84,14 @@ class Loader:
         return ended
 
     def extents(self) -> Iterator[Extent]:
-        """Where modules are being loaded."""
         return (load.extent for load in (*self.running.values(), *self._dropped))
 
     def close(self) -> None:
-        """End the threads: what they have begun is loaded, the rest is not."""
+        """End the threads. Started loads finish, the others do not."""
         self._threads.shutdown(cancel_futures=True)
 
     def _land(self, load: ModuleLoad) -> None:
-        """Note where a module is that is loaded; what is staged will be in its extent when a pass reads it."""
+        """Store the positions of a loaded module. Staged rows are in its extent when a pass reads it."""
         self._arena.place(load.extent, load.positions)
         if load.staged is not None and self._arena.copies is not None:
             self._arena.copies.add(partial(self._copy_layer, load.staged, load.extent), load.extent.length)

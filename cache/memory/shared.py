@@ -1,9 +1,9 @@
-"""Module files that several engines share: a folder, or a store such as S3 (whatever fsspec can open).
+"""A disk tier that several engines share: a folder, or a store such as S3 (any location that fsspec opens).
 
-What is there is listed from time to time, as no engine hears of what the others do: a file that one has written is
-found by the others after their next listing, and one that has vanished since is a miss. A name says what is in the
-file, so several that write the same module do no harm. Files appear whole: in a folder by renaming, elsewhere by the
-store itself. Whoever writes removes what is too much, the oldest first. Not covered: how a file is checked (`disk`).
+The location is listed from time to time, because engines do not notify each other: a new file is found after the next
+listing, and a vanished file is a miss. A file's name identifies its content, so several writers of one module do no
+harm. Files appear complete: by renaming in a folder, by the store itself elsewhere. The writer removes the oldest files
+beyond the capacity. Out of scope: checking files (`disk`).
 """
 
 import logging
@@ -21,41 +21,25 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cache.errors import CacheError
-from cache.memory.disk import (
-    SUFFIX,
-    DiskEntry,
-    DiskTier,
-    LoadFailed,
-    ModuleHeader,
-    Unreachable,
-    checked_rows,
-    description,
-    file_name,
-    header_of,
-    key_of,
-    metadata_of,
-    nameless,
-)
+from cache.memory import disk
+from cache.memory.disk import DiskEntry, DiskTier, LoadFailed, ModuleHeader, Unreachable
 from cache.memory.free_space import FreeSpace, free_space
 from cache.memory.kv_format import KVStorage, pack
 
-LIST_S = 5.0
-"""Seconds between two listings."""
+LIST_S = 5.0  # seconds between two listings
 HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256
-"""Read of each new file: its description is some 1000 bytes."""
-MOST_REMOVED = 20_000
-"""Modules: so many are known to have been removed here."""
-LEFT_OVER_S = 3600.0
-"""A half-written file that is older belongs to an engine that has ended."""
+"""Bytes to read of each new file (its description has about 1000), and files at a time."""
+MOST_REMOVED = 20_000  # maximum number of removed modules to remember
+LEFT_OVER_S = 3600.0  # age in seconds from which a half-written file belongs to an ended engine
 HALF = ".tmp"
 log = logging.getLogger(__name__)
 
 
 class SharedTier(DiskTier):
-    """A disk tier that others write to, too. location: a folder or a URL. Any thread may call."""
+    """A disk tier with other writers. location: a folder or a URL. Thread-safe."""
 
     def __init__(self, location: str, capacity: int, floor: int | None = 0) -> None:
-        """Raises CacheError for a location that cannot be opened."""
+        """Raise CacheError for a location that cannot be opened."""
         try:
             self._files_of, self._root = fsspec.url_to_fs(location, use_listings_cache=False)
             self._files_of.makedirs(self._root, exist_ok=True)
@@ -68,18 +52,20 @@ class SharedTier(DiskTier):
         self.evictions = 0
         self.kept: Set[str] = frozenset()
         self._lock, self._refreshing = threading.Lock(), threading.Lock()
-        self._touched: set[str] = set()  # since the listing began that is under way
+        self._touched: set[str] = set()  # since the running listing started
         self._removed: dict[str, None] = {}  # here; a store may list it for a while
         self.refresh()
         threading.Thread(target=_keep_refreshing, args=(weakref.ref(self),), name="shared-modules", daemon=True).start()
 
     def refresh(self) -> None:
-        """See what the others have written and removed. A store that does not answer is as it was."""
+        """Update the list of files. If the store does not respond, the list stays."""
         with self._refreshing:
             with self._lock:
                 self._touched.clear()
             try:
-                listed = {key_of(name): found for name, found in self._listed().items() if name.endswith(SUFFIX)}
+                listed = {
+                    disk.key_of(name): found for name, found in self._listed().items() if name.endswith(disk.SUFFIX)
+                }
                 for key in listed.keys() & self._removed.keys():
                     if not self._files_of.exists(self._place(key)):
                         del listed[key]
@@ -90,7 +76,7 @@ class SharedTier(DiskTier):
             self._read_headers()
 
     def clean_up(self) -> None:
-        """Remove what engines that have ended left half-written, and what exceeds the capacity."""
+        """Remove half-written files of ended engines, and files beyond the capacity."""
         self._evict(self.num_bytes - self.capacity)
         self.make_room()
         for name, found in self._listed().items():
@@ -98,10 +84,10 @@ class SharedTier(DiskTier):
                 self._delete_path(found["name"])
 
     def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
-        """Store one module, unless it alone is larger than the capacity. Raises OSError."""
+        """Store one module, unless it is larger than the capacity. Raises OSError."""
         self._delete_again()
         tensors = pack(rows, storage)
-        data = save({name: one.contiguous() for name, one in tensors.items()}, metadata_of(header, rows, tensors))
+        data = save({name: one.contiguous() for name, one in tensors.items()}, disk.metadata_of(header, rows, tensors))
         if len(data) > self.capacity:
             return
         self.keep_floor(len(data))
@@ -123,7 +109,6 @@ class SharedTier(DiskTier):
         self._evict(self.num_bytes - self.capacity, keep=header.key)
 
     def read(self, key: str) -> Tensor:
-        """Rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
         if key in self.undeleted:
             raise LoadFailed("it was removed")
         try:
@@ -135,13 +120,13 @@ class SharedTier(DiskTier):
         except Exception as error:
             raise Unreachable(f"unreadable: {error}") from error
         try:
-            return checked_rows(key, bytearray(data))
+            return disk.checked_rows(key, bytearray(data))
         except Exception as error:
             self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
 
     def remove(self, key: str) -> bool:
-        """Remove a module's file for all; unknown keys are fine. Gives whether it is gone."""
+        """Remove a module's file for all engines, if there is one. Returns whether it is gone."""
         with self._lock:
             self._touched.add(key)
             self._removed[key] = None
@@ -154,38 +139,36 @@ class SharedTier(DiskTier):
         return "file" in self._files_of.protocol
 
     def look(self) -> FreeSpace | None:
-        """At the disk of a folder; None for a store."""
         with suppress(OSError):
             return free_space(self._root, self._floor) if self._is_folder else None
         return None
 
     def _listed(self) -> dict[str, dict[str, Any]]:
-        """What the store says of each file, by name. Raises what the store does."""
+        """Return the store's entry of each file, by name. Raises the store's error."""
         try:
             return {name_in(found): found for found in self._files_of.ls(self._root, detail=True, refresh=True)}
-        except FileNotFoundError:  # a store without folders has none where no file is
+        except FileNotFoundError:  # a store without folders lists none without files
             return {}
 
     def _take(self, there: dict[str, dict[str, Any]]) -> None:
-        """Take over a listing by key, but for what was written or removed here since it began."""
+        """Use a listing, except for files that were written or removed here since it started."""
         with self._lock:
             for key in self.entries.keys() - there.keys() - self._touched:
                 del self.entries[key]
             for key in there.keys() - self._touched:
                 if key in self.undeleted:
                     continue
-                entry = self.entries.setdefault(key, DiskEntry(nameless(key), 0, 0.0))
+                entry = self.entries.setdefault(key, DiskEntry(disk.nameless(key), 0, 0.0))
                 entry.num_bytes, entry.last_used = int(there[key]["size"]), changed(there[key])
 
     def _read_headers(self) -> None:
-        """Of files that others have written."""
         with self._lock:
             unknown = [key for key, entry in self.entries.items() if not entry.header.name]
         for first in range(0, len(unknown), HEADERS_AT_ONCE):
             some = unknown[first : first + HEADERS_AT_ONCE]
             for key, data in zip(some, self._beginnings(some), strict=True):
                 try:
-                    header = header_of(file_name(key), description(data)[0]["__metadata__"])
+                    header = disk.header_of(disk.file_name(key), disk.description(data)[0]["__metadata__"])
                 except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
                     continue
                 with self._lock:
@@ -193,13 +176,12 @@ class SharedTier(DiskTier):
                         entry.header = header
 
     def _beginnings(self, keys: Iterable[str]) -> list[Any]:
-        """Of files; what is no bytes could not be read."""
         paths = [self._place(key) for key in keys]
         found: list[Any] = self._files_of.cat_ranges(paths, 0, HEADER_BYTES, on_error="return")
         return found
 
     def _place(self, key: str) -> str:
-        return f"{self._root}/{file_name(key)}"
+        return f"{self._root}/{disk.file_name(key)}"
 
     def _delete_file(self, key: str) -> bool:
         return self._delete_path(self._place(key))
@@ -210,13 +192,13 @@ class SharedTier(DiskTier):
         except FileNotFoundError:
             return True
         except Exception as error:
-            log.error("the shared module file %s cannot be deleted, this is tried again: %s", path, error)
+            log.error("the shared module file %s cannot be deleted now, deletion is retried: %s", path, error)
             return False
         return True
 
 
 def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
-    """Until nobody has the tier any more."""
+    """Refresh until the tier is garbage."""
     while True:
         time.sleep(LIST_S)
         if (one := tier()) is None:
@@ -226,11 +208,10 @@ def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
 
 
 def name_in(found: dict[str, Any]) -> str:
-    """The file's name in an entry of a listing."""
     return str(found["name"]).rsplit("/", 1)[-1]
 
 
 def changed(found: dict[str, Any]) -> float:
-    """When it was written, in seconds of the epoch; 0 if the store does not say."""
+    """Return the write time in seconds of the epoch; 0 if unknown."""
     when = found.get("mtime") or found.get("LastModified") or found.get("last_modified") or found.get("created") or 0
     return when.timestamp() if isinstance(when, datetime) else float(when)

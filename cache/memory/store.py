@@ -1,7 +1,7 @@
-"""The tiers that modules are kept in: device memory, with exact prefixes beside them, host memory and disk. Where a
-module is, and why one is missing. Owned by the engine thread; files are read and written by threads of their own.
+"""The tiers of modules: device memory, which also holds exact prefixes, host memory and disk.
 
-What the tiers of a store hold, as values that can be shown and sent. Not covered: changing it (`store`).
+The store knows where a module is, and why one is missing. Owned by the engine thread; other threads read and write
+files. Its contents can be returned as values, to be shown or sent.
 """
 
 import heapq
@@ -29,22 +29,20 @@ from cache.memory.loader import Loader, ModuleLoad
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
-"""Where rows of a module came from. elsewhere: the model runs in a server of somebody else, which does not say."""
-FIRST_COMPUTE_S = 1e-3
-"""What a token is taken to cost until passes were measured."""
-NOISE_S = 0.05
-"""How much sooner a module must be computed than loaded by a thread to be computed: what a busy machine may cost."""
+"""The source of a module's rows. elsewhere: a remote model, which does not tell."""
+FIRST_COMPUTE_S = 1e-3  # assumed seconds per token before passes are measured
+NOISE_S = 0.05  # seconds that loading must be slower than computing before it counts, as noise of a busy machine
 TRIED_ANYWAY = 16
-"""Of modules that take longer to load than to compute, one in so many is loaded, to measure anew what that takes."""
+"""One in this number of modules that load more slowly than they compute is loaded, to measure loading again."""
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
-"""To say why a module is missing, and how often it was used."""
+"""Number of evictions and names to remember, for reasons of misses and use counts."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """Answer of `Store.find`. entry: the module, pinned. Without one, it is being loaded from `source` until `loading`
-    is done, so ask again then; or it is missing, and `reason` says why.
+    """Result of `Store.find`. entry: the module, pinned. Without entry, either it is being loaded from `source` (call
+    again after `loading`), or it is missing because of `reason`.
     """
 
     entry: CacheEntry | None = None
@@ -55,7 +53,9 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixUse:
-    """A computed prefix that later requests found. tokens: its last run; num_tokens: from the prompt's beginning on."""
+    """A computed prefix that later requests found. tokens: its last run; num_tokens: from the beginning of the
+    prompt.
+    """
 
     tokens: tuple[int, ...]
     num_tokens: int
@@ -63,30 +63,27 @@ class PrefixUse:
 
     @property
     def saved(self) -> int:
-        """Tokens that were not computed again because of the last run."""
         return self.hits * len(self.tokens)
 
 
 @dataclass(slots=True)
 class Cost:
-    """Seconds per token, as a running mean of what was measured."""
+    """Seconds per token, as a running mean."""
 
     mean: float
 
     def measured(self, seconds: float, tokens: int) -> None:
-        """Include one forward pass, or one load."""
         self.mean += 0.1 * (seconds / tokens - self.mean)
 
 
 def ignore() -> None:
-    """Nobody waits for loads."""
+    """Do nothing: the default without listener."""
 
 
 class Store:
-    """Modules and prefixes of one model. host_memory: bytes for modules that were evicted from the device. kv_storage:
-    how modules are kept; those that are rounded are so in every tier, under keys of their own. on_load: called on any
-    thread when a module was loaded or could not be. compute_cost, load_cost, host_cost: of computing a token, of
-    reading it from disk, and of copying it from host memory.
+    """Modules and prefixes of one model. host_memory: bytes for modules evicted from the device. kv_storage: stored
+    form; 8-bit modules are so in every tier, with keys of their own. on_load: called on any thread when a load ends.
+    compute_cost, load_cost, host_cost: of computing a token, reading it from disk, and copying it from host memory.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class Store:
         self.host = self._pinned or HostTier(*host)
         self.compute_cost, self.load_cost, self.host_cost = Cost(FIRST_COMPUTE_S), Cost(1e-5), Cost(1e-6)
         self._loader = Loader(arena, on_load)
-        self._not_loaded: dict[str, MissReason] = {}  # what is to be computed although it was or is on disk, and why
+        self._not_loaded: dict[str, MissReason] = {}  # modules to compute although they were or are on disk, and why
         self._bypassed = 0
         self._evicted: OrderedDict[str, CacheEntry] = OrderedDict()  # by key, the oldest first
         self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
@@ -115,17 +112,13 @@ class Store:
         self._writer = None if disk is None else DiskWriter(disk, kv_storage)
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
-        """Content address of a segment for this store's model."""
         return segment_key(segment, fingerprint=self.fingerprint, tenant=tenant)
 
     def has(self, key: str) -> bool:
-        """Whether a module is in any tier."""
         return self.tier(key) is not None
 
     def tier(self, key: str) -> Literal["device", "host", "disk"] | None:
-        """The fastest tier that has a module, or from which it is being loaded. From any thread; it may have moved when
-        this returns.
-        """
+        """Return the fastest tier that has a module, or loads it. From any thread; it may have moved since."""
         if key in self.device.entries:
             return "device"
         if (load := self._loader.running.get(key)) is not None:
@@ -136,13 +129,11 @@ class Store:
 
     @property
     def is_loading(self) -> bool:
-        """Whether modules are being loaded, or were and are not collected yet."""
         return bool(self._loader)
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """Find a module and pin it, or begin to load it. On a GPU one from host memory is found before it is copied:
-        passes wait for it (`Arena.await_layer`). Raises CapacityError if it is to be loaded and the arena has no room
-        now.
+        """Find a module and pin it, or start to load it. On a GPU, a module in host memory is found before it is
+        copied: passes wait for it (`Arena.await_layer`). Raises CapacityError if the pool has no room for the load now.
         """
         self.collect_loads()
         key = self.key(segment, tenant)
@@ -154,7 +145,6 @@ class Store:
         return self._load(header, segment.positions) or Lookup(reason=self._why_missing(header))
 
     def collect_loads(self) -> None:
-        """Admit what was loaded since; it is computed again if it could not be."""
         for load in self._loader.collect():
             if load.is_dropped:
                 self.device.free([load.extent])
@@ -168,8 +158,8 @@ class Store:
             self.host_cost.measured(seconds, tokens)
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
-        """Admit a module whose rows are in `extent`, pinned, and have it written to disk in the background, unless it
-        is there or the disk is far behind.
+        """Admit a module whose rows are in `extent`, pinned, and queue it for the disk unless it is there or the disk
+        is far behind.
         """
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         is_stored = self._is_on_disk(header.key)
@@ -181,7 +171,6 @@ class Store:
         return entry
 
     def keys_of(self, tenant: str) -> frozenset[str]:
-        """Every module of a tenant, in any tier."""
         headers = [entry.header for entry in self.device.entries.values()]
         headers += [load.header for load in self._loader.running.values()]
         headers += [entry.header for entry in self.host.entries.values()]
@@ -190,8 +179,8 @@ class Store:
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier, and every prefix that was computed with them. What requests in flight read
-        is found by nobody else from now on, and gone when they end. Returns how many modules were there.
+        """Remove modules from every tier, and all prefixes computed with them. Requests in flight still read theirs,
+        but no new request finds them. Returns the number of modules found.
         """
         self.device.free(self.device.prefixes.forget(keys))
         self.device.forget_uses(keys)
@@ -210,14 +199,14 @@ class Store:
         return found
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted, in any tier."""
+        """Replace the set of modules that are evicted only as a last resort, in every tier."""
         self.device.keep(keys)
         self.host.keep(keys)
         if self.disk is not None:
             self.disk.kept = keys
 
     def remove(self, key: str) -> bool:
-        """Remove a module that no request uses from every tier. Gives whether it is gone."""
+        """Remove a module that no request uses from every tier. Returns whether it is gone."""
         entry = self.device.entries.get(key)
         if entry is not None and entry.refs:
             return False
@@ -230,8 +219,8 @@ class Store:
         return self.disk is None or self.disk.remove(key)
 
     def rows(self, key: str) -> Tensor:
-        """What is stored of a module, `[2, layers, length, kv_heads, head_dim]` on the host: from memory, else from its
-        file, whose checksum is checked. Raises LoadFailed, also if it is in no tier.
+        """Return the stored rows of a module, `[2, layers, length, kv_heads, head_dim]` on the host: from memory, else
+        from its checked file. Raises LoadFailed, also if no tier has it.
         """
         if (entry := self.device.entries.get(key)) is not None:
             return self.arena.read(entry.extent)
@@ -240,22 +229,20 @@ class Store:
         return self._read(key)
 
     def flush(self) -> None:
-        """Wait until everything that was submitted is on disk. From any thread."""
+        """Wait until all submitted modules are on disk. From any thread."""
         if self._writer is not None:
             self._writer.wait()
 
     @property
     def is_behind(self) -> bool:
-        """Whether modules are computed faster than the disk takes them."""
         return self._writer is not None and self._writer.is_behind
 
     @property
     def unwritten(self) -> tuple[int, int]:
-        """How many modules the disk did not take, and how many it had no time for."""
         return (0, 0) if self._writer is None else (self._writer.failures, self._writer.skipped)
 
     def close(self) -> None:
-        """Finish writing, end loads, and stop the threads. Nobody writes into the arena any more when this returns."""
+        """Finish writing, end loads and stop the threads. After it returns, nothing writes into the pool."""
         self._loader.close()
         if self._copies is not None:
             self._copies.drop()
@@ -264,7 +251,7 @@ class Store:
             self._writer.close()
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        """The prefixes that have saved most, first: where several continue one another, each counts its own tokens."""
+        """Return the prefixes that saved most. Of nested prefixes, each counts its own tokens."""
         used = (
             PrefixUse(tokens=node.step.tokens, num_tokens=sum(len(n.step.tokens) for n in node.path()), hits=node.hits)
             for node in self.device.prefixes.nodes()
@@ -273,14 +260,13 @@ class Store:
         return heapq.nlargest(limit, used, key=lambda use: use.saved)
 
     def check_integrity(self) -> None:
-        """Assert that nothing leaked: see `DeviceMemory.check_integrity`."""
         self.device.check_integrity(self._loader.extents())
         self.host.check_integrity()
 
     def _admit(self, header: ModuleHeader, extent: Extent) -> CacheEntry:
         self._remember_name(header)
         self._not_loaded.pop(header.key, None)
-        self.host.remove(header.key)  # if it was computed although it was there
+        self.host.remove(header.key)  # if it was computed although a tier had it
         return self.device.admit(header, extent, self._evicted.get(header.key))
 
     def _why_missing(self, header: ModuleHeader) -> MissReason:
@@ -291,11 +277,11 @@ class Store:
         return header.why_missing(self._known_names.get((header.tenant, header.name)))
 
     def _load(self, header: ModuleHeader, positions: Sequence[int]) -> Lookup | None:
-        """Begin to load a module; None if it is in no tier, or not worth it. Raises CapacityError."""
+        """Start to load a module; None if no tier has it or loading is not worth it. Raises CapacityError."""
         key, is_kept = header.key, header.key in self.host.entries
         if not (is_kept or self._is_on_disk(key)) or not self._is_worth_loading(header, is_kept=is_kept):
             return None
-        kept = self.host.take(key) if is_kept else None  # so that what is evicted for it does not take its place
+        kept = self.host.take(key) if is_kept else None  # so that a module evicted for it does not take its place
         try:
             extent = self.device.reserve(header.num_tokens)
         except CapacityError:
@@ -314,23 +300,23 @@ class Store:
         return Lookup(source=load.source, loading=load.ended)
 
     def _is_worth_loading(self, header: ModuleHeader, *, is_kept: bool) -> bool:
-        """Whether a module is expected in device memory sooner than it could be computed, by what was measured.
-        is_kept: it is in host memory, else on disk.
+        """Return whether loading is expected to be faster than computing, by recent measurements. is_kept: from host
+        memory, else from disk.
         """
         if header.key in self._not_loaded:
             return False
-        if not is_kept and self._is_being_written(header.key):  # it is in host memory, too
+        if not is_kept and self._is_being_written(header.key):  # it is also in host memory
             return True
         cost = self.host_cost if is_kept else self.load_cost
         seconds = cost.mean - self.compute_cost.mean
         if self._copies is not None and not is_kept:
-            seconds += self.host_cost.mean  # what was read is then copied
+            seconds += self.host_cost.mean  # it is then also copied
         noise = 0.0 if self._pinned is not None and is_kept else NOISE_S
         if seconds * header.num_tokens <= noise:
             return True
         self._bypassed += 1
         if self._bypassed % TRIED_ANYWAY == 0:
-            cost.mean = self.compute_cost.mean  # what was measured in a rush may be long over
+            cost.mean = self.compute_cost.mean  # measurements under load may be outdated
             return True
         self._not_loaded[header.key] = "bypassed"
         return False
@@ -341,12 +327,10 @@ class Store:
         if self.disk is not None and isinstance(load.error, LoadFailed) and not isinstance(load.error, Unreachable):
             self.disk.remove(key)
         self._not_loaded[key] = "load failed"
-        log.warning("module %s (%s): %s; it is computed again", name, key, load.error)
+        log.warning("module %s (%s): %s; it is encoded again", name, key, load.error)
 
     def _read(self, key: str) -> Tensor:
-        """The rows of a module, from those that wait to be written, or from its file. From any thread. Raises
-        LoadFailed.
-        """
+        """Return the rows of a module, from the write queue or its file. From any thread. Raises LoadFailed."""
         if self.disk is None or self._writer is None:
             raise LoadFailed("it is in no tier")
         job = self._writer.pending.get(key)
@@ -357,11 +341,9 @@ class Store:
             self._writer.drop(key)
 
     def _cost(self, victim: Owner) -> float:
-        """Seconds per token to get it back: from disk, or by computing it."""
         return self._cost_of(victim.header.key) if isinstance(victim, CacheEntry) else self.compute_cost.mean
 
     def _cost_of(self, key: str) -> float:
-        """The same for a module."""
         compute, load = self.compute_cost.mean, self.load_cost.mean
         return min(load, compute) if self._is_on_disk(key) else compute
 
@@ -388,9 +370,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContents:
-    """What the tiers hold. modules: tier, header and bytes, the slowest tier first. num_bytes, capacity: by tier.
-    evictions: by tier, of the device by kind of what was evicted. space: of the disk tier's disk, if that is known.
-    failed_writes, skipped_writes: modules that the disk did not take, and had no time for.
+    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. num_bytes, capacity: by tier.
+    evictions: by tier, on the device by kind. space: of the disk, if known. failed_writes, skipped_writes: modules that
+    the disk refused, and had no time for.
     """
 
     modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
@@ -404,8 +386,8 @@ class TierContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCheck:
-    """What is stored of a module against what the model computes. largest_difference: of a number, as a share of the
-    largest one; None if what is stored could not be read, and why is in `problem`.
+    """A stored module compared with the model. largest_difference: relative to the largest number; None if the stored
+    module cannot be read, for the reason in `problem`.
     """
 
     largest_difference: float | None
@@ -413,7 +395,7 @@ class ModuleCheck:
 
 
 def contents_of(store: Store, *, with_modules: bool) -> TierContents:
-    """The tiers of a store. with_modules: whether each module is in it. On the engine's thread."""
+    """Return the contents of a store's tiers. Only on the engine's thread."""
     device, host, disk, shape = store.device, store.host, store.disk, store.arena.shape
     per_token, per_kept = shape.bytes_per_token, kept_bytes_per_token(shape, store.kv_storage)
     sizes = {"device": per_token, "host": per_kept, "disk": per_kept}
@@ -438,7 +420,7 @@ def contents_of(store: Store, *, with_modules: bool) -> TierContents:
 
 
 def contents_on_disk(disk: DiskTier) -> TierContents:
-    """The disk tier alone, where no engine runs."""
+    """Return the contents of the disk tier without an engine."""
     return TierContents(
         modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
         num_bytes={"disk": disk.num_bytes},
@@ -448,13 +430,12 @@ def contents_on_disk(disk: DiskTier) -> TierContents:
 
 
 def module_room(store: Store) -> int:
-    """Tokens of modules that the largest tier holds."""
     per_token = kept_bytes_per_token(store.arena.shape, store.kv_storage)
     on_disk = 0 if store.disk is None else store.disk.capacity // per_token
     return max(on_disk, store.device.allocator.capacity)
 
 
 def largest_difference(stored: Tensor, computed: Tensor) -> float:
-    """Of two numbers at the same place, as a share of the largest stored number."""
+    """Return the largest difference between two tensors, relative to the largest stored number."""
     largest = stored.abs().max().item() or 1.0
     return float((stored - computed).to(torch.float32).abs().max().item() / largest)

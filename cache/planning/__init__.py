@@ -1,1 +1,1 @@
-"""How many machines of which size a load takes: a simulation over a virtual clock."""
+"""The number and size of machines for a load: a simulation over a virtual clock."""

@@ -1,7 +1,8 @@
-"""What passes cost here, from a short run of the engine with random token ids: answers at once, questions, files.
+"""Costs of passes on this machine, from a short run of the engine with random token ids: concurrent answers, questions,
+files.
 
-All passes are described by one linear cost (`PassCosts`), fitted to the times so that each counts relative to its size.
-About half a minute with the bundled model on two cores. Not covered: models that are not on this machine.
+All passes are described by one linear cost (`PassCosts`), fitted to relative errors. It takes about half a minute with
+the bundled model on two cores. Out of scope: models that are not on this machine.
 """
 
 import os
@@ -29,17 +30,16 @@ from cache.prompt.plan import Plan, Segment, Span
 
 MODULE_TOKENS, MODULES = 200, 32
 SHARED, OWN = ((1, 1), (1, 8), (4, 8), (16, 1), (16, 8)), ((4, 8), (8, 4), (32, 1))
-"""Answers that are written at once, and the modules before each: the same ones, or others for each answer."""
+"""Concurrent answers, and the modules before each: the same ones, or others for each answer."""
 QUESTIONS = (24, 96, 384)
-PLACED = (1, 8)
-"""Modules before a question."""
+PLACED = (1, 8)  # modules before a question
 ANSWER_TOKENS, REPEATS = 24, 3
 ROOM_TOKENS, OTHERS_TOKENS = 16_384, 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPass:
-    """Seconds of one pass, and what it was made of. requests: that began with it."""
+    """Seconds of one pass, and its parts. requests: that started with it."""
 
     seconds: float
     prefill_rows: int = 0
@@ -50,12 +50,11 @@ class MeasuredPass:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """How often each cost is in it."""
         return 1, self.prefill_rows, self.decode_rows, self.read_tokens, self.pairs, self.requests
 
 
 def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
-    """Run the engine with a model whose shape is `name`. threads: of the engine. Nothing of it is kept."""
+    """Run the engine with a model whose shape is `name`. threads: of the engine. Nothing is stored."""
     rng = random.Random(0)
     vocabulary, per_token = model.info.vocabulary, model.info.kv.bytes_per_token
     model.info = replace(model.info, stop_tokens=frozenset())
@@ -97,7 +96,7 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
 
 
 def time_modules(engine: Engine, segments: list[Segment]) -> MeasuredPass:
-    """A pass that encodes one module; the median of all."""
+    """Time passes that encode one module; the median of all."""
     seconds = []
     for segment in segments:
         started = time.perf_counter()
@@ -110,7 +109,7 @@ def time_modules(engine: Engine, segments: list[Segment]) -> MeasuredPass:
 def time_answers(
     engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
 ) -> Iterator[MeasuredPass]:
-    """A pass over the next tokens of so many answers; the median of some."""
+    """Time passes over the next tokens of concurrent answers; medians."""
     own_tokens = 2 + ANSWER_TOKENS / 2
     for kind in (SHARED, OWN):
         for count, placed in kind:
@@ -126,7 +125,7 @@ def time_answers(
 
 
 def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rng: random.Random) -> float:
-    """Seconds of one pass, from when the last one has its first token to when the first one ends. each: the modules
+    """Return the seconds of one pass, from the last answer's first token to the first answer's end. each: the modules
     before each answer.
     """
     plans = [plan_of(placed, drawn(2, vocabulary, rng)) for placed in each]
@@ -144,7 +143,7 @@ def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rn
 def time_questions(
     engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
 ) -> Iterator[MeasuredPass]:
-    """The first token of questions of several lengths, behind few and many tokens; the median of some."""
+    """Time first tokens of questions of several lengths, after few and many tokens; medians."""
     sampling = Sampling(max_tokens=1, temperature=1.0, top_k=40, seed=0)
     for rows in QUESTIONS:
         for placed in PLACED:
@@ -161,7 +160,7 @@ def time_questions(
 
 
 def time_load(engine: Engine, segments: list[Segment]) -> float:
-    """Seconds of a token of modules that are read from disk, one after another."""
+    """Return the seconds per token of modules that are read from disk, one after another."""
     engine.call(lambda store: store.flush())
     engine.call(lambda store: [store.device.evict(store.key(segment)) for segment in segments])
     started = time.perf_counter()
@@ -171,9 +170,7 @@ def time_load(engine: Engine, segments: list[Segment]) -> float:
 
 
 def time_crowded(engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random) -> float:
-    """How many times longer a pass takes while other engines write answers, as many as there are cores for; not less
-    than once.
-    """
+    """Return how many times longer a pass takes while one engine per core writes answers; at least 1."""
     model, each = engine.model, [segments[:1]]
     others = max(1, (os.cpu_count() or 1) // torch.get_num_threads()) - 1
     if not others:
@@ -190,12 +187,10 @@ def time_crowded(engine: Engine, segments: list[Segment], vocabulary: int, rng: 
 
 
 def plan_of(placed: list[Segment], question: tuple[int, ...]) -> Plan:
-    """A question behind modules."""
     starts = range(0, len(placed) * MODULE_TOKENS, MODULE_TOKENS)
     spans = [Span(start=at, tokens=one.tokens, segment=one) for at, one in zip(starts, placed, strict=True)]
     return Plan(spans=(*spans, Span(start=len(placed) * MODULE_TOKENS, tokens=question)))
 
 
 def drawn(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
-    """Random ordinary token ids."""
     return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))

@@ -1,6 +1,6 @@
-"""What passes of a model cost on a machine: measured for one model, scaled for others by what they read and compute.
+"""Costs of a model's passes on a machine: measured for one model, scaled for others by weights, reads and products.
 
-Not covered: measuring (`cache.planning.calibration`).
+Out of scope: measuring (`calibration`).
 """
 
 import json
@@ -13,7 +13,7 @@ from cache.errors import PlanError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Sizes of a model of the Llama kind, with weights in `number_bytes` each."""
+    """Sizes of a Llama-like model, with weights of `number_bytes` each."""
 
     layers: int
     hidden: int
@@ -31,7 +31,7 @@ class ModelShape:
 
     @property
     def weights(self) -> int:
-        """All weights that a pass reads, those of the output included."""
+        """All weights that a pass reads, with those of the output."""
         return self.layer_weights + self.hidden * self.vocabulary
 
     @property
@@ -40,7 +40,6 @@ class ModelShape:
         return self.layers * self.heads * self.head_dim
 
     def bytes_per_token(self, number_bytes: int) -> int:
-        """Bytes of keys and values of a token. number_bytes: of one number."""
         return 2 * self.layers * self.kv_heads * self.head_dim * number_bytes
 
 
@@ -61,11 +60,10 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """Seconds. A pass takes pass_s, and for each prompt row prefill_row_s, for each row of a running answer
-    decode_row_s, for each token whose keys and values some row sees read_token_s, for each pair of a row and such a
-    token pair_s. A request takes request_s once, a token from disk load_token_s. threads: of an engine, on a machine of
-    `cores`. crowded: how many times longer a pass takes while as many engines compute as there are cores for.
-    is_scaled: not measured, but scaled.
+    """Costs in seconds. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per row of a running
+    answer, read_token_s per token whose keys and values some row sees, and pair_s per pair of a row and such a token. A
+    request costs request_s once, a token from disk load_token_s. threads: of an engine, on a machine of `cores`.
+    crowded: how many times longer a pass takes while one engine per core computes. is_scaled: scaled, not measured.
     """
 
     model: str
@@ -85,27 +83,24 @@ class PassCosts:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of keys and values."""
         return SHAPES[self.model].bytes_per_token(self.number_bytes)
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of the model's weights."""
         return SHAPES[self.model].weights * self.number_bytes
 
     def pass_seconds(self, prefill_rows: int, decode_rows: int, read_tokens: float, pairs: float) -> float:
-        """One pass on a machine that does nothing else."""
         rows = prefill_rows * self.prefill_row_s + decode_rows * self.decode_row_s
         return self.pass_s + rows + read_tokens * self.read_token_s + pairs * self.pair_s
 
     def shares_cores(self, busy: int) -> bool:
-        """Whether some of so many engines of a machine share a core while all of them compute."""
+        """Return whether some of `busy` engines on a machine share a core."""
         return busy * self.threads > self.cores
 
     def slowdown(self, busy: int, chance: float) -> float:
-        """How many times longer a pass takes while so many engines of a machine compute: up to its cores they wait for
-        the same memory, beyond they share cores, of which some have one thread more than others. chance: from 0 to 1,
-        decides whether one of this engine's threads is on such a core.
+        """Return how many times longer a pass takes while `busy` engines of a machine compute. Up to the number of
+        cores they compete for memory; beyond it they share cores, some of which have one thread more than others.
+        chance: from 0 to 1, decides whether this engine has a thread on such a core.
         """
         most = max(1, self.cores // self.threads)
         waiting = (min(busy, most) - 1) / (most - 1) if most > 1 else 0.0
@@ -115,8 +110,8 @@ class PassCosts:
         return (1 + (self.crowded - 1) * waiting) * max(1, on_each + is_on_one)
 
     def scaled_to(self, model: str) -> "PassCosts":
-        """Costs of another model on the same machine: passes by the weights they read, rows by the weights they are
-        multiplied with, pairs by the queries, what is read of tokens by its bytes.
+        """Return the costs of another model on the same machine: passes scaled by weights read, rows by weights
+        multiplied, pairs by queries, reads of tokens by bytes.
         """
         if model == self.model:
             return self
@@ -137,19 +132,18 @@ class PassCosts:
 
 
 def threads_each(engines: int) -> int:
-    """Of so many engines that share this machine."""
     return max(1, (os.cpu_count() or 1) // engines)
 
 
 def known_shape(model: str) -> str:
-    """The name of a shape. Raises PlanError for one that is not known."""
+    """Return the name of a shape. Raises PlanError for an unknown one."""
     if model not in SHAPES:
         raise PlanError(f"--model is {model!r}: give one of {', '.join(SHAPES)}")
     return model
 
 
 def read_costs(file: Path) -> PassCosts:
-    """Costs that were written before. Raises PlanError."""
+    """Read costs of `write_costs`. Raises PlanError."""
     try:
         costs = PassCosts(**json.loads(file.read_text(encoding="utf-8")))
         known_shape(costs.model)
@@ -158,11 +152,10 @@ def read_costs(file: Path) -> PassCosts:
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror or error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise PlanError(f"{file} has no costs of passes: remove it, so that they are measured anew") from error
+        raise PlanError(f"{file} has no costs of passes: remove it, so that they are measured again") from error
     return costs
 
 
 def write_costs(costs: PassCosts, file: Path) -> None:
-    """For `read_costs`."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(asdict(costs), indent=2) + "\n", encoding="utf-8")

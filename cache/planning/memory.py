@@ -1,7 +1,7 @@
-"""What one simulated replica has in device memory: the engine's own books (`cache.memory.device`), of empty slots.
+"""The device memory of one simulated replica: the engine's own bookkeeping (`cache.memory.device`) over empty slots.
 
-Documents are modules that are known by their numbers. The rows of a conversation are one path of the prefix tree,
-whatever documents stood before them.
+Documents are modules known by numbers. A conversation's rows are one path of the prefix tree, whatever documents were
+before them.
 """
 
 from collections.abc import Callable, Collection
@@ -15,8 +15,8 @@ from cache.memory.prefix_tree import PathStep, PrefixNode
 
 
 class SimulatedMemory:
-    """Memory of so many slots. cost: seconds to get a token of a document back, or of rows (None). evicted: documents
-    that have left, since they came last.
+    """Memory of `slots` slots. cost: seconds to restore a token of a document, or of rows (None). evicted: documents
+    that were evicted since they last came.
     """
 
     def __init__(self, slots: int, cost: Callable[[int | None], float]) -> None:
@@ -26,32 +26,29 @@ class SimulatedMemory:
 
     @property
     def documents(self) -> Collection[str]:
-        """What is held, by name."""
         return self.device.entries.keys()
 
     def find(self, document: int) -> CacheEntry | None:
-        """A document, pinned."""
         entry = self.device.entries.get(str(document))
         return None if entry is None else self.device.pin(entry)
 
     def put(self, document: int, extent: Extent) -> CacheEntry:
-        """Enter a document into what was reserved, pinned."""
         return self.device.admit(header_of(document, extent.length), extent, self._evicted.pop(document, None))
 
     def fill(self, document: int, tokens: int, uses: float) -> None:
-        """Begin with a document that was used for a long time. uses: in a round (`cache.memory.eviction`)."""
+        """Start with a document that was used for a long time. uses: per round (`cache.memory.eviction`)."""
         entry = self.put(document, self.device.reserve(tokens))
         short, long = (log2(uses * half_life / log(2)) for half_life in (SHORT, LONG))
         entry.marks = short, long
         self.device.release(entry)
 
     def find_rows(self, conversation: str, tokens: int) -> tuple[PrefixNode, int]:
-        """The rows of a conversation's first `tokens` that are there, pinned, and how many these are."""
+        """Return the available rows of a conversation's first `tokens`, pinned, and their number."""
         prefix = self.device.pin_prefix(conversation, [step_of(0, tokens)])
         return prefix, sum(len(node.step.tokens) for node in prefix.path())
 
     def keep_rows(self, prefix: PrefixNode, first: int, own: list[Extent], tokens: int) -> None:
-        """Keep what a request has computed behind a prefix, which is unpinned. first: its first own token."""
+        """Store the rows that a request computed after a prefix, which is unpinned. first: its first own token."""
         self.device.put_prefix(prefix, [(step_of(first, tokens), own)], None)
         self.device.release_prefix(prefix)
 
@@ -63,7 +60,6 @@ class SimulatedMemory:
 
 
 def header_of(document: int, tokens: int) -> ModuleHeader:
-    """What names a document."""
     name = str(document)
     return ModuleHeader(
         key=name, name=name, tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=tokens
@@ -71,5 +67,5 @@ def header_of(document: int, tokens: int) -> ModuleHeader:
 
 
 def step_of(first: int, tokens: int) -> PathStep:
-    """So many tokens of a conversation; which ones they are makes no difference."""
+    """Return a step of a conversation; its token ids make no difference."""
     return PathStep(start=first, tokens=(0,) * tokens)

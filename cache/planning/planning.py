@@ -1,7 +1,7 @@
-"""What a load takes: every number of replicas with every routing, simulated, as a table and as an answer.
+"""The capacity for a load: each number of replicas with each routing, simulated, as a table and as an answer.
 
-Documents drawn by chance begin as after a long time: each replica holds what its router has sent there, as far as it
-fits. A trace begins with empty memory. The first fifth of the requests is not counted. The others are ten batches,
+Random documents start in the state after a long time: each replica holds what its router has sent there, as far as it
+fits. A trace starts with empty memory. The first fifth of the requests is not counted. The others are ten batches,
 whose means give 95 % intervals.
 """
 
@@ -19,17 +19,15 @@ from cache.planning.traffic import RecordedTraffic, SimulatedRequest, TrafficSha
 
 T = TypeVar("T")
 WARM_UP, BATCHES = 0.2, 10
-STUDENT = 2.262
-"""Of nine degrees of freedom, 95 %."""
-ROOM_OF_MODULES = 0.8
-"""Of memory, in the beginning; the rest is for the rows of requests."""
+STUDENT = 2.262  # 95 % quantile of Student's t with nine degrees of freedom
+ROOM_OF_MODULES = 0.8  # share of memory for modules at the start; the rest is for rows of requests
 LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
-    """One fleet with one routing. hit_rate: document tokens that were in device memory, with half its 95 % interval.
-    sources: prompt tokens by where they came from. ttft: seconds. utilisation: share of the time in which a replica
+    """One fleet with one routing. hit_rate: share of document tokens found in device memory, with half its 95 %
+    interval. sources: prompt tokens by source. ttft: seconds. utilisation: share of the time in which a replica
     computes. refused: share of the requests.
     """
 
@@ -50,7 +48,7 @@ class PlannedRow:
 
 @dataclass(slots=True)
 class Counted:
-    """What has been told of requests, in the order in which they ended. skip: how many are not counted."""
+    """Ended requests, in order. skip: number that are not counted."""
 
     skip: int
     request_s: float
@@ -62,7 +60,7 @@ class Counted:
     ttfts: list[float] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
-        """A request has ended, or was refused."""
+        """Add a request that has ended or was refused."""
         self.seen += 1
         if self.seen <= self.skip:
             return
@@ -78,7 +76,7 @@ class Counted:
 
 
 def requests_for(replicas: int) -> int:
-    """How many requests are drawn for so many replicas."""
+    """Return the number of random requests for `replicas` replicas."""
     return max(LEAST_REQUESTS, REQUESTS_PER_REPLICA * replicas)
 
 
@@ -93,8 +91,9 @@ def plan_fleet(
     requests: int | None = None,
     seed: int = 0,
 ) -> PlannedRow:
-    """Simulate one fleet with one routing. disk: bytes for documents that all replicas can load. requests: drawn, None
-    for `requests_for`; a trace is always asked as a whole. Raises PlanError if a request does not fit in memory.
+    """Simulate one fleet with one routing. disk: bytes for documents that all replicas can load. requests: number of
+    random ones, None for `requests_for`; a trace is always used completely. Raises PlanError if a request does not fit
+    in memory.
     """
 
     def size(_: int) -> int:
@@ -122,8 +121,8 @@ def plan_fleet(
 def settled(
     traffic: TrafficShape, router: RoutingPolicy, replicas: Sequence[str], room: int
 ) -> dict[str, list[tuple[int, float]]]:
-    """What each replica holds after a long time, at most `room` documents, the least used first, with their uses in a
-    round.
+    """Return each replica's contents after a long time, at most `room` documents, the least used first, with their uses
+    per round.
     """
     popularity = Zipfian(traffic.documents, traffic.zipf)
     held: dict[str, list[tuple[int, float]]] = {name: [] for name in replicas}
@@ -138,7 +137,6 @@ def settled(
 
 
 def row_of(fleet: Fleet, routing: str, counted: Counted, busy: float) -> PlannedRow:
-    """Figures of a simulation that has ended."""
     hit_rate = sum(hits for hits, _ in counted.hits) / max(1, sum(tokens for _, tokens in counted.hits))
     parts = batches(counted.hits)
     shares = [sum(hits for hits, _ in part) / max(1, sum(tokens for _, tokens in part)) for part in parts]
@@ -162,24 +160,26 @@ def row_of(fleet: Fleet, routing: str, counted: Counted, busy: float) -> Planned
 
 
 def batches(values: Sequence[T]) -> list[Sequence[T]]:
-    """Ten parts of about the same size, in order; fewer of fewer values."""
+    """Return ten parts of about the same size, in order; fewer for fewer values."""
     size = max(1, math.ceil(len(values) / BATCHES))
     return [values[at : at + size] for at in range(0, len(values), size)]
 
 
 def off_by(figures: Sequence[float]) -> float:
-    """Half the 95 % interval of the mean of batches; 0 of fewer than two."""
+    """Return half the 95 % interval of the mean of batches; 0 for fewer than two."""
     return STUDENT * stdev(figures) / math.sqrt(len(figures)) if len(figures) > 1 else 0.0
 
 
 def percentile(values: Sequence[float], share: int) -> float:
-    """The value that so many of a hundred do not exceed; 0 of none."""
+    """Return the value that `share` percent do not exceed; 0 without values."""
     if len(values) < 2:
         return mean(values) if values else 0.0
     return quantiles(values, n=100, method="inclusive")[share - 1]
 
 
 def fewest(rows: Sequence[PlannedRow], ttft_target: float) -> PlannedRow | None:
-    """The smallest fleet with routing by modules whose p95 stays below the target and that refuses nobody."""
+    """Return the smallest fleet with routing by modules whose p95 stays below the target and that refuses no
+    request.
+    """
     fitting = [row for row in rows if row.routing == BY_MODULES and row.ttft_p95 <= ttft_target and row.refused == 0.0]
     return min(fitting, key=lambda row: row.replicas, default=None)

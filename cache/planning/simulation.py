@@ -1,13 +1,11 @@
-"""One simulated replica: its queue, its memory, and the passes that the engine's scheduler would make.
+"""Simulated replicas behind a router, over a virtual clock: one heap of events, no thread, no sleep, seeded randomness.
 
-As in the engine, a request waits until all of its modules are in memory; those that are missing are loaded or computed,
-once for all that wait for them; limits, order and passes are the engine's own. Simpler than there: a request gets room
-for all of its answer when it starts, so none is paused; rows of several passes over answers alone are counted at once.
+As in the engine, a request waits until all of its modules are in memory. Missing ones are loaded or computed once for
+all that wait; limits, order and passes are the engine's own. Two things are simpler: a request gets memory for all of
+its answer when it starts, so none is preempted, and the rows of several passes over answers alone are counted at once.
 
-Replicas behind a router over a virtual clock: one heap of events, no thread, no sleep, chance with a seed.
-
-Requests come when they are asked (`clients` None), or so many clients each ask the next one when they have their
-answer. Replicas of one machine share what it computes. Not covered: the network, search, the desk.
+Requests arrive at their time (`clients` None), or each client asks its next one after an answer. Replicas of one
+machine share its compute. Out of scope: network, search, server.
 """
 
 import heapq
@@ -39,7 +37,7 @@ NOTHING = Extent(0, 0)
 
 @dataclass(slots=True, eq=False)
 class SimulatedRows:
-    """Rows to be computed behind `seen` tokens. document: of a module, whose memory is `extent`."""
+    """Rows to compute after `seen` tokens. document: of a module, whose memory is `extent`."""
 
     pending: int
     arrived: float
@@ -76,7 +74,7 @@ class Job:
 
 @dataclass(slots=True)
 class Passes:
-    """Passes that are under way: `count` of them, one after another, since `began`."""
+    """Running passes: `count` consecutive ones, since `began`."""
 
     rows: dict[SimulatedRows, int]
     began: float
@@ -85,24 +83,22 @@ class Passes:
 
     @property
     def end(self) -> float:
-        """When the last one ends."""
         return self.began + self.seconds * self.count
 
     def documents(self) -> list[int]:
-        """Modules that they end."""
         return [
             rows.document for rows, count in self.rows.items() if rows.document is not None and rows.pending == count
         ]
 
     def cut(self, now: float) -> None:
-        """End with the pass that runs now."""
+        """End after the pass that runs now."""
         done = int((now - self.began) / self.seconds) + 1
         self.count = max(1, min(self.count, done))
 
 
 class SimulatedReplica:
     """A replica called `name`. size: tokens of a document. is_on_disk: whether one can be loaded. slowdown: how many
-    times longer a pass takes now, with what else its machine computes.
+    times longer a pass takes now, given the load of its machine.
     """
 
     def __init__(
@@ -128,31 +124,28 @@ class SimulatedReplica:
 
     @property
     def num_requests(self) -> int:
-        """Running or waiting."""
+        """Running or waiting requests."""
         return len(self._waiting) + len(self._running)
 
     @property
     def is_full(self) -> bool:
-        """Whether one more request is refused."""
         return self.num_requests >= self._limits.running + self._limits.waiting
 
     def jobs(self) -> list[Job]:
-        """All that have not ended."""
         return [*self._running.values(), *self._waiting]
 
     def submit(self, job: Job) -> None:
-        """A request arrives."""
         self._waiting.append(job)
 
     def begin_passes(self, now: float, slowdown: float, *, one_by_one: bool = False) -> None:
-        """Admit what can be admitted and begin what is computed next, if there is anything. one_by_one: the slowdown is
-        that of a single pass.
+        """Admit requests and start the next passes, if there are any. one_by_one: the slowdown is that of a single
+        pass.
         """
         for document in [document for document, (ready, _) in self.loads.items() if ready <= now]:
             self._put(document, self.loads.pop(document)[1])
         self._admit(now)
         if self._waiting and not (self._running or self._encoding or self.loads):
-            for job in self._waiting:  # each holds what another one needs
+            for job in self._waiting:  # a deadlock: each holds what another one needs
                 self._release(job)
             self._admit(now)
         needed = [*self._running, *self._encoding.values()]
@@ -172,7 +165,7 @@ class SimulatedReplica:
         self.passes = Passes(rows, now, seconds, count)
 
     def end_passes(self) -> list[Job]:
-        """What the passes have computed; gives the requests whose answer has begun or ended with them."""
+        """Apply the passes. Returns the requests whose answer started or ended with them."""
         assert self.passes is not None
         passes, self.passes = self.passes, None
         self.busy_s += passes.end - passes.began
@@ -192,7 +185,7 @@ class SimulatedReplica:
         return told
 
     def _answer(self, rows: SimulatedRows, passes: Passes) -> bool:
-        """Count the tokens that a request has got; gives whether its answer has ended."""
+        """Count a request's new tokens. Returns whether its answer has ended."""
         job = self._running[rows]
         if job.first_token is None:
             job.first_token = passes.began + passes.seconds
@@ -210,7 +203,7 @@ class SimulatedReplica:
         return job
 
     def _seconds(self, rows: dict[SimulatedRows, int], count: int) -> float:
-        """Of a pass, the mean of so many."""
+        """Return the mean seconds of `count` passes."""
         prefill = decode = 0
         read = pairs = 0.0
         shared: dict[int, int] = {}  # tokens of documents, which are read once for all
@@ -228,7 +221,7 @@ class SimulatedReplica:
         return self._costs.pass_seconds(prefill, decode, read + sum(shared.values()), pairs)
 
     def _cost(self, document: int | None) -> float:
-        """Seconds to get a token of a document back, or of rows."""
+        """Return the seconds to restore a token of a document, or of rows."""
         compute, load = self._row_cost.mean, self._costs.load_token_s
         return min(load, compute) if document is not None and self._is_on_disk(document) else compute
 
@@ -248,7 +241,7 @@ class SimulatedReplica:
                     return
 
     def _find_modules(self, job: Job, now: float) -> bool:
-        """Pin what is there and begin to get what is not; whether all is there. Raises CapacityError."""
+        """Pin available modules and start to get the others. Returns whether all are there. Raises CapacityError."""
         for document in job.request.documents:
             if document in job.modules:
                 continue
@@ -262,7 +255,7 @@ class SimulatedReplica:
         return len(job.modules) == len(job.request.documents)
 
     def _get(self, document: int, now: float) -> None:
-        """Load a module, or begin to compute it. Raises CapacityError."""
+        """Load a module, or start to compute it. Raises CapacityError."""
         size = self._size(document)
         extent = self.memory.device.reserve(size)
         if self._is_on_disk(document) and self._costs.load_token_s < self._row_cost.mean:
@@ -280,7 +273,7 @@ class SimulatedReplica:
         job.modules.clear()
 
     def _start(self, job: Job) -> None:
-        """Begin a request whose modules are all there. Raises CapacityError."""
+        """Start a request whose modules are all there. Raises CapacityError."""
         device = self.memory.device
         prefix, reused = self.memory.find_rows(job.request.session or job.name, job.past)
         fresh = job.prompt_tokens - reused
@@ -295,15 +288,13 @@ class SimulatedReplica:
         self._running[SimulatedRows(fresh, job.submitted, seen)] = job
 
 
-REPORT_S = 1.0
-"""How often replicas say what they hold."""
-START_EVERY_S = 0.1
-"""Between the first requests of two clients."""
+REPORT_S = 1.0  # seconds between reports of replicas
+START_EVERY_S = 0.1  # seconds between the first requests of two clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """replicas: how many. memory: bytes for keys and values of each. per_machine: replicas that share a machine."""
+    """replicas: their number. memory: bytes for keys and values of each. per_machine: replicas that share a machine."""
 
     replicas: int
     memory: int
@@ -312,7 +303,7 @@ class Fleet:
 
 
 class DiskContents:
-    """Which documents all replicas can load: the `popular` first ones, and what is written, up to `capacity` in all."""
+    """Documents that all replicas can load: the `popular` first ones, and written ones, up to `capacity` in all."""
 
     def __init__(self, capacity: int, popular: int = 0) -> None:
         self._popular = min(capacity, popular)
@@ -320,18 +311,16 @@ class DiskContents:
         self._written: set[int] = set()
 
     def __contains__(self, document: int) -> bool:
-        """Whether a document can be loaded."""
         return document < self._popular or document in self._written
 
     def write(self, document: int) -> None:
-        """It was computed."""
         if document >= self._popular and len(self._written) < self._left:
             self._written.add(document)
 
 
 class Simulation:
-    """A fleet with a router. size: tokens of a document. ended: called with each request that has its answer, and with
-    those that were refused.
+    """A fleet with a router. size: tokens of a document. ended: called with each request that was answered or
+    refused.
     """
 
     def __init__(
@@ -359,7 +348,7 @@ class Simulation:
             self._beside.setdefault(self._machine[name], []).append(replica)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers, self._random = itertools.count(), random.Random(0)
-        self._versions: dict[str, int] = {}  # of the event at which each replica goes on
+        self._versions: dict[str, int] = {}  # number of the event at which each replica continues
         self._reported = dict.fromkeys(self.replicas, (0, 0.0))  # evictions, time
         self._past: dict[str, int] = {}  # tokens of each conversation
         self._requests: Iterator[SimulatedRequest] = iter(())
@@ -367,14 +356,13 @@ class Simulation:
         router.set_replicas([*self.replicas])
 
     def fill(self, documents: Mapping[str, Sequence[tuple[int, float]]]) -> None:
-        """Begin with what replicas hold after a long time: documents, the least used first, with their uses."""
+        """Start with replicas' contents after a long time: documents, the least used first, with their uses."""
         for name, held in documents.items():
             for document, uses in held:
                 self.replicas[name].memory.fill(document, self._size(document), uses)
             self._router.report(name, {str(document) for document, _ in held}, 0)
 
     def run(self, requests: Iterator[SimulatedRequest], clients: int | None = None) -> None:
-        """Answer everything."""
         self._requests, self._clients = requests, clients
         if clients is None:
             self._ask_next()
@@ -387,15 +375,10 @@ class Simulation:
             self.now = at
             act()
 
-    def vanish_at(self, at: float, name: str) -> None:
-        """A replica ends at a time; others go on with its requests."""
-        self._at(at, partial(self._vanish, name))
-
     def _at(self, at: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (max(at, self.now), next(self._numbers), act))
 
     def _ask_next(self, at: float | None = None) -> None:
-        """Let the next request arrive, at its own time if none is given."""
         if (request := next(self._requests, None)) is not None:
             self._at(request.at if at is None else at, partial(self._arrive, request))
 
@@ -424,7 +407,7 @@ class Simulation:
             self._cut(replica)
 
     def _cut(self, replica: SimulatedReplica) -> None:
-        """Let a replica look for other work after the pass that runs."""
+        """Let a replica look for other work after the running pass."""
         assert replica.passes is not None
         replica.passes.cut(self.now)
         self._wake_at(replica, replica.passes.end)
@@ -434,7 +417,7 @@ class Simulation:
         self._at(at, partial(self._wake, replica, version))
 
     def _wake(self, replica: SimulatedReplica, version: int) -> None:
-        if self._versions.get(replica.name) != version or replica.name not in self.replicas:
+        if self._versions.get(replica.name) != version:
             return
         if replica.passes is not None:
             for document in replica.passes.documents():
@@ -446,7 +429,6 @@ class Simulation:
         self._go_on(replica)
 
     def _go_on(self, replica: SimulatedReplica) -> None:
-        """Begin the next passes of a replica that computes nothing."""
         beside = self._beside[self._machine[replica.name]]
         busy = 1 + sum(one.passes is not None for one in beside if one is not replica)
         slowdown = self._costs.slowdown(busy, self._random.random())
@@ -460,7 +442,7 @@ class Simulation:
             self._wake_at(replica, min(ready for ready, _ in replica.loads.values()))
 
     def _report(self, replica: SimulatedReplica) -> None:
-        """Say what a replica holds, if that is due and something has left it."""
+        """Report a replica's contents, if that is due and a document was evicted."""
         evictions, at = self._reported[replica.name]
         evicted = replica.memory.device.evictions["module"]
         if evicted > evictions and self.now - at >= REPORT_S:
@@ -471,12 +453,3 @@ class Simulation:
         self._ended(job)
         if self._clients is not None:
             self._ask_next(self.now)
-
-    def _vanish(self, name: str) -> None:
-        replica = self.replicas.pop(name)
-        self._beside[self._machine[name]].remove(replica)
-        self._router.set_replicas([*self.replicas])
-        for job in replica.jobs():
-            said = job.request.answer_tokens - job.left
-            again = Job(job.name, job.request, job.submitted, job.past + said, job.left, first_token=job.first_token)
-            self._send(again)

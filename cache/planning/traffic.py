@@ -1,6 +1,6 @@
-"""What customers ask, as requests with times: drawn by Zipf from any number of documents, or read from a trace.
+"""Requests with times: random ones over any number of documents by Zipf, or a recorded trace.
 
-Documents are numbers, the most popular one is 0; nothing here grows with how many there are.
+Documents are numbers, the most popular one is 0. No memory grows with their number.
 """
 
 import json
@@ -12,14 +12,13 @@ from pathlib import Path
 
 from cache.errors import PlanError
 
-TOPIC = 8
-"""Documents of a topic, which are asked for together."""
+TOPIC = 8  # documents of a topic, which are asked for together
 TRACE_LINE = '{"t": seconds, "documents": [ids], "question_tokens": number, "answer_tokens": number}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """A question. at: seconds from the beginning. session: the conversation that it goes on with."""
+    """A question. at: seconds from the start. session: its conversation."""
 
     at: float
     documents: tuple[int, ...]
@@ -30,8 +29,8 @@ class SimulatedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficShape:
-    """How requests are drawn. per_request: documents of one. related: how likely each but the first is of the first
-    one's topic. zipf: the exponent. Answers are half to three halves as long as `answer_tokens`.
+    """The distribution of requests. per_request: documents of one. related: probability that each later document has
+    the first one's topic. zipf: the exponent. Answers are half to three halves as long as `answer_tokens`.
     """
 
     documents: int
@@ -52,8 +51,8 @@ class RecordedTraffic:
 
 
 class Zipfian:
-    """Ranks 0 .. count-1, of which rank r is drawn with a chance that falls as (r+1) ** -exponent. By
-    rejection-inversion (Hörmann and Derflinger, 1996): no table, however many ranks.
+    """Ranks 0 .. count-1, where rank r has a probability proportional to (r+1) ** -exponent. By rejection-inversion
+    (Hörmann and Derflinger, 1996), without a table.
     """
 
     def __init__(self, count: int, exponent: float) -> None:
@@ -63,7 +62,6 @@ class Zipfian:
         self._shift = 2 - self._inverse(self._integral(2.5) - 2**-exponent)
 
     def draw(self, rng: random.Random) -> int:
-        """A rank."""
         while True:
             place = self._last + rng.random() * (self._first - self._last)
             value = self._inverse(place)
@@ -72,11 +70,11 @@ class Zipfian:
                 return rank - 1
 
     def chance(self, rank: int) -> float:
-        """About how likely a rank is drawn."""
+        """Return the approximate probability of a rank."""
         return float((rank + 1) ** -self._exponent) / (self._last - self._first)
 
     def _integral(self, value: float) -> float:
-        """Of the density, up to a constant."""
+        """Return the integral of the density, up to a constant."""
         if self._exponent == 1:
             return math.log(value)
         return float(value ** (1 - self._exponent) - 1) / (1 - self._exponent)
@@ -88,7 +86,7 @@ class Zipfian:
 
 
 def draw_requests(shape: TrafficShape, count: int, seed: int) -> Iterator[SimulatedRequest]:
-    """Requests that arrive independently of each other (a Poisson process), one at a time."""
+    """Return requests that arrive independently, one at a time (a Poisson process)."""
     rng, popularity, at = random.Random(seed), Zipfian(shape.documents, shape.zipf), 0.0
     for _ in range(count):
         at += rng.expovariate(shape.requests_per_second)
@@ -101,7 +99,6 @@ def draw_requests(shape: TrafficShape, count: int, seed: int) -> Iterator[Simula
 
 
 def draw_documents(shape: TrafficShape, popularity: Zipfian, rng: random.Random) -> tuple[int, ...]:
-    """Different documents of one request."""
     first = popularity.draw(rng)
     topic = range(first // TOPIC * TOPIC, min(shape.documents, (first // TOPIC + 1) * TOPIC))
     drawn = {first: None}
@@ -112,7 +109,7 @@ def draw_documents(shape: TrafficShape, popularity: Zipfian, rng: random.Random)
 
 
 def read_trace(file: Path) -> RecordedTraffic:
-    """A recorded trace: JSON lines like TRACE_LINE, "session" may be added. Raises PlanError with the line."""
+    """Read a trace: JSON lines like TRACE_LINE, optionally with "session". Raises PlanError with the line."""
     names: dict[str, int] = {}
     requests: list[SimulatedRequest] = []
     try:
@@ -130,7 +127,7 @@ def read_trace(file: Path) -> RecordedTraffic:
 
 
 def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
-    """One request; new documents get numbers. Raises PlanError."""
+    """Read one request; new documents get numbers. Raises PlanError."""
     try:
         entry = json.loads(line)
         documents = entry["documents"]
@@ -141,7 +138,7 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
         if not (math.isfinite(at) and question >= 1 and answer >= 1):
             raise ValueError(at, question, answer)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise PlanError(f"{where} is no request: write {TRACE_LINE}, tokens from 1 on") from error
+        raise PlanError(f"{where} is not a request: write {TRACE_LINE}, tokens from 1 on") from error
     return SimulatedRequest(
         at=at,
         documents=tuple(names.setdefault(str(one), len(names)) for one in dict.fromkeys(documents)),

@@ -1,14 +1,13 @@
-"""From a prompt and a laid-out schema to a plan: what is imported, what is filled in, and where new text stands.
+"""From a prompt and a laid-out schema to a plan: imports, arguments, and positions of new text; and a registry of
+schemas.
 
-The own texts of the schema and of imported modules stand at their schema ids and are supplied by encoded segments.
-Arguments stand in their slots. Text behind the last reference begins at the schema's length. Text between two
-references stands in the gap behind the first. Ids of modules that are not imported stay unused, and the order of
-imports never changes an id. Whatever can be refused is refused here, before any compute.
+Own texts of the schema and of imported modules have their schema ids and are supplied by encoded segments. Arguments
+are in their slots. Text after the last reference starts at the schema's length; text between two references is in the
+gap after the first. Ids of modules without import stay unused, and the order of imports never changes an id. Every
+refusal happens here, before any compute.
 
-Schemas by name, laid out once for a model, and the binding of prompts to them. Safe to use from any thread.
-
-Adding a name twice is an error; replacing is a call of its own. Encoded modules are not kept here. The engine finds
-them by content, so a replaced schema keeps every encoded module that did not change.
+The registry lays out a schema once per model. It stores no encoded modules: the engine finds them by content, so a
+replaced schema keeps every module that did not change.
 """
 
 import threading
@@ -29,8 +28,8 @@ from cache.prompt.tokenizer import NO_ROLES, ChatTokenizer, Roles, Tokenizer, ru
 class Bound:
     """A prompt at its position ids.
 
-    arguments: position ids of each argument that is not empty, ascending. text: ids of all new text, ascending.
-    rendered: the text behind the last reference, template strings included.
+    arguments: ids of each argument that is not empty, ascending. text: ids of all new text, ascending. rendered: the
+    text after the last reference, with template strings.
     """
 
     plan: Plan
@@ -43,14 +42,14 @@ def bind(prompt: Prompt, layout: Layout, *, position_independent: bool = True) -
     """Place a prompt.
 
     position_independent: whether a segment encoded once may be placed at any offset; if not, segments are encoded at
-        their schema ids.
-    Raises PMLError for a prompt that does not fit the schema, or needs more positions than the model has.
+    their schema ids. Raises PMLError for a prompt that does not fit the schema, or needs more positions than the model
+    has.
     """
     return Binder(prompt, layout, position_independent).bind()
 
 
 def module_segments(layout: Layout, *, position_independent: bool = True) -> list[Segment]:
-    """Every segment a schema can use, scaffold sets last: what encoding it ahead of use computes."""
+    """Return every segment a schema can use, scaffold sets last, to encode them ahead of use."""
     by_path = {owner.path: owner for owner in layout.owners()}
     groups = [[owner] for owner in by_path.values() if owner.is_cached]
     groups += [[by_path[path] for path in scaffold] for scaffold in layout.scaffolds]
@@ -58,11 +57,11 @@ def module_segments(layout: Layout, *, position_independent: bool = True) -> lis
 
 
 def segment_of(layout: Layout, owners: list[PlacedOwner], position_independent: bool) -> tuple[Segment, int]:
-    """The own texts of owners as one segment, slots filled by placeholders, and the schema id of its first row.
-    At least one owner has text.
+    """Return own texts of owners as one segment, slots filled by placeholders, and the schema id of its first row. At
+    least one owner has text.
 
-    A segment that begins at id 0 has nothing before it in any prompt and is encoded alone. Others are encoded behind
-    the tokenizer's sink prefix, so that their first token is not taken for the beginning of a text.
+    A segment at id 0 has nothing before it in any prompt and is encoded alone. Others are encoded after the tokenizer's
+    sink prefix, so that their first token does not count as the beginning of a text.
     """
     last = max(run.start for owner in owners for run in owner.runs)  # no text sees a slot behind the last text
     pieces = sorted((piece.start, piece.tokens) for owner in owners for piece in owner.pieces() if piece.start <= last)
@@ -100,11 +99,9 @@ class Binder:
     members: dict[int, str] = field(default_factory=dict)
 
     def fail(self, message: str, part: Import | None = None) -> PMLError:
-        """An error about a module reference, or about the prompt as a whole."""
         return mistake(part or self.prompt, message, "prompt")
 
     def bind(self) -> Bound:
-        """As the function `bind`."""
         if self.prompt.schema != self.layout.schema.name:
             raise self.fail(f"it is for schema {self.prompt.schema!r}, not {self.layout.schema.name!r}")
         if not self.prompt.parts:
@@ -147,7 +144,6 @@ class Binder:
             stack.extend((owner, child) for child in reversed(reference.children))
 
     def unknown(self, parent: PlacedOwner, module: str) -> str:
-        """The message about a module that is not in its parent."""
         where = f"module {parent.path!r}" if parent.path else f"schema {self.layout.schema.name!r}"
         for owner in self.layout.owners():
             if owner.path and owner.path.rpartition("/")[2] == module:
@@ -169,7 +165,7 @@ class Binder:
             self.arguments.append(Span(start=slot.start, tokens=tokens))
 
     def place_texts(self) -> str:
-        """Place every run of new text; returns the last one as text. Raises PMLError."""
+        """Place every run of new text. Returns the last one as text. Raises PMLError."""
         runs: list[tuple[Import | None, list[Text]]] = [(None, [])]
         for part in self.prompt.parts:
             if isinstance(part, Import):
@@ -183,7 +179,7 @@ class Binder:
             if not run:
                 continue
             if reference is None:
-                raise self.fail("text stands before the first module reference; move it behind one")
+                raise self.fail("text is before the first module reference; move it after one")
             self.texts.append(self.place_between(reference, run, occupied))
         tokens = run_tokens(last, self.layout.tokenizer)
         if tokens:
@@ -191,7 +187,9 @@ class Binder:
         return "".join(text.text for text in last)
 
     def place_between(self, reference: Import, run: list[Text], occupied: list[tuple[int, int]]) -> Span:
-        """Text between two references, in the gap behind the first one's module. Raises PMLError if it does not fit."""
+        """Place text between two references, in the gap after the first one's module. Raises PMLError if it does not
+        fit.
+        """
         at = self.layout.root.children[reference.module].end
         tokens = run_tokens(run, self.layout.tokenizer)
         index = bisect(occupied, (at,))
@@ -200,13 +198,13 @@ class Binder:
         room = behind - at if before <= at else 0
         if len(tokens) > room:
             sizes = f"{len(tokens)} tokens, there is room for {room} before what comes next"
-            raise self.fail(f"the text behind it has {sizes}; move it to the end of the prompt", reference)
+            raise self.fail(f"the text after it has {sizes}; move it to the end of the prompt", reference)
         if tokens:
             insort(occupied, (at, at + len(tokens)))
         return Span(start=at, tokens=tokens)
 
     def module_spans(self) -> Iterator[Span]:
-        """Own texts of everything imported, each from its segment, or computed if the module is not cached."""
+        """Return own texts of all imports, each from its segment, or computed if the module is not cached."""
         together = self.scaffold_sets()
         for path, owner in self.imported.items():
             if not owner.is_cached:
@@ -217,7 +215,9 @@ class Binder:
                 yield from (replace(run, segment=segment, row=rows[run.start]) for run in owner.runs)
 
     def scaffold_sets(self) -> dict[str, tuple[Segment, int]]:
-        """The segment of each path in a complete scaffold set. Larger sets come first, then those declared first."""
+        """Return the segment of each path in a complete scaffold set: larger sets first, then in order of
+        declaration.
+        """
         complete = [s for s in self.layout.scaffolds if all(p in self.imported for p in s)]
         chosen: dict[str, tuple[Segment, int]] = {}
         for scaffold in sorted(complete, key=len, reverse=True):
@@ -228,7 +228,7 @@ class Binder:
 
 
 def turn_texts(role: Role, layout: Layout) -> list[Text]:
-    """A chat turn of a prompt as text pieces. Raises PMLError."""
+    """Return a chat turn of a prompt as text pieces. Raises PMLError."""
     head, tail = role_text(role, layout.roles, "prompt")
     inner = [child for child in role.children if isinstance(child, Text)]
     if len(inner) < len(role.children):
@@ -237,7 +237,7 @@ def turn_texts(role: Role, layout: Layout) -> list[Text]:
 
 
 class ModelLimits(Protocol):
-    """What layout and binding need to know of a model, besides its tokenizer. `ModelInfo` is one."""
+    """Facts about a model for layout and binding. `ModelInfo` is one."""
 
     @property
     def max_positions(self) -> int:
@@ -245,11 +245,11 @@ class ModelLimits(Protocol):
 
     @property
     def is_position_independent(self) -> bool:
-        """Whether a segment encoded once may be placed at any offset."""
+        """True if a segment encoded once may be placed at any offset."""
 
 
 class Registry:
-    """Laid-out schemas.
+    """Schemas by name. Adding a name twice is an error; `replace` replaces. Thread-safe.
 
     roles: strings of the chat template around turns. max_positions, position_independent: as in `ModelLimits`; None
     sets no limit.
@@ -270,7 +270,7 @@ class Registry:
 
     @classmethod
     def for_model(cls, tokenizer: ChatTokenizer, limits: ModelLimits) -> "Registry":
-        """An empty registry for a loaded model."""
+        """Return an empty registry for a loaded model."""
         return cls(
             tokenizer,
             roles=tokenizer.template.roles,
@@ -279,11 +279,11 @@ class Registry:
         )
 
     def lay_out(self, schema: Schema) -> Layout:
-        """Give a schema its position ids without keeping it. Raises PMLError."""
+        """Give a schema its position ids without storing it. Raises PMLError."""
         return lay_out(schema, self.tokenizer, roles=self._roles, max_positions=self._max_positions)
 
     def segments_of(self, layout: Layout) -> list[Segment]:
-        """Every segment a schema can use, scaffold sets last. `Engine.encode` computes them ahead of use."""
+        """Return every segment a schema can use, scaffold sets last. `Engine.encode` computes them ahead of use."""
         return module_segments(layout, position_independent=self._position_independent)
 
     def bind(self, prompt: Prompt) -> Bound:
@@ -291,7 +291,7 @@ class Registry:
         return bind(prompt, self.of(prompt), position_independent=self._position_independent)
 
     def add(self, schema: Schema) -> Layout:
-        """Lay a schema out and keep it. Raises PMLError, also if the name is taken, and then changes nothing."""
+        """Lay out a schema and store it. Raises PMLError, also for a used name, and then changes nothing."""
         layout = self.lay_out(schema)
         with self._lock:
             if schema.name in self._layouts:
@@ -300,20 +300,20 @@ class Registry:
         return layout
 
     def replace(self, schema: Schema) -> Layout:
-        """Lay a schema out and keep it, in place of one of that name. Raises PMLError, and then changes nothing."""
+        """Lay out a schema and store it instead of one with that name. Raises PMLError, and then changes nothing."""
         layout = self.lay_out(schema)
         with self._lock:
             self._layouts[schema.name] = layout
         return layout
 
     def remove(self, name: str) -> None:
-        """Forget a schema. Raises PMLError if there is none of that name."""
+        """Remove a schema. Raises PMLError if there is none of that name."""
         with self._lock:
             if self._layouts.pop(name, None) is None:
                 raise PMLError(f"there is no schema {name!r} to remove; known: {self._known()}", where="registry")
 
     def of(self, prompt: Prompt) -> Layout:
-        """The layout a prompt is for. Raises PMLError."""
+        """Return the layout for a prompt. Raises PMLError."""
         with self._lock:
             layout = self._layouts.get(prompt.schema)
             if layout is None:

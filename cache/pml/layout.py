@@ -2,7 +2,7 @@
 
 One cursor runs depth first from 0: a text run takes its tokens, a parameter its length, a union its longest member. The
 members of a union all start at the same id. Needs a tokenizer, no tensors. After Prompt Cache (Gim et al., MLSys 2024),
-section 3. Not covered: what a prompt imports (`binding`).
+section 3. Out of scope: imports of a prompt (`binding`).
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ ItemKind = Literal["module", "text", "parameter", "union"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutItem:
-    """One line of a layout, in position ids. path: module names from the root joined by `/`, and a parameter's name
-    last; text and unions have the path of the module they are in.
+    """One line of a layout, in position ids. path: module names from the root joined by `/`, with a parameter's name
+    last. Text and unions have the path of their module.
     """
 
     path: str
@@ -32,7 +32,7 @@ class LayoutItem:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Position ids of a parameter. While its module is encoded, the placeholder fills them, then filler tokens."""
+    """Position ids of a parameter. While its module is encoded, the placeholder and then filler tokens fill them."""
 
     start: int
     length: int
@@ -41,20 +41,19 @@ class Slot:
 
     @property
     def end(self) -> int:
-        """The id behind the last one."""
         return self.start + self.length
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What fills it while its module is encoded; made on demand, because a slot may be long and unused."""
+        """Tokens that fill it while its module is encoded. Made on demand: a slot may be long and unused."""
         return self.placeholder + (self.filler,) * (self.length - len(self.placeholder))
 
 
 @dataclass(slots=True, kw_only=True)
 class PlacedOwner:
-    """A module, or the schema with path "", at position ids `start` .. `end`-1: it owns text runs and slots.
+    """A module, or the schema with path "", at position ids `start` .. `end`-1, with its text runs and slots.
 
-    union: the number of the union it is a member of, if any.
+    union: number of its union, if it is a member of one.
     """
 
     path: str
@@ -68,11 +67,11 @@ class PlacedOwner:
 
     @property
     def is_cached(self) -> bool:
-        """Whether its own text is encoded once and kept."""
+        """True if its own text is encoded once and stored."""
         return isinstance(self.node, Schema) or self.node.cached
 
     def pieces(self) -> list[Span | Slot]:
-        """Text runs, and slots that take ids."""
+        """Return text runs, and slots that take ids."""
         return [*self.runs, *(slot for slot in self.slots.values() if slot.length)]
 
 
@@ -90,11 +89,10 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Position ids of the schema."""
         return self.root.end
 
     def owners(self) -> Iterator[PlacedOwner]:
-        """The schema and every module, parents first."""
+        """Return the schema and every module, parents first."""
         stack = [self.root]
         while stack:
             owner = stack.pop()
@@ -108,8 +106,8 @@ def lay_out(
     """Check and place a schema.
 
     roles: strings of the model's chat template. max_positions: usable ids are 0 .. max_positions-1, None for no limit.
-    Raises PMLError for what `rules` refuses, a role without template, a placeholder longer than its slot, and a schema
-    that needs more positions than the model has.
+    Raises PMLError for violations of the rules (`nodes`), a role without template, a placeholder longer than its slot,
+    and a schema that needs more positions than the model has.
     """
     check_schema(schema)  # it may have been built as data
     placer = Placer(tokenizer, roles)
@@ -171,7 +169,6 @@ class Placer:
                 self.scaffolds.append(frozenset(node.modules))
 
     def leave(self, node: Node) -> None:
-        """Place a node's end."""
         match node:
             case Role():
                 self._run.append(Text(text=role_text(node, self.roles)[1], structural=True))
@@ -220,7 +217,6 @@ class Placer:
         self._item(joined(owner.path, parameter.name), "parameter", start)
 
     def _end_run(self) -> None:
-        """Tokenise and place the text since the last element."""
         tokens = run_tokens(self._run, self.tokenizer)
         self._run.clear()
         if tokens:
@@ -234,7 +230,7 @@ class Placer:
 
 
 def role_text(role: Role, roles: Roles, where: Where = "schema") -> tuple[str, str]:
-    """Template strings before and behind a turn. Raises PMLError if the model has no such turns."""
+    """Return the template strings before and after a turn. Raises PMLError if the model has no such turns."""
     if role.role not in roles:
         remedy = "write plain text, or choose a template"
         raise mistake(role, f"the model's chat template has no such turn; {remedy}", where)

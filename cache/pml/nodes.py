@@ -1,12 +1,9 @@
-"""PML as data: the nodes of a schema and of a prompt. No XML, no tokenizer, no tensors.
+"""PML as data: the nodes of a schema and of a prompt, and the rules for a schema. No XML, no tokenizer, no tensors.
 
 A schema is a tree of text, modules, unions, parameters and roles. A prompt names a schema and holds imports and new
-text. `line` is a node's line in its source; comparisons ignore it. Text from documents and users is literal: only a
-`Text` made by a chat template is structural. Reading and writing XML: `parser`, `writer`; what is allowed: `rules`.
-
-What a schema may contain: names, nesting, scopes, scaffold sets. Checks nodes, read from XML or built as data.
-
-Not covered: what needs a tokenizer or a chat template (`layout`), and XML itself (`parser`).
+text. `line` is a node's line in its source; comparisons ignore it. Text of documents and users is literal; only a chat
+template makes a structural `Text`. The rules cover names, nesting, scopes and scaffold sets, for nodes from XML or from
+code. Out of scope: XML (`parser`), checks that need a tokenizer or a chat template (`layout`).
 """
 
 import re
@@ -42,7 +39,7 @@ class File:
 class Module:
     """A reusable piece of prompt. Its own text is encoded together; nested modules are encoded separately.
 
-    cached: False computes the module's own text in every request and never keeps it.
+    cached: False computes the module's own text in every request and never stores it.
     """
 
     name: str
@@ -66,7 +63,9 @@ class Union:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """A chat turn: the chat template's strings around its children, which belong to the module or schema around it."""
+    """A chat turn: the chat template's strings around its children, which belong to the surrounding module or
+    schema.
+    """
 
     role: RoleName
     children: "tuple[Child, ...]" = ()
@@ -86,7 +85,7 @@ Child: TypeAlias = Text | Module | Union | Parameter | Role | Scaffold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The root, a module that is always imported. It has no parameters, and scaffolds stand only here."""
+    """The root, a module that is always imported. It has no parameters, and only it has scaffolds."""
 
     name: str
     children: tuple[Child, ...] = ()
@@ -114,12 +113,11 @@ class Prompt:
 
 
 def open_turns(children: Sequence[Child | Import]) -> list[Child | Import]:
-    """Children of a module, schema or prompt, with the content of chat turns in place of the turns."""
     return [part for child in children for part in (child.children if isinstance(child, Role) else (child,))]
 
 
 def joined(path: str, name: str) -> str:
-    """The path of a module or parameter in a module, whose path is "" for the schema."""
+    """Return the path of a module or parameter in a module; the schema's path is ""."""
     return f"{path}/{name}" if path else name
 
 
@@ -128,7 +126,9 @@ Event = Literal["enter", "leave"]
 
 
 def walk(schema: Schema) -> Iterator[tuple[Event, Node]]:
-    """Every node in document order: `enter` before its children, `leave` behind them. Any depth: no recursion."""
+    """Walk through every node in document order: `enter` before its children, `leave` after them. Any depth: no
+    recursion.
+    """
     stack: list[tuple[Event, Node]] = [("enter", schema)]
     while stack:
         event, node = stack.pop()
@@ -144,12 +144,10 @@ NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 NAME = re.compile(r"[^\W\d][\w.-]*")
 RESERVED = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES}
-MAX_SLOT = 1_000_000
-"""Position ids of one parameter: more than any model has."""
+MAX_SLOT = 1_000_000  # maximum position ids of one parameter: more than any model has
 
 
 def tag(node: Node | Prompt | Import) -> str:
-    """The XML element of a node."""
     match node:
         case Role():
             return node.role
@@ -160,14 +158,13 @@ def tag(node: Node | Prompt | Import) -> str:
 
 
 def mistake(node: Node | Prompt | Import, message: str, where: Where = "schema") -> PMLError:
-    """An error about a node."""
     name = f" name={node.name!r}" if isinstance(node, Schema | Module | Parameter) else ""
     return PMLError(f"<{tag(node)}{name}>: {message}", where=where, line=getattr(node, "line", 0) or None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenNode:
-    """A node that is read. path: of the innermost module. in_turn: whether it is, or is in, a chat turn."""
+    """A node being read. path: of the innermost module. in_turn: whether it is, or is in, a chat turn."""
 
     node: Node
     path: str = ""
@@ -176,7 +173,7 @@ class OpenNode:
 
 class Rules:
     """State of one check. open: nodes, from the root. modules: all so far, by path. parameters: paths of all so far.
-    unions: by the path of a module that is a member of one.
+    unions: by the path of a member.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -208,12 +205,12 @@ class Rules:
                 raise mistake(node, "chat turns do not nest; close the one around it first")
             case Scaffold():
                 if not isinstance(parent.node, Schema):
-                    raise mistake(node, "a scaffold stands directly in the schema; move it there")
+                    raise mistake(node, "a scaffold must be directly in the schema; move it there")
                 self.scaffolds.append(node)
         self.open.append(OpenNode(node, path, in_turn))
 
     def add_module(self, module: Module) -> str:
-        """Check a module's name; returns its path. Raises PMLError."""
+        """Check a module's name, and return its path. Raises PMLError."""
         check_name(module)
         if module.name in RESERVED:
             raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
@@ -228,7 +225,7 @@ class Rules:
         return path
 
     def check_scaffold(self, node: Scaffold) -> None:
-        """A set has two or more known modules that one prompt can import together. Raises PMLError."""
+        """Check that a set has two or more known modules that one prompt can import together. Raises PMLError."""
         if len(set(node.modules)) < 2 or len(set(node.modules)) != len(node.modules):
             raise mistake(node, f"modules={' '.join(node.modules)!r}: name at least two different modules")
         chosen: dict[OpenNode, str] = {}
@@ -236,7 +233,7 @@ class Rules:
             if path not in self.modules:
                 raise mistake(node, f"there is no module {path!r}; write its path from the root, like 'outer/inner'")
             if not self.modules[path].cached:
-                raise mistake(node, f"module {path!r} has cache='false', it is never encoded; take it out of the set")
+                raise mistake(node, f"module {path!r} has cache='false', it is never encoded; remove it from the set")
             for module in accumulate(path.split("/"), "{}/{}".format):  # the outermost module first
                 union = self.unions.get(module)
                 if union is not None and chosen.setdefault(union, module) != module:
@@ -244,7 +241,7 @@ class Rules:
 
 
 def check_schema(schema: Schema) -> None:
-    """Raises PMLError for the first mistake in document order; scaffold sets are checked last."""
+    """Raise PMLError for the first mistake in document order; scaffold sets are checked last."""
     check_name(schema)
     rules = Rules(schema)
     for event, node in walk(schema):
@@ -257,7 +254,9 @@ def check_schema(schema: Schema) -> None:
 
 
 def check_union(union: Union, module: Module | None) -> None:
-    """A union's scaffold is a member, and it and the module around the union are encoded. Raises PMLError."""
+    """Check that a union's scaffold is a member, and that it and the surrounding module are encoded. Raises
+    PMLError.
+    """
     if union.scaffold is None:
         return
     member = next((m for m in union.members if m.name == union.scaffold), None)
@@ -267,11 +266,11 @@ def check_union(union: Union, module: Module | None) -> None:
         raise mistake(union, f"scaffold {union.scaffold!r} has cache='false', it is never encoded; name another")
     if module is not None and not module.cached:
         what = f"module {module.name!r} around it has cache='false', it is never encoded"
-        raise mistake(union, f"{what}; leave scaffold out")
+        raise mistake(union, f"{what}; remove scaffold")
 
 
 def check_name(node: Schema | Module | Parameter) -> None:
-    """A name has the letters of a name; a prompt writes all but the schema's as XML names. Raises PMLError."""
+    """Check a name. A prompt writes all names except the schema's as XML names. Raises PMLError."""
     if not NAME.fullmatch(node.name):
         raise mistake(node, f"{node.name!r} is not a name: a letter or _, then letters, digits, '_', '-' or '.'")
     if isinstance(node, Schema) or node.name.isascii():
@@ -279,4 +278,4 @@ def check_name(node: Schema | Module | Parameter) -> None:
     try:
         expat.ParserCreate("utf-8").Parse(f"<{node.name}/>", True)
     except expat.ExpatError:
-        raise mistake(node, f"{node.name!r} is no name in XML: choose one without its special letters") from None
+        raise mistake(node, f"{node.name!r} is not an XML name: choose one without its special letters") from None

@@ -1,10 +1,8 @@
-"""PML from XML: strict, safe, every mistake with its line.
+"""PML from XML, strict and safe, with the line of every mistake; and PML as XML, which reads back as the same nodes.
 
-Expat reads. Document types are refused, so there are no entities but XML's own, and nothing is repaired. Nodes are
-built without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that
-pretty-printing never changes a token.
-
-PML as XML, the inverse of `parser`: reading what was written gives the same nodes.
+Expat reads. Document types are refused, so only XML's own entities exist, and nothing is repaired. Nodes are built
+without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that pretty-printing
+never changes a token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +35,7 @@ from cache.prompt.parts import ROLES, RoleName, Text
 
 T = TypeVar("T")
 SPACE = " \t\r\n"
-LARGEST_FILE = 16 << 20
-"""Bytes of a `src` file: more than fits any model."""
+LARGEST_FILE = 16 << 20  # maximum bytes of a `src` file: more than fits any model
 PARAMETER = ("parameter", "param")
 EMPTY = (*PARAMETER, "scaffold")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
@@ -52,10 +49,10 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 
 def tidy(piece: str) -> str:
-    """The whitespace rule for a piece of text between two tags.
+    """Apply the whitespace rule to a piece of text between two tags.
 
     A piece of only whitespace is dropped. Whitespace at an end is dropped if it holds a line break (indentation), and
-    is one space otherwise. What is inside is kept.
+    is one space otherwise. The inside does not change.
     """
     middle = piece.strip(SPACE)
     if not middle:
@@ -73,13 +70,13 @@ def parse_schema(source: str | bytes, *, folder: Path | None = None) -> Schema:
 
 
 def parse_prompt(source: str | bytes) -> Prompt:
-    """Read a prompt. Whether its modules and parameters exist is checked when it is bound. Raises PMLError."""
+    """Read a prompt. Its modules and parameters are checked when it is bound. Raises PMLError."""
     return PromptReader().read(source)
 
 
 @dataclass(slots=True)
 class OpenElement:
-    """An element whose end has not been read. preserve: whether its text is taken as written."""
+    """An element whose end was not read yet. preserve: whether its text is taken as written."""
 
     tag: str
     attributes: dict[str, str]
@@ -89,7 +86,6 @@ class OpenElement:
 
     @property
     def nodes(self) -> tuple[Child, ...]:
-        """Children of an element that holds no imports."""
         return tuple(child for child in self.children if not isinstance(child, Import))
 
 
@@ -106,7 +102,7 @@ class PMLReader(Generic[T]):
         """Check an element that begins. Raises PMLError."""
 
     def text(self, piece: str) -> None:
-        """Take a piece of text of the innermost open element. Raises PMLError."""
+        """Add a piece of text of the innermost open element. Raises PMLError."""
 
     def end(self, element: OpenElement) -> None:
         """Add the node of an element that ends to its parent. Raises PMLError."""
@@ -117,13 +113,13 @@ class PMLReader(Generic[T]):
         raise PMLError(f"<{shown}>: {message}", where=self.where, line=element.line)
 
     def check_attributes(self, element: OpenElement, allowed: Sequence[str]) -> None:
-        """Raises PMLError for an attribute that is not allowed."""
+        """Raise PMLError for an attribute that is not allowed."""
         for name in element.attributes:
             if name not in allowed:
                 self.fail(element, f"unknown attribute {name!r}; allowed: {', '.join(allowed) or 'none'}")
 
     def required(self, element: OpenElement, attribute: str, remedy: str = "") -> str:
-        """The value of an attribute. Raises PMLError if it is missing."""
+        """Return the value of an attribute. Raises PMLError if it is missing."""
         if attribute not in element.attributes:
             self.fail(element, f"{attribute}='...' is missing{remedy}")
         return element.attributes[attribute]
@@ -170,7 +166,7 @@ class PMLReader(Generic[T]):
 
 
 class SchemaReader(PMLReader[Schema]):
-    """Schema elements to nodes. Not covered: names and nesting (`rules`)."""
+    """Turns schema elements into nodes. Out of scope: names and nesting (`nodes`)."""
 
     where: Where = "schema"
 
@@ -179,7 +175,7 @@ class SchemaReader(PMLReader[Schema]):
         self.folder = folder
 
     def start(self, element: OpenElement) -> None:
-        """The element and its attributes are known, and its parent may hold elements."""
+        """Check that the element and its attributes are known, and that its parent may hold elements."""
         if not self.open:
             if element.tag != "schema":
                 self.fail(element, "the root element of a schema is <schema>")
@@ -189,7 +185,7 @@ class SchemaReader(PMLReader[Schema]):
         elif (parent := self.open[-1].tag) in EMPTY:
             self.fail(element, f"<{parent}> must be empty; move <{element.tag}> out of it")
         elif parent == "union" and element.tag != "module":
-            self.fail(element, "only modules may stand in a <union>; put a module around it")
+            self.fail(element, "only modules may be in a <union>; put a module around it")
         self.check_attributes(element, ATTRIBUTES[element.tag])
         if element.tag in ROLES:
             element.preserve = self.open[-1].preserve
@@ -199,16 +195,14 @@ class SchemaReader(PMLReader[Schema]):
             element.preserve = space == "preserve"
 
     def text(self, piece: str) -> None:
-        """Text belongs to schemas, modules and roles."""
         element = self.open[-1]
         if element.tag == "union":
-            self.fail(element, "only modules may stand in a union, not text")
+            self.fail(element, "only modules may be in a union, not text")
         if element.tag in EMPTY:
             self.fail(element, "it must be empty; move the text out of it")
         element.children.append(Text(text=piece))
 
     def end(self, element: OpenElement) -> None:
-        """The node of an element."""
         if element.tag == "schema":
             name, file = self.required(element, "name"), self.file_of(element)
             self.result = Schema(name=name, children=element.nodes, file=file, line=element.line)
@@ -216,7 +210,6 @@ class SchemaReader(PMLReader[Schema]):
             self.open[-1].children.append(self.node(element))
 
     def node(self, element: OpenElement) -> Child:
-        """The node of an element below the root."""
         children, line, attributes = element.nodes, element.line, element.attributes
         match element.tag:
             case "module":
@@ -237,11 +230,10 @@ class SchemaReader(PMLReader[Schema]):
                 return Role(role=cast("RoleName", element.tag), children=children, line=line)
 
     def length_of(self, element: OpenElement) -> int:
-        """The slot length of a parameter."""
         name = self.required(element, "name")
         given = [element.attributes[key] for key in ("length", "len") if key in element.attributes]
         if len(given) != 1:
-            what = "length and len say the same; give one of them" if given else "length='...' is missing"
+            what = "length and len mean the same; give one of them" if given else "length='...' is missing"
             self.fail(element, what, name=name)
         digits = given[0].strip(SPACE)
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
@@ -249,7 +241,7 @@ class SchemaReader(PMLReader[Schema]):
         return int(digits)
 
     def file_of(self, element: OpenElement) -> File | None:
-        """The content of `src`, a file in the schema's own folder."""
+        """Return the content of `src`, a file in the schema's own folder."""
         src = element.attributes.get("src")
         if src is None:
             return None
@@ -262,9 +254,9 @@ class SchemaReader(PMLReader[Schema]):
         try:
             path = (self.folder / src).resolve()
             if not path.is_relative_to(self.folder.resolve()):
-                fail("lies outside the schema's folder; move the file into it")
+                fail("is outside the schema's folder; move the file into it")
             if path.is_fifo() or path.stat().st_size > LARGEST_FILE:
-                fail(f"is no ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
+                fail(f"is not an ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             fail("is not UTF-8 text; convert it")
@@ -274,12 +266,12 @@ class SchemaReader(PMLReader[Schema]):
 
 
 class PromptReader(PMLReader[Prompt]):
-    """Prompt elements to nodes."""
+    """Turns prompt elements into nodes."""
 
     where: Where = "prompt"
 
     def start(self, element: OpenElement) -> None:
-        """The root, a role or a module reference; roles hold text only."""
+        """Check the root, a role or a module reference; roles hold text only."""
         if not self.open:
             if element.tag != "prompt":
                 self.fail(element, "the root element of a prompt is <prompt>")
@@ -291,18 +283,16 @@ class PromptReader(PMLReader[Prompt]):
             self.fail(element, f"a chat turn of a prompt holds text only; close <{parent.tag}> first")
         if element.tag in ROLES:
             if len(self.open) > 1:
-                self.fail(element, f"the module reference <{parent.tag}> holds no chat turns; move this behind it")
+                self.fail(element, f"the module reference <{parent.tag}> cannot hold chat turns; move this after it")
             self.check_attributes(element, ())
 
     def text(self, piece: str) -> None:
-        """Text belongs to the prompt and to its turns."""
         element = self.open[-1]
         if len(self.open) > 1 and element.tag not in ROLES:
-            self.fail(element, "a module reference holds no text; move it behind the reference")
+            self.fail(element, "a module reference cannot hold text; move it after the reference")
         element.children.append(Text(text=piece))
 
     def end(self, element: OpenElement) -> None:
-        """The node of an element."""
         if not self.open:
             schema, parts = element.attributes["schema"], trimmed(element.children)
             self.result = Prompt(schema=schema, parts=parts, line=element.line)
@@ -316,7 +306,7 @@ class PromptReader(PMLReader[Prompt]):
 
 
 def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]:
-    """Parts of a prompt; a text next to an import, or first or last, loses its whitespace there."""
+    """Return parts of a prompt. A text next to an import, or first or last, loses its whitespace there."""
     kept: list[Import | Text | Role] = []
     for index, part in enumerate(parts):
         if isinstance(part, Text):
@@ -331,14 +321,13 @@ def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]
     return tuple(kept)
 
 
-DEEPEST_INDENT = 10
-"""Levels that are indented, so that very deep schemas do not consist of spaces."""
+DEEPEST_INDENT = 10  # maximum indentation in levels, so that very deep schemas do not consist of spaces
 
 
 def write_schema(schema: Schema) -> str:
-    """A schema as XML, with line breaks between tags where reading drops them.
+    """Return a schema as XML, with line breaks between tags where reading drops them.
 
-    Raises ValueError for what PML cannot say: template strings, known tokens and control characters.
+    Raises ValueError for content without PML form: template strings, known tokens and control characters.
     """
     parts: list[str] = []
     kept: list[bool] = []  # for each open element: whether its whitespace is text
@@ -371,14 +360,13 @@ def write_schema(schema: Schema) -> str:
 
 
 def is_preserved(node: Node) -> bool:
-    """Whether an element is written with its whitespace preserved."""
     return isinstance(node, Schema | Module) and any(tidy(text) != text for text in own_texts(node.children))
 
 
 def write_prompt(prompt: Prompt) -> str:
-    """A prompt as XML. Raises ValueError as `write_schema` does, and for whitespace that reading would drop."""
+    """Return a prompt as XML. Raises ValueError as `write_schema` does, and for whitespace that reading would drop."""
     if trimmed(prompt.parts) != prompt.parts or any(tidy(text) != text for text in own_texts(prompt.parts)):
-        raise ValueError("PML cannot say whitespace at the edges of a prompt's text")
+        raise ValueError("PML cannot express whitespace at the edges of a prompt's text")
     parts = [f"<prompt schema={attribute(prompt.schema)}>"]
     stack: list[Import | Text | Role | str] = list(reversed(prompt.parts))
     while stack:
@@ -401,7 +389,6 @@ def write_prompt(prompt: Prompt) -> str:
 
 
 def start_tag(node: Node) -> str:
-    """Element name and attributes of a node."""
     attributes: dict[str, str] = {}
     match node:
         case Schema() | Module():
@@ -425,21 +412,20 @@ def start_tag(node: Node) -> str:
 
 
 def own_texts(children: Sequence[Child | Import]) -> list[str]:
-    """Texts among the children of an owner, and in the turns among them."""
+    """Return texts among the children of an owner, and in the turns among them."""
     return [child.text for child in open_turns(children) if isinstance(child, Text)]
 
 
 def characters(text: Text) -> str:
-    """Text, escaped. A carriage return is written as a reference, because XML reads a plain one as a line feed."""
+    """Return escaped text. A carriage return becomes a reference, because XML reads a plain one as a line feed."""
     if text.structural or text.tokens is not None:
-        raise ValueError(f"PML cannot say template strings and known tokens: {text.text[:40]!r}")
+        raise ValueError(f"PML cannot express template strings and known tokens: {text.text[:40]!r}")
     if NOT_XML.search(text.text):
-        raise ValueError(f"XML cannot say control characters: {text.text[:40]!r}")
+        raise ValueError(f"XML cannot express control characters: {text.text[:40]!r}")
     return escape(text.text, {"\r": "&#13;"})
 
 
 def attribute(value: str) -> str:
-    """A quoted attribute value."""
     if NOT_XML.search(value):
-        raise ValueError(f"XML cannot say control characters: {value[:40]!r}")
+        raise ValueError(f"XML cannot express control characters: {value[:40]!r}")
     return quoteattr(value, {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"})

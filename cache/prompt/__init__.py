@@ -1,1 +1,1 @@
-"""What a prompt is before it is run: its texts, its token ids and its position ids. No tensors."""
+"""A prompt before it is run: its texts, token ids and position ids. No tensors."""

@@ -1,6 +1,6 @@
-"""What a conversation's prompt is made of: pieces of text, and modules that have text only.
+"""The parts of a conversation's prompt: pieces of text, and modules with text only.
 
-Not covered: modules with nested modules, unions and parameters (`cache.pml.nodes`).
+Out of scope: modules with nested modules, unions and parameters (`cache.pml.nodes`).
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ class Text:
     """A piece of text. Neighbouring pieces are one run, which is tokenised together.
 
     structural: True only for strings of the chat template, in which control tokens are recognised. Text of documents,
-        users and settings is literal.
-    tokens: the exact token ids if they are known (an answer that the model generated); `text` is then only for people.
+    users and settings is literal. tokens: the exact token ids if they are known (of an answer that the model
+    generated); `text` is then only for people.
     """
 
     text: str
@@ -28,9 +28,8 @@ class Text:
 class TextModule:
     """A reusable piece of a conversation's prompt, encoded as a whole.
 
-    after: the conditioning prefix, a module that stands before this one while it is encoded.
-    left_context: modules whose texts stand between `after` and this one while it is encoded. They are not part of the
-        prompt.
+    after: the conditioning prefix, a module that is before this one while it is encoded. left_context: modules whose
+    texts are between `after` and this one while it is encoded. They are not part of the prompt.
     """
 
     name: str

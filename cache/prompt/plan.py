@@ -1,19 +1,17 @@
-"""A plan: which tokens of a prompt stand at which position ids, and which of them an encoded segment supplies.
+"""A plan: the tokens of a prompt at their position ids, and the encoded segments that supply some of them.
 
-A plan is a list of spans in reading order. The tokens of a span stand at consecutive position ids. A computed token
-sees all tokens of the spans before it, and of its own span up to itself.
-
-Placement of conversations: the position ids of modules and texts, in the order in which they are given.
+A plan is a list of spans in reading order. The tokens of a span have consecutive position ids. A computed token sees
+all tokens of the spans before it, and of its own span up to itself. Placement gives modules and texts of a conversation
+their ids, in their order:
 
 - contiguous: one after another. The closest of the three to full attention.
-- slotted: every module but the first, the system text, begins at a multiple of a slot's length behind the end of the
+- slotted: every module but the first, the system text, begins at a multiple of a slot's length after the end of the
   first; text follows without a gap (Prompt Cache, Gim et al., MLSys 2024, without a schema).
-- shared: modules without text between them begin at the same id, and what follows begins behind the longest (APE, ICLR
-  2025, without its temperature). The first module stands before the others.
+- shared: modules without text between them begin at the same id, and what follows begins after the longest (APE,
+  ICLR 2025, without its temperature). The first module is before the others.
 
-KL divergence from full attention with the bundled model: contiguous .088, slots of 256 .119; behind a shorter prefix,
-contiguous .105, shared .156. Modules here have text only. Not covered: the fixed positions of a schema
-(`cache.pml.layout`).
+KL divergence from full attention with the bundled model: contiguous .088, slots of 256 .119; after a shorter prefix,
+contiguous .105, shared .156. Out of scope: the fixed positions of a schema (`cache.pml.layout`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,13 +26,12 @@ from cache.prompt.tokenizer import Tokenizer, run_tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Tokens whose keys and values are computed together, in one causal pass, and kept.
+    """Tokens whose keys and values are computed together, in one causal pass, and stored.
 
-    start: position id of the first token while the segment is encoded.
-    gaps: (row, ids left out before it) wherever positions jump, in ascending rows.
-    prefix: the conditioning prefix, a segment that stands before this one while it is encoded; kept on its own.
-    left_context: tokens between prefix and segment while it is encoded, at the ids right before `start`, in the same
-        causal pass; not kept (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
+    start: position id of the first token while the segment is encoded. gaps: (row, ids skipped before it) wherever
+    positions jump, in ascending rows. prefix: the conditioning prefix, a segment that is before this one while it is
+    encoded; stored separately. left_context: tokens between prefix and segment while it is encoded, at the ids right
+    before `start`, in the same causal pass; not stored (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
     """
 
     name: str
@@ -54,16 +51,13 @@ class Segment:
 
     @property
     def left_context_positions(self) -> range:
-        """Position ids of the left context while the segment is encoded."""
         return range(self.start - len(self.left_context), self.start)
 
     def position(self, row: int) -> int:
-        """Position id of a row while the segment is encoded."""
         return self.start + row + sum(jump for first, jump in self.gaps if first <= row)
 
     @property
     def positions(self) -> list[int]:
-        """Position ids of all rows."""
         positions: list[int] = []
         at = self.start
         for (first, jump), (last, _) in pairwise([(0, 0), *self.gaps, (len(self.tokens), 0)]):
@@ -73,11 +67,10 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Position id behind the last row."""
         return self.position(len(self.tokens) - 1) + 1 if self.tokens else self.start
 
     def with_ancestors(self) -> "Iterator[Segment]":
-        """The segment's conditioning prefixes, outermost first, then the segment itself."""
+        """Return the segment's conditioning prefixes, outermost first, then the segment itself."""
         if self.prefix is not None:
             yield from self.prefix.with_ancestors()
         yield self
@@ -97,16 +90,15 @@ class Span:
 
     @property
     def end(self) -> int:
-        """Position id behind the last token."""
         return self.start + len(self.tokens)
 
     @property
     def offset(self) -> int:
-        """Position ids from where the segment was encoded to where it stands here."""
+        """Distance in position ids from the encoding of the segment to this place."""
         return 0 if self.segment is None else self.start - self.segment.position(self.row)
 
     def continues(self, previous: "Span") -> bool:
-        """Whether these are the next rows of the same segment, moved by the same distance."""
+        """Return whether these are the next rows of the same segment, moved by the same distance."""
         return (
             self.segment is previous.segment
             and self.row == previous.row + len(previous.tokens)
@@ -116,15 +108,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Spans in reading order. Their ids ascend without overlap, except that modules of a shared group (`arrangement`)
-    have ids in common. The last span is always computed and has the highest ids.
+    """Spans in reading order. Their ids ascend without overlap, except that modules of a shared group have ids in
+    common. The last span is always computed and has the highest ids.
     """
 
     spans: tuple[Span, ...]
 
     @property
     def num_tokens(self) -> int:
-        """Prompt tokens, supplied and computed."""
         return sum(len(span.tokens) for span in self.spans)
 
     @property
@@ -133,18 +124,17 @@ class Plan:
         return self.spans[-1].end
 
     def segments(self) -> tuple[Segment, ...]:
-        """Different segments of the plan, in reading order."""
         return tuple(dict.fromkeys(span.segment for span in self.spans if span.segment is not None))
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token sees what it would see without reuse."""
+        """True if every token sees what it would see without reuse."""
         return self.exact_spans == len(self.spans)
 
     @property
     def exact_spans(self) -> int:
-        """How many leading spans are exact: the rows of each segment were encoded behind exactly the tokens (of prefix
-        and left context), at exactly the distances, that stand before them here.
+        """Number of exact leading spans: the rows of each segment were encoded after exactly the tokens (of prefix and
+        left context), at exactly the distances, that are before them here.
         """
         before: list[tuple[int, int]] = []
         previous: Span | None = None
@@ -165,11 +155,11 @@ class Plan:
         return len(self.spans)
 
     def exact_part(self) -> "Plan":
-        """The same tokens at the same ids, with every span computed that is not exact."""
+        """Return the plan with every span computed that is not exact, at the same ids."""
         return self.without_segments(self.exact_spans)
 
     def without_segments(self, first: int = 0) -> "Plan":
-        """The same tokens at the same ids, all of them computed from a span on: full causal attention."""
+        """Return the plan with all tokens computed from a span on: full causal attention."""
         computed = (replace(span, segment=None, row=0) for span in self.spans[first:])
         return Plan(spans=join_spans([*self.spans[:first], *computed]))
 
@@ -189,9 +179,7 @@ def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def end_computed(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Let the last token be computed, because generation starts from its logits. If a segment supplies the last token,
-    that row of it is not used.
-    """
+    """Have the last token computed, because generation starts from its logits. A segment's row for it is not used."""
     last = spans[-1]
     if last.segment is None:
         return spans
@@ -214,9 +202,8 @@ def arrange(
     """Tokenise and place the parts of a prompt.
 
     position_independent: whether a segment encoded once may be placed at any offset. If not, a segment is encoded at
-        the position where it stands, without a left context.
-    max_positions: usable position ids of the model, 0 .. max_positions-1.
-    slot: length of a slot in position ids, for `slotted`.
+    its place, without a left context. max_positions: usable position ids of the model, 0 .. max_positions-1. slot:
+    length of a slot in position ids, for `slotted`.
 
     Raises PromptError for a prompt without tokens or with more than `max_positions`, and for a prompt that ends in a
     shared group whose longest module is not the last.
@@ -253,7 +240,7 @@ def arrange(
 
 
 class Places:
-    """Assigns position ids from the beginning of a prompt to its end. end: the first id behind all so far."""
+    """Assigns position ids from the beginning of a prompt to its end. end: the first id after all so far."""
 
     def __init__(self, placement: Placement, slot: int) -> None:
         self._placement, self._slot = placement, slot
@@ -262,14 +249,13 @@ class Places:
         self._group: int | None = None
 
     def text(self, length: int) -> int:
-        """Where the next `length` tokens of text begin."""
         if length:
             self._group = None
         self.end += length
         return self.end - length
 
     def module(self, length: int) -> int:
-        """Where the next module of `length` tokens begins. A module without tokens changes nothing."""
+        """Return the start of the next module of `length` tokens. A module without tokens changes nothing."""
         start = self.end
         if not length:
             return start
@@ -284,10 +270,10 @@ class Places:
 
 
 def module_segment(module: TextModule, tokenizer: Tokenizer, *, room: int | None = None) -> Segment:
-    """The segment of a module, behind its conditioning prefix and its left context.
+    """Return the segment of a module, after its conditioning prefix and left context.
 
-    room: usable position ids, None for no limit. If prefix, left context and module need more, modules of the left
-        context are left out, the first ones first.
+    room: usable position ids, None for no limit. If prefix, left context and module need more, the first modules of the
+    left context are dropped.
     """
     prefix = None if module.after is None else module_segment(module.after, tokenizer, room=room)
     if prefix is not None and not prefix.tokens:

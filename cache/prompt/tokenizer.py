@@ -1,24 +1,13 @@
-"""The strings of a chat template around a turn of each role, and three well-known templates by name.
+"""Text to token ids and back, and the strings of chat templates.
 
-A model's own strings are derived from its tokenizer (`chat_template`). The named ones are for checking schemas without
-a model.
+A run of text pieces is tokenised in one call, so its ids are those of the joined text. Control tokens are recognised in
+structural pieces only, those of the chat template. A document or a user that writes `<|im_end|>` gets ordinary
+characters. A model's files do not mark all control tokens as special (Qwen3's `<think>` and `<tool_call>` are not), so
+every added token that is written as markup counts, HTML tags included.
 
-The strings that a model's chat template puts between system text, user text and answers.
-
-They are found by rendering conversations of marker texts and cutting at the markers. So any template works that neither
-changes nor drops the content. A model without a template gets plain headings, and no roles in PML.
-
-From text to token ids: the interface of a tokenizer, and how a run of text pieces is tokenised.
-
-A run is tokenised in one call, so that the ids are those of the joined text; within it control tokens are recognised in
-structural pieces only, so that a document or a user who writes `<|im_end|>` gets ordinary characters.
-
-A model's tokenizer: text to token ids, and back. Wraps a tokenizer of transformers.
-
-Control tokens are recognised only in structural strings, those of the chat template. In the text of a document or a
-user they are split into ordinary tokens. A model's files do not mark all of them as special: Qwen3's `<think>` and
-`<tool_call>` are not. So whatever was added to a vocabulary and is written as markup counts, HTML tags too. Runs of
-spaces and words that were added stay tokens.
+A chat template's strings are found by rendering conversations of marker texts and cutting at the markers, so any
+template works that neither changes nor drops the content. A model without template gets plain headings, and no roles in
+PML. Three well-known templates are available by name, to check schemas without a model.
 """
 
 import re
@@ -34,7 +23,7 @@ from cache.prompt.parts import RoleName, Text
 
 @dataclass(frozen=True, slots=True)
 class RoleStrings:
-    """Structural strings around a turn. empty: the text of an empty element, if that is not open + close."""
+    """Structural strings around a turn. empty: text of an empty element, if that is not open + close."""
 
     open: str
     close: str
@@ -42,13 +31,11 @@ class RoleStrings:
 
     @property
     def alone(self) -> str:
-        """The text of an element without content."""
         return self.open + self.close if self.empty is None else self.empty
 
 
 Roles = Mapping[RoleName, RoleStrings]
-NO_ROLES: Roles = MappingProxyType({})
-"""A model without a chat template: role elements are errors."""
+NO_ROLES: Roles = MappingProxyType({})  # A model without a chat template: role elements are errors
 
 NAMED: Mapping[str, Roles] = MappingProxyType(
     {
@@ -72,7 +59,9 @@ NAMED: Mapping[str, Roles] = MappingProxyType(
 
 Messages = list[dict[str, str]]
 Render = Callable[[Messages, bool], str]
-"""Messages to text; the flag asks for the beginning of an answer at the end. May raise ValueError for a role."""
+"""Renders messages as text. The flag asks for the beginning of an answer at the end. May raise ValueError for a
+role.
+"""
 
 SYSTEM, USER, ANSWER, NEXT = "wd-mark-system", "wd-mark-user", "wd-mark-answer", "wd-mark-next"
 
@@ -81,7 +70,7 @@ SYSTEM, USER, ANSWER, NEXT = "wd-mark-system", "wd-mark-user", "wd-mark-answer",
 class ChatTemplate:
     """Structural strings of a conversation: open system to_user question to_answer answer to_next question ...
 
-    roles: the same strings as PML's turns need them.
+    roles: the same strings for PML's turns.
     """
 
     open: str
@@ -124,7 +113,7 @@ def derive_template(render: Render) -> ChatTemplate:
 
 
 def cut(text: str, marker: str) -> tuple[str, str]:
-    """The text before and behind a marker. Raises ValueError if the marker is not in it exactly once."""
+    """Return the text before and after a marker. Raises ValueError if the marker is not in it exactly once."""
     if text.count(marker) != 1:
         raise ValueError(f"the chat template does not keep its content: {marker!r} is not in it once")
     before, after = text.split(marker)
@@ -132,26 +121,26 @@ def cut(text: str, marker: str) -> tuple[str, str]:
 
 
 class Tokenizer(Protocol):
-    """What placing a prompt needs of a tokenizer.
+    """A tokenizer for placing a prompt.
 
-    filler: the token that fills the unused rest of a parameter's slot while its module is encoded.
-    sink_prefix: tokens of the short constant text that a module is encoded behind; may be empty.
+    filler: the token that fills the unused rest of a parameter's slot while its module is encoded. sink_prefix: tokens
+    of the short constant text that a module is encoded after; may be empty.
     """
 
     filler: int
     sink_prefix: tuple[int, ...]
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Token ids of a run of pieces without known tokens, nothing added."""
+        """Return token ids of a run of pieces without known tokens, nothing added."""
 
 
 class ChatTokenizer(Tokenizer, Protocol):
-    """What a conversation needs besides. template: the strings between its messages."""
+    """A tokenizer for conversations. template: the strings between messages."""
 
     template: ChatTemplate
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
+        """Return the text of token ids, without special tokens."""
 
 
 class WordTokenizer:
@@ -164,16 +153,16 @@ class WordTokenizer:
         self._ids: dict[str, int] = {}
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Ids in order of first appearance, from 1; 0 is the filler."""
+        """Return ids in order of first appearance, from 1; 0 is the filler."""
         words = "".join(piece.text for piece in run).split()
         return [self._ids.setdefault(word, len(self._ids) + 1) for word in words]
 
 
 class CachingTokenizer:
-    """A tokenizer that remembers what it tokenised last, because a conversation's passages and the passages each was
-    encoded behind come back with every turn. Safe to use from any thread.
+    """A tokenizer that remembers recent runs, because a conversation's passages and their left contexts return with
+    every turn. Thread-safe.
 
-    runs: how many runs are remembered. longest: characters of the longest one that is.
+    runs: number of remembered runs. longest: characters of the longest one.
     """
 
     def __init__(self, tokenizer: Tokenizer, runs: int, longest: int) -> None:
@@ -182,18 +171,18 @@ class CachingTokenizer:
         self._encode = lru_cache(maxsize=runs)(lambda run: tuple(tokenizer.encode(run)))
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """As the wrapped tokenizer."""
         if sum(len(piece.text) for piece in run) > self._longest:
             return self._tokenizer.encode(run)
         return list(self._encode(tuple(run)))
 
     def clear(self) -> None:
-        """Forget everything."""
         self._encode.cache_clear()
 
 
 def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Token ids of a run. A piece with known tokens keeps them; the texts before and behind it are tokenised apart."""
+    """Return token ids of a run. A piece with known tokens keeps them; the texts before and after it are tokenised
+    separately.
+    """
     tokens: list[int] = []
     for is_text, pieces in groupby(run, key=lambda piece: piece.tokens is None):
         group = list(pieces)
@@ -202,11 +191,11 @@ def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 MARKUP = re.compile(r"[<>\[\]{}|｜].*\w|\w.*[<>\[\]{}|｜]")
-"""How control tokens are written: a bracket or a bar, and a word."""
+"""Written form of control tokens: a bracket or a bar, and a word."""
 
 
 class ModelTokenizer:
-    """A transformers tokenizer, reduced to what the engine needs, which marks its control tokens as special.
+    """A transformers tokenizer with the engine's interface. It marks control tokens as special.
 
     Raises ValueError if its chat template cannot be used.
     """
@@ -225,7 +214,9 @@ class ModelTokenizer:
         self.sink_prefix: tuple[int, ...] = self._sink_prefix()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Token ids of the joined text of a run, nothing added; control tokens come from structural pieces only."""
+        """Return token ids of the joined text of a run, nothing added. Control tokens come from structural pieces
+        only.
+        """
         ids: list[int] = []
         section = ""
         for piece in run:
@@ -238,7 +229,6 @@ class ModelTokenizer:
         return ids + self._ordinary(section)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
         shown = [token for token in tokens if token not in self._hidden]
         text: str = self._tokenizer.decode(shown, clean_up_tokenization_spaces=False)
         return text
@@ -256,7 +246,7 @@ class ModelTokenizer:
         return self._ordinary(text[:half]) + self._ordinary(text[half:]) if half else []
 
     def _sink_prefix(self) -> tuple[int, ...]:
-        """The first line of the chat template's opening (the next may be today's date), else the BOS token."""
+        """Return the first line of the chat template's opening (the next may be today's date), else the BOS token."""
         line, newline, _ = self.template.open.partition("\n")
         if line:
             return tuple(self.encode([Text(text=line + newline, structural=True)]))

@@ -1,1 +1,1 @@
-"""Engines of others: a language model behind an OpenAI-compatible server, asked over HTTP."""
+"""Remote models: an engine over an OpenAI-compatible server."""

@@ -1,16 +1,11 @@
-"""What a server is sent for a request. Strict servers refuse fields that they do not know: these are left out from then
-on. The messages are the same byte for byte in every turn, so that the server finds its prefix again.
+"""A server with OpenAI's API over HTTP: bodies of requests, streamed events, and facts about its models.
 
-Server-sent events: the data of each, from the bytes of a response.
+Strict servers refuse unknown fields; these are omitted from then on. Messages are the same byte for byte in every turn,
+so that the server finds its prefix again. A failure before the first token is retried, as the server asks; later
+failures are not. Every wait has a limit: for the connection, for the first token, and between two tokens.
 
-Lines end in LF or CRLF only. (httpx's own lines also end at U+2028 and others, which stand unescaped in the JSON of
-some servers.) Comments, which keep a connection open, and other fields are left out. Not covered: what the data says.
-
-A server with OpenAI's API over HTTP: answers as events, and what it says of its models.
-
-What fails before the first word is tried again after a while, as the server asks; afterwards nothing is. Every wait has
-an end: for the connection, for the first word, and between two. Not covered: what is asked (`body`), what the words are
-put together to (`reply`).
+Event lines end in LF or CRLF only. (httpx also splits at U+2028, which some servers' JSON contains unescaped.) Comments
+and other fields are ignored. Out of scope: making answers of events (`reply`).
 """
 
 import asyncio
@@ -34,19 +29,17 @@ OPTIONAL = (
     *("stream_options", "cache_salt", "prompt_cache_key"),
     *("repetition_penalty", "top_k", "top_p", "seed", "stop", "temperature"),
 )
-"""Fields without which a server answers as well, or nearly so."""
-LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"
-"""Some models of OpenAI know the second name only."""
+"""Fields that a server can do without."""
+LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"  # some OpenAI models know the second name only
 
 
 class Bodies:
-    """Makes bodies for one server, and remembers what it refuses."""
+    """Makes bodies for one server, and remembers the fields it refuses."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self._spec, self._refused = spec, set[str]()
 
     def of(self, request: Request, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
-        """The body of a request."""
         sampling, spec = request.sampling, self._spec
         body: dict[str, Any] = {
             "model": spec.name,
@@ -72,7 +65,7 @@ class Bodies:
         return self._accepted(body)
 
     def without_refused(self, body: dict[str, Any], message: str) -> dict[str, Any] | None:
-        """The body again, without the fields that a refusal names; None if it names none that can be left out."""
+        """Return the body without the optional fields that a refusal names; None if it names none."""
         named = {name for name in (*OPTIONAL, LONGEST) if name in body and re.search(rf"\b{name}\b", message)}
         if NEW_LONGEST not in message:
             named.discard(LONGEST)
@@ -85,17 +78,17 @@ class Bodies:
 
 
 def headers_of(request: Request, spec: ServerSpec) -> dict[str, str]:
-    """Headers by which routers keep a conversation on one server."""
+    """Return headers by which routers keep a conversation on one server."""
     return {} if request.session is None else dict.fromkeys(spec.session_headers, name_of(request.session))
 
 
 def name_of(secret: str) -> str:
-    """A name for a conversation or a customer that tells nothing of it, always the same."""
+    """Return a constant name for a conversation or customer that reveals nothing."""
     return digest("elsewhere", secret).partition(":")[2][:32]
 
 
 async def data_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
-    """The data of each event. An event whose end is missing is given as far as it came."""
+    """Return the data of each event. A last event without end is included."""
     lines: list[str] = []
     async with aclosing(_lines_of(chunks)) as found:
         async for line in found:
@@ -124,16 +117,16 @@ def _text_of(line: bytes) -> str:
 
 
 CONNECT_S, SEND_S, BETWEEN_S, LOOK_S = 5.0, 30.0, 60.0, 5.0
-"""How long connecting may take, sending, the next word, and a question about the server."""
+"""Seconds for connecting, sending, the next token, and questions about the server."""
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 3, 0.5, 20.0
-"""How often an answer is asked for, the first wait between, and the longest that a server may ask for."""
+"""Attempts per answer, the first wait between them, and the longest wait that a server may request."""
 CONTEXT_NAMES = ("max_model_len", "context_window", "context_length", "max_context_length")
-"""How servers name the context of a model in their list of models."""
+"""Names of the context length in servers' lists of models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What a server says of itself. models: names. context_tokens: of the model that is used, if it says so."""
+    """A server's facts. models: names. context_tokens: of the used model, if reported."""
 
     models: tuple[str, ...] = ()
     context_tokens: int | None = None
@@ -145,7 +138,7 @@ class ChatServer:
     def __init__(
         self, spec: ServerSpec, transport: httpx.AsyncBaseTransport | None = None, *, first_wait_s: float = FIRST_WAIT_S
     ) -> None:
-        """transport: in place of the network. first_wait_s: before the second try."""
+        """transport: instead of the network. first_wait_s: before the second attempt."""
         self._spec, self._first_wait_s = spec, first_wait_s
         self.bodies = Bodies(spec)
         self._client = httpx.AsyncClient(
@@ -156,11 +149,10 @@ class ChatServer:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def events(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
-        """The events of an answer. Raises Refusal for what the server refuses, and CacheError for what else fails."""
+        """Return the events of an answer. Raises Refusal if the server refuses, and CacheError for other failures."""
         tried, has_begun = 0, False
         while True:
             wait: float | None = None
@@ -191,7 +183,7 @@ class ChatServer:
             await asyncio.sleep(max(wait or 0, self._first_wait_s * 2 ** (tried - 1) * random.uniform(0.8, 1.2)))
 
     async def _tried(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
-        """One try. A stream that ends without [DONE] has to have said why. Raises Refusal, httpx.HTTPError,
+        """Make one attempt. A stream without [DONE] must have given its finish reason. Raises Refusal, httpx.HTTPError,
         ServerFailed.
         """
         clock, spec = asyncio.get_running_loop().time, self._spec
@@ -225,7 +217,7 @@ class ChatServer:
             raise ServerFailed(f"the model's server {spec.url} {said}") from error
 
     async def _data(self, response: httpx.Response) -> AsyncGenerator[str]:
-        """The data of each event; the whole body if the server does not stream."""
+        """Return the data of each event; the whole body if the server does not stream."""
         if "json" in response.headers.get("content-type", ""):
             yield (await response.aread()).decode(errors="replace")
             return
@@ -234,14 +226,14 @@ class ChatServer:
                 yield data
 
     def _read(self, data: str, has_begun: bool) -> Mapping[str, Any]:
-        """An event. has_begun: it had said something sensible before. Raises Refusal, ServerFailed."""
+        """Return an event. has_begun: whether an earlier one was valid. Raises Refusal, ServerFailed."""
         try:
             event = json.loads(data)
         except ValueError:
             event = None
         if not isinstance(event, dict):
             cure = "ask again" if has_begun else "correct its address"
-            raise ServerFailed(f"the model's server {self._spec.url} sent what is no event of a chat: {cure}")
+            raise ServerFailed(f"the model's server {self._spec.url} sent invalid chat events: {cure}")
         if (refusal := refusal_in(event)) is not None:
             raise refusal
         return event
@@ -249,7 +241,7 @@ class ChatServer:
     # --- what it says of itself ------------------------------------------------------------------------------
 
     async def look(self) -> ServerFacts:
-        """What the server says of itself. Raises CacheError if it is away, or refuses the key."""
+        """Return the server's facts. Raises CacheError if it is unreachable or refuses the key."""
         try:
             models = await self._client.get(f"{self._spec.url}/models", timeout=LOOK_S)
         except httpx.HTTPError as error:
@@ -262,7 +254,6 @@ class ChatServer:
         return ServerFacts(models=tuple(row["id"] for row in rows), context_tokens=said or await self._props())
 
     async def _props(self) -> int | None:
-        """The context of one answer of a llama.cpp server; None if it is none."""
         try:
             reply = await self._client.get(f"{self._spec.root}/props", timeout=LOOK_S)
             said = reply.json()["default_generation_settings"]["n_ctx"] if reply.is_success else None
@@ -272,7 +263,7 @@ class ChatServer:
 
 
 async def _following(events: AsyncGenerator[str], deadline: float, has_ended: bool) -> str | None:
-    """The data of the next event, None at the end. Behind the last word nothing is missed that does not come."""
+    """Return the data of the next event; None at the end. After the last token, a missing end is no error."""
     try:
         async with asyncio.timeout_at(deadline):
             return await anext(events, None)
@@ -283,7 +274,7 @@ async def _following(events: AsyncGenerator[str], deadline: float, has_ended: bo
 
 
 def _listed(response: httpx.Response) -> list[dict[str, Any]]:
-    """The rows of a list of models; none if it is no list."""
+    """Return the rows of a list of models; empty for other content."""
     try:
         data = response.json()["data"] if response.is_success else []
     except (ValueError, KeyError, TypeError):

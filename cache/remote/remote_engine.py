@@ -1,15 +1,11 @@
-"""An answer that a server writes: its messages sent, its words delivered as they come, its numbers counted.
+"""An engine whose model runs in another server: vLLM, SGLang, llama.cpp, Ollama, or a hosted one.
 
-What an engine whose model runs elsewhere has of modules and prefixes: nothing. Its server may keep what it wants,
-and nobody can look.
+Prompts are arranged as for a local engine, in ids that hold their text (`text_tokens`), and sent as messages. One
+thread has an event loop for all answers. The server is checked when its state is asked for; a question is sent in any
+case, so a server that returns is used at once.
 
-Only files are left that an engine of this machine wrote before: they are not used, but what has to be forgotten goes.
-
-An engine whose model runs in a server of somebody else: vLLM, SGLang, llama.cpp, Ollama, a hosted one.
-
-Prompts are arranged as for an engine of this program, in ids that hold their text (`text_tokens`), and go out as
-messages. One thread has an event loop, in which all answers run. The server is looked at when somebody asks whether it
-is there; a question is sent to it in any case, so nothing has to be done when it comes back.
+Such an engine has no modules and prefixes. The server may cache its own. Only files of an earlier local engine may
+exist: they are not used, but deletion removes them.
 """
 
 import asyncio
@@ -39,14 +35,14 @@ from cache.remote.chat_server import ChatServer, ServerFacts, headers_of
 from cache.remote.reply import Refusal, Reply, silence, thinks_aloud, thinks_too_long
 from cache.remote.spec import ServerSpec
 from cache.remote.text_tokens import STOP, TextTokenizer, messages_of
-from cache.serving.interface import Cancellable
+from cache.serving.exchange import Told
 
 
 class ServerAnswer(Generation):
-    """A generation whose request runs as a task of an event loop. submitted: `time.perf_counter` at its begin."""
+    """A generation whose request runs as a task of an event loop. submitted: `time.perf_counter` at its start."""
 
     def __init__(self, request: Request, stop: Callable[["ServerAnswer"], None]) -> None:
-        """stop: called when nobody wants the rest."""
+        """stop: called by `cancel`."""
         super().__init__()
         self.request, self.plan, self.reply = request, request.plan, Reply()
         self.submitted = time.perf_counter()
@@ -56,13 +52,13 @@ class ServerAnswer(Generation):
         self._stop = stop
 
     def cancel(self) -> None:
-        """Stop generating: the connection is closed, so that the server stops, too."""
+        """Close the connection, so that the server also stops generating."""
         super().cancel()
         self._stop(self)
 
     async def run(self, server: ChatServer, spec: ServerSpec, tokenizer: TextTokenizer) -> FinishReason:
-        """Have it written. While the server finds the prompt too long, passages are left out, those that stand first.
-        Raises Refusal and CacheError.
+        """Generate the answer. If the server finds the prompt too long, drop passages, first ones first. Raises Refusal
+        and CacheError.
         """
         self.begun = time.perf_counter()
         while True:
@@ -85,7 +81,6 @@ class ServerAnswer(Generation):
         return self.reply.finish_reason
 
     def completed(self, finish_reason: FinishReason) -> Completion:
-        """What there is of it, as it ended."""
         now = time.perf_counter()
         begun, first = self.begun or now, self.first or now
         return Completion(
@@ -106,8 +101,8 @@ class ServerAnswer(Generation):
 
 
 def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
-    """An answer of which every word is chosen already: the likeliest choices by what search says of them. The server is
-    not asked: it shows no probabilities that could be added to them.
+    """Answer a request whose text is constrained to choices: the most likely ones by their priors. The server is not
+    asked, because it returns no probabilities to add.
     """
     choices = request.sampling.choices
     assert choices is not None
@@ -131,7 +126,7 @@ def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
 
 
 def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
-    """The passages of a prompt, in its order: the next turn puts them at the same place. Their tokens are estimates."""
+    """Return the passages of a prompt in order. Their token numbers are estimates."""
     return tuple(
         ModuleUse(
             key="",
@@ -147,7 +142,9 @@ def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
 
 
 def shortened(plan: Plan) -> Plan | None:
-    """A prompt without the first third of its passages; None if it has none. The first module is the system text."""
+    """Return a prompt without the first third of its passages; None without passages. The first module is the system
+    text.
+    """
     passages = plan.segments()[1:]
     left_out = passages[: -(-len(passages) // 3)]
     return Plan(spans=tuple(span for span in plan.spans if span.segment not in left_out)) if left_out else None
@@ -157,36 +154,29 @@ ELSEWHERE = "the language model runs elsewhere"
 NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
 
 
-class NothingBegun:
-    """What was never begun needs not be dropped."""
-
-    def cancel(self) -> None:
-        """Nothing to do."""
-
-
 class WithoutModules:
-    """That half of `cache.serving.interface.EngineInterface`."""
+    """The part of `EngineInterface` about modules."""
 
     num_restarts, num_shortages, module_room, seconds_per_token = 0, 0, 0, 0.0
 
     def __init__(self, left_over: DiskTier | None) -> None:
-        """left_over: files of modules of an engine that ran here before."""
+        """left_over: module files of an earlier local engine."""
         self._left_over = left_over
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return digest("elsewhere", tenant, segment.name, repr(segment.tokens))
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Nothing is encoded, and nothing failed."""
+        """Return a result without encoded and failed modules."""
         done: Future[Encoded] = Future()
         done.set_result(Encoded(0, {}))
         return done
 
-    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
-        return NothingBegun()
+    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
+        return Told(lambda: None)
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove the files of modules; gives how many there were. What a server keeps, it forgets by itself."""
+        """Remove module files. Returns the number found. A server's cache expires by itself."""
         if self._left_over is None:
             return 0
         return sum(self._left_over.remove(key) for key in keys if key in self._left_over)
@@ -198,7 +188,6 @@ class WithoutModules:
         return True
 
     def modules(self, tenant: str) -> frozenset[str]:
-        """Those of which there are files."""
         headers = [] if self._left_over is None else self._left_over.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
@@ -224,17 +213,15 @@ class WithoutModules:
         pass
 
 
-ASSUMED_CONTEXT = 4096
-"""Tokens, where nobody says how many: as few as any server has."""
-FRESH_S, PATIENCE_S = 2.0, 12.0
-"""How long it is believed what a server said of itself, and how long it is waited for."""
+ASSUMED_CONTEXT = 4096  # tokens if the context length is unknown: as small as with any server
+FRESH_S, PATIENCE_S = 2.0, 12.0  # seconds for which a server's facts are valid, and seconds to wait for them
 NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype=torch.float32)
 BUSY = "the desk is busy: too many questions are waiting, try again soon"
 log = logging.getLogger(__name__)
 
 
 class RemoteEngine(WithoutModules):
-    """`cache.serving.interface.EngineInterface` for a model behind a server."""
+    """An `EngineInterface` for a model in a server."""
 
     def __init__(
         self,
@@ -243,7 +230,7 @@ class RemoteEngine(WithoutModules):
         left_over: DiskTier | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Looks at the server once, and does not need it. left_over: see `WithoutModules`. transport: in place of the
+        """Check the server once, without requiring it. left_over: see `WithoutModules`. transport: instead of the
         network.
         """
         super().__init__(left_over)
@@ -280,7 +267,7 @@ class RemoteEngine(WithoutModules):
 
     @property
     def info(self) -> ModelInfo:
-        """What is known of the model. Positions are tokens of the context, as far as somebody says how many."""
+        """Facts about the model. Positions are tokens of the context, as far as known."""
         spec = self._spec
         return ModelInfo(
             name=spec.name,
@@ -296,7 +283,7 @@ class RemoteEngine(WithoutModules):
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
-        """Modules and texts one after another, whatever the placement."""
+        """Arrange modules and texts contiguously, with any placement."""
         return arrange(parts, self.tokenizer, position_independent=False, max_positions=self.info.max_positions)
 
     def segment(self, module: TextModule) -> Segment:
@@ -305,9 +292,9 @@ class RemoteEngine(WithoutModules):
     # --- answers ---------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Send a request. Raises EngineStopped, and ValueError for a request whose answer is given."""
+        """Send a request. Raises EngineStopped, and ValueError for a teacher-forced request."""
         if request.teacher_forced:
-            raise ValueError(f"{ELSEWHERE}: it cannot be given an answer to read")
+            raise ValueError(f"{ELSEWHERE}: it cannot read a given answer")
         if request.sampling.choices is not None:
             return quoted(request, self.tokenizer)
         answer = ServerAnswer(request, self._stop)
@@ -322,13 +309,12 @@ class RemoteEngine(WithoutModules):
         return answer
 
     def compute_idle(self, request: Request) -> Generation:
-        """What reuse saves cannot be measured there: the generation ends with an error."""
+        """End the generation with an error: the savings of a remote model cannot be measured."""
         generation = Generation()
         generation.deliver(CacheError(NOT_HERE))
         return generation
 
     def settle(self) -> None:
-        """Wait until all answers have ended that were asked for before."""
         with self._lock:
             answers = list(self._open)
         for answer in answers:
@@ -364,7 +350,6 @@ class RemoteEngine(WithoutModules):
             raise EngineFull(busy) from error
 
     def _end(self, answer: ServerAnswer, task: asyncio.Task[FinishReason]) -> None:
-        """Deliver how an answer ended."""
         with self._lock:
             self._open.discard(answer)
         error = None if task.cancelled() else task.exception()
@@ -386,7 +371,7 @@ class RemoteEngine(WithoutModules):
         if isinstance(error, CacheError):
             return error
         log.error("a question to the model's server failed", exc_info=error)
-        return CacheError("the question could not be sent to the model's server, the log says why: ask again")
+        return CacheError("the question could not be sent to the model's server: ask again (the log has the cause)")
 
     def _stop(self, answer: ServerAnswer) -> None:
         with suppress(RuntimeError):  # the loop is closed: it has ended
@@ -396,7 +381,7 @@ class RemoteEngine(WithoutModules):
 
     @property
     def is_running(self) -> bool:
-        """Whether the server is there and knows key and model, as far as it is known; asks it, not too often."""
+        """True if the server is reachable and accepts key and model, as far as known. Checks it, but not too often."""
         if self._is_closed:
             return False
         with self._looking:
@@ -411,12 +396,11 @@ class RemoteEngine(WithoutModules):
 
     @property
     def has_key(self) -> bool:
-        """Whether a key is sent."""
         return self._spec.key is not None
 
     @property
     def context_tokens(self) -> int | None:
-        """What the server says of the model's context; None if it says nothing."""
+        """The context length that the server reports; None if unknown."""
         return self._facts.context_tokens
 
     def _look(self) -> None:
@@ -429,7 +413,7 @@ class RemoteEngine(WithoutModules):
         self._looked = time.monotonic()
 
     def _found(self, problem: str) -> None:
-        """Say once that the server is away, and once that it is back."""
+        """Log once that the server is unreachable, and once that it is back."""
         if problem and not self._problem:
             log.warning("%s", problem)
         elif self._problem and not problem:

@@ -1,15 +1,8 @@
-"""Thoughts that a model writes before its answer, between <think> and </think>: no reader gets them.
+"""A server's answer: its text without thoughts, its end, its token counts, and its refusals.
 
-Only what stands at the very beginning is a thought; later these are words like any others. Not covered: thoughts that a
-server sends apart (`reasoning_content`), which never were part of the text.
-
-What a server has said so far: the text of an answer, why it ended, and what it counted.
-
-Servers count reused tokens under different names, or not at all. What is not said is unknown, which is not 0.
-
-What a server refuses, and what readers get for it: one line that names the server and the cure.
-
-The line goes to the log. So it has the server's status and code and none of its words, which may repeat the question.
+Text between <think> and </think> at the very beginning is a thought and is not shown. Servers report reused tokens
+under different names or not at all; a missing number is unknown, not 0. A refusal becomes one line with the server and
+the fix. The line is logged, so it has the server's status and code but no server text, which may repeat the question.
 """
 
 import json
@@ -29,15 +22,15 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class Thoughts:
-    """Leaves thoughts out of a text that comes in pieces. has_any: whether there were some."""
+    """Removes thoughts from a text that arrives in pieces. has_any: whether there were some."""
 
     def __init__(self) -> None:
         self.has_any = False
-        self._is_over = False  # from here on all is text
+        self._is_over = False  # from here on everything is text
         self._held = ""
 
     def without(self, piece: str) -> str:
-        """What of the text is to be read so far, and was not given before."""
+        """Return the new text to show."""
         if self._is_over:
             return piece
         self._held += piece
@@ -53,7 +46,7 @@ class Thoughts:
         return self._rest(behind) if close and behind else ""
 
     def end(self) -> str:
-        """What was held back, and began no thought, when there is no more."""
+        """Return the held text at the end, if it is not a thought."""
         return "" if self.has_any else self._rest(self._held)
 
     def _rest(self, text: str) -> str:
@@ -62,13 +55,13 @@ class Thoughts:
 
 
 ENDINGS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
-"""How an answer ended, by the server's word; any other is an ordinary end."""
+"""Finish reasons by the server's word; any other word is a normal end."""
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-"""Fields in which servers send thoughts: vLLM, SGLang, llama.cpp; OpenRouter, newer vLLM; Ollama."""
+"""Fields with thoughts: vLLM, SGLang, llama.cpp; OpenRouter, newer vLLM; Ollama."""
 
 
 class Reply:
-    """An answer as it comes. text: so far, without thoughts. ending: why it ended, in the server's word."""
+    """An answer in progress. text: so far, without thoughts. ending: the server's finish reason."""
 
     def __init__(self) -> None:
         self.text = self.ending = ""
@@ -77,7 +70,7 @@ class Reply:
         self._timings: Mapping[str, Any] = {}
 
     def take(self, event: Mapping[str, Any]) -> str:
-        """Take over an event, or a whole reply that was not streamed; gives the text that is new."""
+        """Add an event, or a whole reply that was not streamed. Returns the new text."""
         self._usage = _mapping(event.get("usage")) or self._usage
         self._timings = _mapping(event.get("timings")) or self._timings  # llama.cpp
         choice = _choice(event)
@@ -93,38 +86,35 @@ class Reply:
 
     @property
     def finish_reason(self) -> FinishReason:
-        """The same for the engine."""
         return ENDINGS.get(self.ending, "stop")
 
     @property
     def has_thoughts(self) -> bool:
-        """Whether the model thought before it answered."""
         return self._thinks_apart or self._thoughts.has_any
 
     @property
     def is_thought(self) -> bool:
-        """Whether what was taken for the answer is a thought: its prompt has the beginning, it has the end."""
+        """True if the answer is really a thought: the prompt has its start tag, the answer its end tag."""
         return CLOSE in self.text
 
     @property
     def usage(self) -> Usage:
-        """What the server counted; see `usage_of`."""
         return usage_of(self._usage, self._timings)
 
 
 def has_words(event: Mapping[str, Any]) -> bool:
-    """Whether the model said something in an event, be it only thinking."""
+    """Return whether an event contains text, thoughts included."""
     return any(isinstance(said, str) and said for name, said in _said(_choice(event)).items() if name != "role")
 
 
 def says_why_it_ends(event: Mapping[str, Any]) -> bool:
-    """Whether it is the last event with words."""
+    """Return whether it is the last event with text."""
     return _choice(event).get("finish_reason") is not None
 
 
 def usage_of(usage: Mapping[str, Any], timings: Mapping[str, Any]) -> Usage:
-    """A server's numbers as ours. What it reused is an exact prefix. If it does not say how much that is, no token
-    counts as computed or as reused; if it says nothing of the prompt, `prompt_tokens` is 0.
+    """Convert a server's numbers. Reused tokens count as prefix. If reuse is not reported, no token counts as computed
+    or reused. If the prompt is not reported, `prompt_tokens` is 0.
     """
     cached = _first(
         _mapping(usage.get("prompt_tokens_details")).get("cached_tokens"),  # OpenAI, vLLM, SGLang, llama.cpp
@@ -151,12 +141,12 @@ def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _said(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What is new, or the whole message of a reply that was not streamed."""
+    """Return the new part, or the whole message of a reply that was not streamed."""
     return _mapping(choice.get("delta") or choice.get("message"))
 
 
 def _anthropic_prompt(usage: Mapping[str, Any]) -> int | None:
-    """There, tokens that were read from the cache or written to it are counted apart."""
+    """Return the prompt tokens: Anthropic counts tokens read from or written to its cache separately."""
     apart = (usage.get(f"cache_{done}_input_tokens") for done in ("read", "creation"))
     given = _first(usage.get("input_tokens"))
     return None if given is None else given + sum(_first(number) or 0 for number in apart)
@@ -168,7 +158,6 @@ def _sum(values: Mapping[str, Any], *names: str) -> int | None:
 
 
 def _first(*values: object) -> int | None:
-    """The first that is a count."""
     counts = (value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0)
     return next(counts, None)
 
@@ -177,20 +166,18 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same may be asked again."""
+TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504})  # status codes after which a request may be retried
 _TOO_LONG = re.compile(
     r"context.?(length|size|window)|context_length_exceeded|exceed_context|max_model_len|maximum model length"
     r"|(prompt|input|request|messages?) (is |are )?too (long|large)|(prompt|input)[^.]{0,60}(exceeds?|longer than)",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")
-"""What codes of errors look like: a word, such as rate_limit_exceeded."""
+_CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")  # pattern of error codes: a word, such as rate_limit_exceeded
 
 
 class Refusal(Exception):
-    """A server's answer that is no answer. message: in its own words, which are for no reader. code: its name for the
-    error, if it has one. retry_after: seconds, if it names them.
+    """A refused request. message: the server's text, never shown. code: the server's name of the error, if any.
+    retry_after: seconds, if given.
     """
 
     def __init__(self, status: int, message: str, code: str = "", retry_after: float | None = None) -> None:
@@ -199,16 +186,15 @@ class Refusal(Exception):
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the prompt does not fit the model's context."""
+        """True if the prompt does not fit the model's context."""
         return self.status == 413 or (self.status in (400, 422, 500) and _TOO_LONG.search(self.message) is not None)
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same may be answered a little later."""
         return self.status in TRANSIENT and not self.is_too_long
 
     def as_error(self, spec: ServerSpec, known: tuple[str, ...] = ()) -> CacheError:
-        """What readers get. known: names of the models that the server has, if it says so."""
+        """Return the reader's error. known: names of the server's models, if it lists them."""
         where, said = f"the model's server {spec.url}", ", ".join(filter(None, (str(self.status), self.code)))
         if self.status in (401, 403):
             cure = "set WARMDESK_OPENAI_API_KEY" if spec.key is None else "correct WARMDESK_OPENAI_API_KEY"
@@ -226,13 +212,13 @@ class Refusal(Exception):
 
 
 def refusal_of(response: httpx.Response) -> Refusal:
-    """The refusal in a response whose body has been read."""
+    """Return the refusal in a response whose body was read."""
     text, wait = response.text, seconds_in(response.headers.get("retry-after"))
     return Refusal(response.status_code, message_in(text), code_in(text), wait)
 
 
 def refusal_in(event: Mapping[str, object]) -> Refusal | None:
-    """The refusal that came as an event of a stream, if it is one."""
+    """Return the refusal in an event of a stream, if it is one."""
     error = event.get("error")
     if not error:
         return None
@@ -242,7 +228,7 @@ def refusal_in(event: Mapping[str, object]) -> Refusal | None:
 
 
 def message_in(text: str) -> str:
-    """What went wrong, from a body as OpenAI, Ollama, FastAPI and others write it."""
+    """Return the message in a body as OpenAI, Ollama, FastAPI and others write it."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -256,7 +242,7 @@ def message_in(text: str) -> str:
 
 
 def code_in(text: str) -> str:
-    """The name of the error in such a body: a code or a type; "" if it has none, or it is no name."""
+    """Return the error's code or type in such a body; "" if there is none."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -267,7 +253,7 @@ def code_in(text: str) -> str:
 
 
 def seconds_in(retry_after: str | None) -> float | None:
-    """The wait that a header Retry-After asks for, in seconds or as a date; None if it asks for none."""
+    """Return the seconds of a Retry-After header, a number or a date; None without one."""
     if retry_after is None:
         return None
     try:
@@ -281,7 +267,7 @@ def seconds_in(retry_after: str | None) -> float | None:
 
 
 def away(spec: ServerSpec, error: httpx.HTTPError) -> ServerFailed:
-    """The server cannot be reached."""
+    """Return the error for an unreachable server."""
     why = " ".join(str(error).split()) or type(error).__name__
     return ServerFailed(
         f"the model's server {spec.url} cannot be reached ({why}): start it, or correct the setting model"
@@ -289,7 +275,7 @@ def away(spec: ServerSpec, error: httpx.HTTPError) -> ServerFailed:
 
 
 def silence(spec: ServerSpec, reply: Reply) -> str:
-    """Why there is not a word in an answer that has ended."""
+    """Return why a finished answer has no text."""
     model, is_cut = f"the model {spec.name} at {spec.url}", reply.finish_reason == "length"
     if reply.has_thoughts and is_cut:
         return f"{model} thought until the answer had its full length: turn its thinking off, or raise answer_tokens"
@@ -301,13 +287,12 @@ def silence(spec: ServerSpec, reply: Reply) -> str:
 
 
 def thinks_too_long(spec: ServerSpec, seconds: float) -> str:
-    """It thought for as long as an answer may take."""
     cure = "turn its thinking off, or raise answer_seconds"
     return f"the model {spec.name} at {spec.url} thought for {seconds:g} s and did not answer: {cure}"
 
 
 def thinks_aloud(spec: ServerSpec) -> str:
-    """Its thoughts come as its answer."""
+    """Return the error for a model whose thoughts are its answer."""
     return (
         f"the model {spec.name} at {spec.url} gives its thoughts as its answer: turn its thinking off, or start its "
         "server with a parser for them"

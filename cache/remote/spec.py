@@ -1,15 +1,15 @@
-"""Where a model's server is, and how it is to be asked, as values."""
+"""The address and options of a remote model's server."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """url: what the routes of OpenAI's API stand below, as http://127.0.0.1:8000/v1. name: of the model there. key:
-    sent as `Authorization: Bearer`; never shown. context_tokens: of prompt and answer together; None: what the server
-    says. first_token_s: how long it may take to say the first word. session_headers: names of headers that carry the
-    conversation, for routers that keep one on one server. cache_salt, cache_key: whether the fields `cache_salt` (keeps
-    prefixes of different customers apart, vLLM) and `prompt_cache_key` (OpenAI) are sent.
+    """url: base URL of the OpenAI API, as http://127.0.0.1:8000/v1. name: of the model there. key: sent as
+    `Authorization: Bearer`; never shown. context_tokens: of prompt and answer together; None: as reported.
+    first_token_s: maximum time to the first token. session_headers: headers with the conversation, for routers that
+    keep one on one server. cache_salt, cache_key: whether to send `cache_salt` (separates customers' prefixes, vLLM)
+    and `prompt_cache_key` (OpenAI).
     """
 
     url: str
@@ -23,5 +23,5 @@ class ServerSpec:
 
     @property
     def root(self) -> str:
-        """What routes of the server stand below that are not OpenAI's."""
+        """Base URL of the server's other routes."""
         return self.url.removesuffix("/v1")

@@ -1,8 +1,8 @@
-"""Prompts for a server that tokenises by itself: token ids that are pieces of text.
+"""Prompts for a server with its own tokenizer: token ids that are pieces of text.
 
-An id holds the bytes of a piece about as long as a token of an ordinary model. So a plan of such ids is the prompt's
-text without loss, and its length estimates the server's number of tokens, rather too high than too low for English.
-Ids below 0 are the borders between messages: only structural strings make them.
+An id holds the bytes of a piece as long as a typical token. So a plan of such ids is the prompt's text without loss,
+and its length estimates the server's number of tokens, for English too high rather than too low. Ids below 0 are
+borders between messages, made by structural strings only.
 """
 
 import re
@@ -14,11 +14,10 @@ from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ChatTemplate, RoleStrings
 
 BORDERS: dict[str, RoleName] = {"<system>": "system", "<user>": "user", "<assistant>": "assistant"}
-"""Structural strings, and the message that begins there."""
+"""Structural strings, and the message that starts there."""
 IDS: dict[str, int] = {border: -number for number, border in enumerate(BORDERS, start=1)}
 ROLE_OF: dict[int, RoleName] = {IDS[border]: role for border, role in BORDERS.items()}
-STOP = -1 - len(BORDERS)
-"""Ends an answer; stands in no prompt."""
+STOP = -1 - len(BORDERS)  # ends an answer; not in a prompt
 TEMPLATE = ChatTemplate(
     open="<system>",
     to_user="<user>",
@@ -36,7 +35,7 @@ _FULL = b"\x01"  # before the bytes of a piece: no byte of it is lost at the beg
 
 
 class TextTokenizer:
-    """A tokenizer whose ids hold their text (`cache.prompt.tokenizer.ChatTokenizer`)."""
+    """A `ChatTokenizer` whose ids hold their text."""
 
     def __init__(self) -> None:
         self.template = TEMPLATE
@@ -44,7 +43,7 @@ class TextTokenizer:
         self.sink_prefix: tuple[int, ...] = ()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Ids of the joined text of a run; borders come from structural pieces only."""
+        """Return ids of the joined text of a run. Borders come from structural pieces only."""
         ids: list[int] = []
         for structural, pieces in groupby(run, key=lambda piece: piece.structural):
             text = "".join(piece.text for piece in pieces)
@@ -57,12 +56,11 @@ class TextTokenizer:
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of ids, borders left out."""
         return b"".join(_bytes_of(token) for token in tokens if token > 0).decode()
 
 
 def messages_of(plan: Plan, tokenizer: TextTokenizer) -> list[dict[str, str]]:
-    """The prompt as OpenAI names it: role and content of each message. The last border, where the answer begins, makes
+    """Return the prompt as OpenAI messages with role and content. The last border, where the answer starts, makes
     none.
     """
     messages: list[dict[str, str]] = []

@@ -1,1 +1,1 @@
-"""Which of several engines gets a request."""
+"""The choice among several engines for a request."""

@@ -1,22 +1,18 @@
-"""Consistent hashing: the home of a key among replicas that come and go.
+"""Routing by modules: which replica computes a request soonest.
 
-Each replica stands at many places of a ring. A key belongs to the first replica behind its own place, and if that is
-busy, to the next one. When a replica leaves, only its keys get another home. Not covered: load (`affinity`).
+Costs are counted in prompt tokens. A replica costs its queue and the tokens of the modules that it lacks. A module
+costs more if another replica has it or is its home, because a second copy takes the place of something else. So modules
+that are asked for together come together, each has a home by consistent hashing, and a module that is too popular for
+one replica gets a lasting copy on the next. Later turns of a conversation cost less at the replica of the earlier ones.
 
-Which replica holds which module, found from both sides. Not covered: why one is thought to hold it (`affinity`).
+A sent request's modules count as held at once. A replica's report replaces the estimate. Modules of open requests, and
+of requests that ended since the last report, still count as held, because the report may be older.
 
-Which replica computes a request soonest: the one that has most of its modules, unless too much waits there.
+On the ring each replica has many places. A key belongs to the first replica after its own place, and if that is busy,
+to the next one. When a replica leaves, only its keys move.
 
-Everything is counted in prompt tokens to be computed. A replica costs what waits there, and the tokens of the modules
-that it lacks; a module that another replica has, or whose home is another one, costs more, as a second copy takes the
-room of something else. So modules come together where they are asked for together, each has a home by consistent
-hashing, and one that is asked for too often for one replica gets a copy on the next, which keeps it. The later turns of
-a conversation cost less where the earlier ones were computed.
-
-What was sent to a replica counts as held there at once. A report of the replica then says what it really holds; besides
-that it counts as holding what open requests need, and those that ended since its last report, which may be older than
-their end. Pure: no clock, no thread, no chance; the same calls give the same answers. Only a few replicas are looked
-at, also where there are thousands. Not covered: sending, and limits of queues (`cache.cluster`).
+Pure code without clock, thread or randomness. Only a few replicas are considered for a request. Out of scope: sending,
+and limits of queues (`cache.cluster`).
 """
 
 import hashlib
@@ -26,19 +22,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from itertools import islice
 
-PLACES = 64
-"""Of one replica: with more of them, shares of the keys are more alike."""
+PLACES = 64  # places per replica: with more, replicas' shares of the keys are more even
 
 
 class Ring:
-    """Replicas by the places that they have."""
+    """Replicas by their places."""
 
     def __init__(self) -> None:
         self._places: list[tuple[int, str]] = []
         self._replicas: set[str] = set()
 
     def set_replicas(self, replicas: Collection[str]) -> None:
-        """From now on these are there."""
         gone, new = self._replicas.difference(replicas), set(replicas) - self._replicas
         if gone:
             self._places = [place for place in self._places if place[1] not in gone]
@@ -47,7 +41,7 @@ class Ring:
         self._replicas = set(replicas)
 
     def walk(self, key: str) -> Iterator[str]:
-        """Every replica once, the home of the key first."""
+        """Return every replica once, the home of the key first."""
         seen: set[str] = set()
         start = bisect(self._places, (place_of(key), ""))
         for number in range(start, start + len(self._places)):
@@ -60,12 +54,11 @@ class Ring:
 
 
 def place_of(text: str) -> int:
-    """A place on the ring, the same in every process."""
+    """Return a place on the ring, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-MOST_HELD = 20_000
-"""Modules of one replica; what was added first is left out."""
+MOST_HELD = 20_000  # maximum modules of one replica; the oldest are dropped
 
 
 class Holdings:
@@ -76,22 +69,18 @@ class Holdings:
         self._holders: dict[str, list[str]] = {}  # ascending
 
     def of(self, replica: str) -> Set[str]:
-        """What a replica holds."""
         return self._held.get(replica, {}).keys()
 
     def holders(self, key: str) -> Sequence[str]:
-        """Who holds a module."""
         return self._holders.get(key, ())
 
     def set_held(self, replica: str, keys: Set[str]) -> None:
-        """From now on a replica holds these."""
         for key in [key for key in self._held.get(replica, ()) if key not in keys]:
             self._leave(replica, key)
         for key in keys:
             self.add(replica, key)
 
     def add(self, replica: str, key: str) -> None:
-        """One more."""
         held = self._held.setdefault(replica, {})
         if key not in held:
             held[key] = None
@@ -100,7 +89,6 @@ class Holdings:
                 self._leave(replica, next(iter(held)))
 
     def forget(self, keys: Set[str]) -> None:
-        """Nobody holds these any more."""
         for key in keys:
             for replica in [*self.holders(key)]:
                 self._leave(replica, key)
@@ -114,19 +102,17 @@ class Holdings:
             del self._holders[key]
 
 
-ALL_OF = 16
-"""So many replicas are all looked at."""
+ALL_OF = 16  # up to this number of replicas, all are considered
 HOLDERS, HOMES = 6, 3
-"""Else so many that hold a module, and so many behind its place on the ring, for each module."""
-MOST_OPEN = 100_000
-"""Requests: the end of the oldest was never told."""
+"""Otherwise: for each module, this number that hold it, and this number from its place on the ring."""
+MOST_OPEN = 100_000  # maximum number of open requests; the oldest are dropped
 MOST_SESSIONS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a request needs. modules: tokens by key. own_tokens: of the prompt that no module supplies. session: the
-    conversation that it belongs to.
+    """Needs of a request. modules: tokens by key. own_tokens: of the prompt without modules. session: its
+    conversation.
     """
 
     modules: Mapping[str, int] = field(default_factory=dict)
@@ -136,8 +122,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What counts how much. request: what a waiting request takes beside its missing modules, in tokens of a prompt.
-    copy: what the room of a second copy costs, as a share of what computing it does.
+    """Weights of the costs. request: cost of a waiting request in addition to its missing modules, in prompt tokens.
+    copy: cost of the space of a second copy, relative to its computation.
     """
 
     request: float = 128.0
@@ -146,7 +132,7 @@ class Weights:
 
 @dataclass(slots=True)
 class _Open:
-    """A request that was sent and has not ended. missing: tokens of modules that the replica lacked."""
+    """A sent request that has not ended. missing: tokens of modules that the replica lacked."""
 
     replica: str
     keys: frozenset[str]
@@ -155,8 +141,8 @@ class _Open:
 
 @dataclass(slots=True)
 class _Replica:
-    """queue: requests there, as reported and counted on. missing: tokens that they have it compute. ended: keys of
-    requests that ended since the last report.
+    """queue: requests there, as reported and counted since. missing: tokens that they compute. ended: keys of requests
+    that ended since the last report.
     """
 
     queue: int = 0
@@ -179,7 +165,7 @@ class Affinity:
     # --- what is known of replicas -----------------------------------------------------------------------------
 
     def set_replicas(self, replicas: Collection[str]) -> None:
-        """From now on there are these; the others are forgotten, and so is what was sent to them."""
+        """Replace the set of replicas. The state of others is dropped."""
         if self._replicas.keys() == set(replicas):
             return
         for gone in self._replicas.keys() - set(replicas):
@@ -191,7 +177,7 @@ class Affinity:
         self._ring.set_replicas(replicas)
 
     def report(self, replica: str, modules: Set[str], queue: int) -> None:
-        """What a replica says that it holds, and how many requests are there. One that is not known is left out."""
+        """Apply a replica's report of its modules and its number of requests. An unknown replica is ignored."""
         if (state := self._replicas.get(replica)) is None:
             return
         state.queue = queue
@@ -200,7 +186,6 @@ class Affinity:
         state.ended.clear()
 
     def forget(self, keys: Set[str]) -> None:
-        """Nobody holds these modules any more."""
         self._holdings.forget(keys)
         for state in self._replicas.values():
             state.ended -= keys
@@ -208,16 +193,16 @@ class Affinity:
     # --- requests ----------------------------------------------------------------------------------------------
 
     def rank(self, wanted: Wanted) -> list[str]:
-        """Replicas, the best first. With many of them only those that may be among the best. Empty if there is none."""
+        """Return replicas, best first; among many only the likely best. Empty if there is none."""
         cost = self._cost(wanted)
         return sorted(self._candidates(wanted), key=cost)  # stable: at equal cost homes come first
 
     def home(self, key: str) -> str | None:
-        """Where a module that nobody holds is computed; None without replicas."""
+        """Return the replica that computes a module that no replica has; None without replicas."""
         return next(self._ring.walk(key), None)
 
     def sent(self, request: str, replica: str, wanted: Wanted) -> None:
-        """A request, by a name of its own, is now in the queue of a replica, and in no other."""
+        """Note that a request, by a unique name, is in the queue of a replica and of no other."""
         if (known := self._open.get(request)) is not None and known.replica == replica:
             return
         self.ended(request)
@@ -240,7 +225,7 @@ class Affinity:
             self.ended(next(iter(self._open)))
 
     def ended(self, request: str) -> None:
-        """A request has ended, however. One that is not known is left out."""
+        """Note the end of a request. An unknown one is ignored."""
         if (one := self._open.pop(request, None)) is None:
             return
         state = self._replicas[one.replica]
@@ -252,14 +237,12 @@ class Affinity:
             state.ended.clear()
 
     def load(self, replica: str) -> float:
-        """What waits at a replica, in tokens."""
         state = self._replicas[replica]
         return state.queue * self._weights.request + state.missing
 
     # --- ranking -----------------------------------------------------------------------------------------------
 
     def _candidates(self, wanted: Wanted) -> Iterator[str]:
-        """Each once, homes before others."""
         keys = sorted(wanted.modules, key=lambda key: (-wanted.modules[key], key))
         places = keys or [wanted.session or str(self._turn)]
         self._turn += 1
@@ -276,14 +259,14 @@ class Affinity:
         return iter(found)
 
     def _some(self, holders: Sequence[str]) -> Sequence[str]:
-        """A few of those that hold a module, other ones each time."""
+        """Return a few of a module's holders, other ones each time."""
         if len(holders) <= HOLDERS:
             return holders
         start = self._turn * HOLDERS % len(holders)
         return [holders[(start + number) % len(holders)] for number in range(HOLDERS)]
 
     def _cost(self, wanted: Wanted) -> Callable[[str], float]:
-        """What a replica costs for a request, in tokens."""
+        """Return the function that gives a replica's cost for a request, in tokens."""
         modules = [(key, tokens, self._owner(key)) for key, tokens in wanted.modules.items()]
         elsewhere = 1 + self._weights.copy
         session, past = self._session(wanted) or (None, 0)
@@ -299,11 +282,11 @@ class Affinity:
         return cost
 
     def _owner(self, key: str) -> str | None:
-        """Where a module may be computed without being a second copy."""
+        """Return the replica that may compute a module without making a second copy."""
         return None if self._holdings.holders(key) else self.home(key)
 
     def _session(self, wanted: Wanted) -> tuple[str, int] | None:
-        """Where a conversation was computed, and how many tokens, if that replica is still there."""
+        """Return the replica of a conversation and its tokens, if that replica still exists."""
         if wanted.session is None or (known := self._sessions.get(wanted.session)) is None:
             return None
         return known if known[0] in self._replicas else None

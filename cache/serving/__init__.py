@@ -1,1 +1,1 @@
-"""What may be asked of an engine, wherever it runs, and engines in processes of their own."""
+"""The interface of an engine, and engines in processes of their own."""

@@ -1,15 +1,11 @@
-"""A child process with an engine: started with one end of a pair of sockets, ended when the other end is closed.
+"""An engine in a child process, so that the program's own work and its GIL do not slow down decoding.
 
-Nothing listens, and the socket has no name: nobody else can connect. Not covered: what is asked of it (`exchange`).
+The child is started with one end of a socket pair and ends when the other end is closed. Nothing listens, so no other
+process can connect. If the child ends or hangs, open requests get an error and a new child starts with empty memory;
+the disk tier remains. New requests wait for it. After repeated failures each restart waits longer, and requests fail
+meanwhile. A prompt that was open at two failures is refused for a while.
 
-An engine in a process of its own: the program's own work, and Python's lock, take no steps from decoding.
-
-If the process ends, whoever waits for it gets an error, and another one is begun, with empty memory; the disk tier
-stays. One that hangs is ended. What is asked meanwhile is computed then. Where process after process ends, each is
-begun after a longer rest, and what is asked in a rest fails. A prompt that was there at two such ends is refused for a
-while.
-Prompts are arranged here, with the model's tokenizer. Not covered: what runs in the process (`engine_server`), and how
-it is started and ended (`child`).
+Prompts are arranged here with the model's tokenizer. Out of scope: the child's side (`engine_server`).
 """
 
 import logging
@@ -36,81 +32,59 @@ from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import ModuleCheck, PrefixUse, TierContents
 from cache.prompt.plan import Segment
+from cache.serving import messages
 from cache.serving.exchange import Connection, EngineElsewhere, Exchange
 from cache.serving.interface import CONTENTS_S, Cancellable
-from cache.serving.messages import (
-    AskState,
-    Begin,
-    Begun,
-    Call,
-    CallName,
-    Encode,
-    EncodingEnded,
-    EngineSpec,
-    Failed,
-    Foresee,
-    FromEngine,
-    Returned,
-    SegmentTable,
-    SentRequest,
-    State,
-    Submit,
-    decoded,
-    encoded,
-    read_all,
-    result_of,
-)
+from cache.serving.messages import CallName, EngineSpec, decoded, encoded, read_all, result_of
 
-SEND_S = 20
-"""A process that reads nothing for so long hangs."""
-KILLED_S = 5.0
-"""How long one that is killed may take to end: it may wait for a disk."""
+SEND_S = 20  # seconds after which a child that reads nothing hangs
+KILLED_S = 5.0  # seconds that a killed child may take to end: it may wait for a disk
 _ROOT = Path(__file__).resolve().parents[2]
 _MODULE = "cache.serving.engine_server"
 
 
 class Child:
-    """The process, from its start on. messages: what it sends."""
+    """The child process. messages: what it sends."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
+        paths = filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a library prints must not stand in what the parent prints
+                stdout=2,  # a library's output must not appear in the parent's
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), _python_path())))},
-                start_new_session=True,  # Ctrl-C is the parent's to handle
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,  # the parent handles Ctrl-C
             )
         self.connection = Connection(ours, SEND_S)
-        self.messages: Iterator[Any] = read_all(self.connection.frames(), FromEngine)
+        self.messages: Iterator[Any] = read_all(self.connection.frames(), messages.FromEngine)
 
     @property
     def pid(self) -> int:
-        """Of the process."""
         return self._process.pid
 
-    def begin(self, spec: EngineSpec) -> Begun:
-        """Have it load the model; waits for it. Raises CacheError."""
+    def begin(self, spec: EngineSpec) -> messages.Begun:
+        """Let it load the model, and wait. Raises CacheError."""
         try:
-            self.connection.send(encoded(Begin(spec)))
+            self.connection.send(encoded(messages.Begin(spec)))
             first = next(self.messages, None)
         except OSError:
             first = None
-        if isinstance(first, Begun):
+        if isinstance(first, messages.Begun):
             return first
-        if isinstance(first, Failed):
-            raise first.error.error()
-        raise CacheError(f"the engine's process could not begin ({self.end(0)}): see what it wrote to stderr")
+        if isinstance(first, messages.Failed):
+            raise first.error
+        raise CacheError(f"the engine's process could not start ({self.end(0)}): see what it wrote to stderr")
 
     def kill(self) -> None:
-        """At once. Its messages end, too, even if it cannot."""
+        """Kill it. Its messages end at once, even if the process does not."""
         self._process.kill()
         self.connection.close()
 
     def end(self, patience_s: float) -> str:
-        """Let it end by itself, at last by force; gives how it ended."""
+        """Close it, then kill it after `patience_s`. Returns how it ended."""
         self.connection.end_sending()
         try:
             self._process.wait(patience_s)
@@ -123,37 +97,19 @@ class Child:
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
 
-def _python_path() -> str:
-    return os.environ.get("PYTHONPATH", "")
-
-
-CLOSE_S = 3.0
-"""How long the process may take to end: modules that are not on disk by then are encoded again."""
-ENDED_S = 1.0
-"""How long one that sends nothing more may take."""
-STATE_S = 5.0
-"""A process that does not say within this time what it does counts as one that does not run."""
-LOOK_S = 5.0
-"""How often to see whether it hangs."""
-DOWN = State(
-    number=0,
-    is_running=False,
-    hangs=False,
-    is_idle=False,
-    num_restarts=0,
-    num_shortages=0,
-    seconds_per_token=0.0,
-    running=0,
-    waiting=0,
-)
+CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on disk by then are encoded again
+ENDED_S = 1.0  # seconds that a child may take to end after its last message
+STATE_S = 5.0  # seconds after which a child that does not report its state counts as not running
+LOOK_S = 5.0  # seconds between checks for a hanging child
+DOWN = messages.State()
 log = logging.getLogger(__name__)
 
 
 class EngineProcess(EngineElsewhere):
-    """`cache.serving.interface.EngineInterface` for an engine in a process that is begun here."""
+    """An `EngineInterface` for an engine in a child process."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        """Waits until the model is loaded. Raises CacheError."""
+        """Wait until the model is loaded. Raises CacheError."""
         self._spec, self._lock = spec, threading.Lock()
         self._child = Child()
         try:
@@ -172,11 +128,9 @@ class EngineProcess(EngineElsewhere):
 
     @property
     def pid(self) -> int:
-        """Of the process that there is now."""
         return self._child.pid
 
     def close(self) -> None:
-        """Finish writing modules and end the process. Requests in flight end with EngineStopped."""
         with self._lock:
             self._closing.set()
         self._child.end(CLOSE_S)
@@ -185,8 +139,8 @@ class EngineProcess(EngineElsewhere):
     # --- computing -------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Queue a request; while another process is begun, until it is there. Raises EngineStopped, and ValueError for
-        a request whose answer is given.
+        """Queue a request, also while a new child starts. Raises EngineStopped, and ValueError for a teacher-forced
+        request.
         """
         return self._begin_answer(request, is_idle=False)
 
@@ -194,18 +148,16 @@ class EngineProcess(EngineElsewhere):
         return self._begin_answer(request, is_idle=True)
 
     def _begin_answer(self, request: Request, *, is_idle: bool) -> Generation:
-        sent = SentRequest.of(request)
         if self._lost_prompts.refuses(request.plan):
             refused = Generation()
             refused.deliver(CacheError(REFUSED))
             return refused
-        return self._exchange.begin_answer(lambda number: Submit(number, sent, is_idle=is_idle), request)
+        return self._exchange.begin_answer(lambda number: messages.Submit.of(number, request, is_idle=is_idle), request)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
         check_tenant(tenant)
-        segments, table = tuple(segments), SegmentTable()
-        asked = [table.add(segment) for segment in segments]
-        reply = self._exchange.ask(lambda number: Encode(number, table.rows, asked, tenant))
+        asked = tuple(segments)
+        reply = self._exchange.ask(lambda number: messages.Encode.of(number, asked, tenant))
         done: Future[Encoded] = Future()
         done.set_running_or_notify_cancel()  # it cannot be cancelled
 
@@ -213,16 +165,14 @@ class EngineProcess(EngineElsewhere):
             if (error := reply.exception()) is not None:
                 done.set_exception(error)
             else:
-                done.set_result(cast("EncodingEnded", reply.result()).encoded.encoded(segments))
+                done.set_result(cast("messages.EncodingEnded", reply.result()).encoded(asked))
 
         reply.add_done_callback(take)
         return done
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
         check_tenant(tenant)
-        table = SegmentTable()
-        asked = [table.add(segment) for segment in segments]
-        return self._exchange.tell(lambda number: Foresee(number, table.rows, asked, tenant))
+        return self._exchange.tell(lambda number: messages.Foresee.of(number, segments, tenant))
 
     # --- modules ---------------------------------------------------------------------------------------------
 
@@ -231,16 +181,16 @@ class EngineProcess(EngineElsewhere):
 
     def forget(self, keys: Set[str]) -> int:
         found: int = self._call("forget", keys)
-        self._arranger.clear()
+        self.forget_texts()
         return found
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted, also in a process begun later."""
+        """Replace the set of modules that are evicted only as a last resort, also in later children."""
         self._kept = frozenset(keys)
         self._call("keep", keys)
 
     def drop_prefixes(self, tenant: str) -> bool:
-        self._arranger.clear()
+        self.forget_texts()
         return bool(self._call("drop_prefixes", tenant))
 
     def modules(self, tenant: str) -> frozenset[str]:
@@ -268,13 +218,15 @@ class EngineProcess(EngineElsewhere):
         self._call("flush")
 
     def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
-        """most_s: how long to wait; None: as long as the process does not hang, which ends it and the call."""
+        """Call a method of the engine. most_s: maximum wait; None: until the child hangs, which ends it and the
+        call.
+        """
         arguments = Raw(encoded(given))
         try:
-            reply = self._exchange.ask(lambda number: Call(number, name, arguments)).result(most_s)
+            reply = self._exchange.ask(lambda number: messages.Call(number, name, arguments)).result(most_s)
         except TimeoutError as error:
             raise CacheError(f"the engine's process was busy for {most_s:g} s: try again") from error
-        return decoded(cast("Returned", reply).value, result_of(name))
+        return decoded(cast("messages.Returned", reply).value, result_of(name))
 
     # --- state -----------------------------------------------------------------------------------------------
 
@@ -288,13 +240,13 @@ class EngineProcess(EngineElsewhere):
 
     @property
     def num_restarts(self) -> int:
-        """How often another process was begun, and how often the engine in it began anew."""
+        """Restarts of the child and of the engine in it."""
         self._state()
         return self._last.num_restarts + self._num_restarts
 
     @property
     def num_shortages(self) -> int:
-        """Of all processes there were."""
+        """Shortages in all children."""
         self._state()
         return self._last.num_shortages + self._num_shortages
 
@@ -306,11 +258,11 @@ class EngineProcess(EngineElsewhere):
         state = self._state()
         return (state.running, state.waiting) if state.is_running else (0, self._exchange.num_open)
 
-    def _state(self) -> State:
+    def _state(self) -> messages.State:
         if not self._exchange.is_connected:
             return DOWN
         try:
-            self._last = cast("State", self._exchange.ask(AskState).result(STATE_S))
+            self._last = cast("messages.State", self._exchange.ask(messages.AskState).result(STATE_S))
         except (CacheError, TimeoutError):
             return DOWN
         return self._last
@@ -322,17 +274,17 @@ class EngineProcess(EngineElsewhere):
             while self._exchange.is_connected:
                 self._read()
                 self._begin_anew()
-        finally:  # whatever happens, nobody waits forever
+        finally:  # in any case, no caller waits forever
             self._exchange.stop(SHUT_DOWN)
             self._child.end(0)
 
     def _read(self) -> None:
-        """What the process sends, until it has ended."""
+        """Deliver the child's messages until it has ended."""
         try:
             for message in self._child.messages:
                 self._exchange.receive(message)
         except (OSError, DecodeError) as error:
-            log.error("the engine's process sent what cannot be read: %s", error)
+            log.error("the engine's process sent an unreadable message: %s", error)
         how = self._child.end(CLOSE_S if self._closing.is_set() else ENDED_S)
         if self._closing.is_set():
             self._exchange.disconnect(EngineStopped(SHUT_DOWN))
@@ -345,10 +297,10 @@ class EngineProcess(EngineElsewhere):
         self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:
-        """Connect another process, after a rest if they end often, unless this is closed."""
+        """Connect a new child, after a rest if failures repeat, unless closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
-                log.error("the engine rests for %g s before it is tried again", rest)
+                log.error("the engine waits %g s before the next try", rest)
                 self._exchange.rest(RESTING)
                 self._closing.wait(rest)
             try:
@@ -359,21 +311,21 @@ class EngineProcess(EngineElsewhere):
                 begun = self._child.begin(self._spec)
                 if begun.fingerprint != self._fingerprint:
                     raise CacheError("the files of the model have changed")
-                self._child.connection.send(encoded(Call(0, "keep", Raw(encoded((self._kept,))))))
-            except Exception as error:  # whatever it is may be over at the next try
-                log.error("the engine could not begin anew: %s", error)
+                self._child.connection.send(encoded(messages.Call(0, "keep", Raw(encoded((self._kept,))))))
+            except Exception as error:  # the cause may be gone at the next try
+                log.error("the engine could not restart: %s", error)
                 self._child.end(0)
                 continue
             self._num_restarts += 1
             self._exchange.connect(self._child.connection)
-            log.warning("the engine has begun anew in another process, with empty memory")
+            log.warning("the engine has restarted in a new process with empty memory")
             return
 
     # --- on the thread that watches --------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """End a process that hangs: it says so, also when asked again, or says nothing or that it does not run for the
-        same time. If another one takes long to begin, nobody waits for it.
+        """Kill a child that hangs: it reports so twice, or it is silent or not running for `hang_s`. Requests fail if a
+        new child takes long to start.
         """
         hang_s = self._spec.limits.hang_s
         look_s, sound = min(LOOK_S, hang_s / 4), time.monotonic()

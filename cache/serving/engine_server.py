@@ -1,10 +1,11 @@
-"""The process of an engine: `python -m cache.serving.engine_server FD`, started by `cache.serving.engine_process`.
+"""The engine's process: `python -m cache.serving.engine_server FD`, started by `engine_process`.
 
-FD is one end of a pair of sockets. The process reads what it is asked from it and ends when the other end is closed,
-also if its parent was killed. Signals are the parent's to handle.
+FD is one end of a socket pair. The process reads requests from it and ends when the other end is closed, also if its
+parent was killed. The parent handles signals.
 """
 
 import logging
+import math
 import os
 import queue
 import signal
@@ -15,6 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,64 +28,27 @@ from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
+from cache.serving import messages
 from cache.serving.exchange import Connection
 from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
-from cache.serving.messages import (
-    AskState,
-    Begun,
-    Call,
-    Cancel,
-    Encode,
-    EncodingEnded,
-    Ended,
-    EngineSpec,
-    Failed,
-    Foresee,
-    Piece,
-    Returned,
-    SentEncoded,
-    SentError,
-    State,
-    Submit,
-    ToEngine,
-    arguments_of,
-    decoded,
-    encoded,
-    read_all,
-    segments_of,
-)
-from cache.serving.processors import usable_processors
+from cache.serving.messages import EngineSpec, arguments_of, decoded, encoded, read_all
 
-CALLS_AT_ONCE = 32
-"""Most of them wait for the engine."""
+CALLS_AT_ONCE = 32  # most calls wait for the engine
 log = logging.getLogger(__name__)
 
 
 class Outgoing:
-    """Sends messages from any thread without waiting for the other end."""
+    """Sends messages in order, from any thread, without waiting for the other end."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sending", daemon=True)
-        self._thread.start()
+        self._connection, self._thread = connection, ThreadPoolExecutor(1, "sending")
 
     def send(self, message: Any) -> None:
-        """Send a message behind those before it."""
-        self._frames.put(encoded(message))
+        self._thread.submit(self._connection.send, encoded(message))  # fails if nobody reads: the process ends soon
 
     def close(self) -> None:
-        """Send what is left."""
-        self._frames.put(None)
-        self._thread.join()
-
-    def _run(self) -> None:
-        while (frame := self._frames.get()) is not None:
-            try:
-                self._connection.send(frame)
-            except OSError:  # nobody reads any more: the process ends soon
-                return
+        self._thread.shutdown()
 
 
 class SentGeneration(Generation):
@@ -94,18 +59,17 @@ class SentGeneration(Generation):
         self._number, self._outgoing = number, outgoing
 
     def deliver(self, event: str | Completion | CacheError) -> None:
-        """For the engine: a piece of text, the completion, or the error that ended the request."""
         self.is_over = not isinstance(event, str)
         if isinstance(event, str):
-            self._outgoing.send(Piece(self._number, event))
+            self._outgoing.send(messages.Piece(self._number, event))
         elif isinstance(event, Completion):
-            self._outgoing.send(Ended(self._number, event))
+            self._outgoing.send(messages.Ended(self._number, event))
         else:
-            self._outgoing.send(Failed(self._number, SentError.of(event)))
+            self._outgoing.send(messages.Failed(self._number, event))
 
 
 class EngineServer:
-    """Does what messages ask of an engine."""
+    """Executes messages with an engine."""
 
     def __init__(self, engine: LocalEngine, outgoing: Outgoing) -> None:
         self._engine, self._outgoing = engine, outgoing
@@ -113,9 +77,9 @@ class EngineServer:
         self._answers: dict[int, SentGeneration] = {}  # some may have ended
         self._prefetches: deque[tuple[int, Prefetch]] = deque(maxlen=MOST_PREFETCHES)
 
-    def serve(self, messages: Iterator[Any]) -> None:
-        """Until there are no more messages; then everything ends."""
-        for message in messages:
+    def serve(self, arriving: Iterator[Any]) -> None:
+        """Execute messages to the end, then close the engine."""
+        for message in arriving:
             try:
                 self._take(message)
             except Exception as error:
@@ -124,23 +88,23 @@ class EngineServer:
         self._calls.shutdown()
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, Submit):
+        if isinstance(message, messages.Submit):
             self._submit(message)
-        elif isinstance(message, Cancel):
+        elif isinstance(message, messages.Cancel):
             self._cancel(message.number)
-        elif isinstance(message, Encode):
-            asked = asked_of(message)
+        elif isinstance(message, messages.Encode):
+            asked = message.modules()
             done = self._engine.encode(asked, message.tenant)
             done.add_done_callback(lambda done: self._encoded(message.number, done, asked))
-        elif isinstance(message, Foresee):
-            self._prefetches.append((message.number, self._engine.prefetch(asked_of(message), message.tenant)))
-        elif isinstance(message, Call):
+        elif isinstance(message, messages.Foresee):
+            self._prefetches.append((message.number, self._engine.prefetch(message.modules(), message.tenant)))
+        elif isinstance(message, messages.Call):
             self._calls.submit(self._call, message)
-        elif isinstance(message, AskState):
+        elif isinstance(message, messages.AskState):
             self._outgoing.send(state_of(self._engine, message.number))
 
-    def _submit(self, message: Submit) -> None:
-        request, generation = message.request.request(), SentGeneration(message.number, self._outgoing)
+    def _submit(self, message: messages.Submit) -> None:
+        request, generation = message.asked(), SentGeneration(message.number, self._outgoing)
         self._answers = {number: one for number, one in self._answers.items() if not one.is_over}
         self._answers[message.number] = generation
         (self._engine.compute_idle if message.is_idle else self._engine.submit)(request, generation)
@@ -151,11 +115,11 @@ class EngineServer:
             if one == number:
                 asked.cancel()
 
-    def _call(self, call: Call) -> None:
+    def _call(self, call: messages.Call) -> None:
         try:
             given = decoded(call.arguments, arguments_of(call.name))
             returned = getattr(self._engine, call.name)(*given)
-            self._outgoing.send(Returned(call.number, Raw(encoded(returned))))
+            self._outgoing.send(messages.Returned(call.number, Raw(encoded(returned))))
         except Exception as error:
             self._fail(call.number, error)
 
@@ -163,22 +127,16 @@ class EngineServer:
         if (error := done.exception()) is not None:
             self._fail(number, error)
         else:
-            self._outgoing.send(EncodingEnded(number, SentEncoded.of(done.result(), asked)))
+            self._outgoing.send(messages.EncodingEnded.of(number, done.result(), asked))
 
     def _fail(self, number: int, error: BaseException) -> None:
-        self._outgoing.send(Failed(number, SentError.of(as_cache_error("what was asked of the engine", error))))
+        self._outgoing.send(messages.Failed(number, as_cache_error("a call to the engine", error)))
 
 
-def asked_of(message: Encode | Foresee) -> list[Segment]:
-    """The segments that a message is about."""
-    table = segments_of(message.segments)
-    return [table[number] for number in message.asked]
-
-
-def state_of(engine: LocalEngine, number: int) -> State:
-    """What an engine does now; does not wait for it."""
+def state_of(engine: LocalEngine, number: int) -> messages.State:
+    """Return the state of an engine, without waiting for it."""
     running, waiting = engine.load()
-    return State(
+    return messages.State(
         number=number,
         is_running=engine.is_running,
         hangs=engine.hangs,
@@ -192,15 +150,54 @@ def state_of(engine: LocalEngine, number: int) -> State:
 
 
 def as_cache_error(what: str, error: BaseException) -> CacheError:
-    """What the parent gets for an error. One that was not raised on purpose goes to the log, too."""
+    """Return the parent's error. An unforeseen error is also logged."""
     if isinstance(error, CacheError):
         return error
     log.error("%s has failed", what, exc_info=error)
     return CacheError(f"{what} has failed: {type(error).__name__}: {error}")
 
 
+CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def usable_processors(cgroups: Path = CGROUPS, own_groups: Path = OWN_GROUPS) -> int:
+    """Return how many CPUs this process may use, at least 1: its affinity, or less if its cgroup limits its time.
+    PyTorch counts the machine's: in a container with 2 of 32 CPUs, 32 threads would wait for each other. cgroups: their
+    mount point. own_groups: the file with this process's groups.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([affinity, *(math.ceil(limit) for limit in _limits(cgroups, own_groups))]))
+
+
+def _limits(cgroups: Path, own_groups: Path) -> Iterator[float]:
+    """Return the CPUs of each group and its parents. A container's own group may be mounted as the root."""
+    for line in _read(own_groups).splitlines():
+        _, kinds, path = [*line.split(":", 2), "", ""][:3]
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        folder = cgroups / kinds / path.lstrip("/")
+        while folder != cgroups.parent:
+            yield from _limit(folder)
+            folder = folder.parent
+
+
+def _limit(folder: Path) -> Iterator[float]:
+    """Return a group's limit in cgroup version 2 or 1, if it has one."""
+    old = (_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    numbers = (_read(folder / "cpu.max") or " ".join(old)).split()
+    if len(numbers) == 2 and all(number.isdecimal() and int(number) for number in numbers):
+        yield int(numbers[0]) / int(numbers[1])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
 def load_engine(spec: EngineSpec) -> LocalEngine:
-    """The running engine, with its model loaded. Raises CacheError."""
+    """Load the model and return its running engine. Raises CacheError."""
     torch.set_num_threads(spec.threads or min(torch.get_num_threads(), usable_processors()))
     model = load_model(
         spec.model,
@@ -214,7 +211,9 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
 
 
 def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:
-    """The frames that arrive, read by a thread: while the model is loaded, it ends the process when the parent ends."""
+    """Return the frames that arrive, read by a thread. If the parent ends while the model is loaded, it ends the
+    process.
+    """
     arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -230,27 +229,26 @@ def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[byt
 
 
 def main() -> None:
-    """Serve the engine that the first message describes."""
     for ended_by in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ended_by, signal.SIG_IGN)
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
     write_log()
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
-    messages = read_all(arriving(connection, has_begun), ToEngine)
+    arrived = read_all(arriving(connection, has_begun), messages.ToEngine)
     outgoing = Outgoing(connection)
     try:
-        spec = next(messages).spec
+        spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
     except Exception as error:
-        outgoing.send(Failed(0, SentError.of(as_cache_error("loading the model", error))))
+        outgoing.send(messages.Failed(0, as_cache_error("loading the model", error)))
     else:
         has_begun.set()
-        outgoing.send(Begun(engine.info, engine.store.fingerprint, engine.module_room))
-        EngineServer(engine, outgoing).serve(messages)
+        outgoing.send(messages.Begun(engine.info, engine.store.fingerprint, engine.module_room))
+        EngineServer(engine, outgoing).serve(arrived)
     outgoing.close()
     logging.shutdown()
-    os._exit(0)  # there is nothing more to do, and taking everything apart takes a while
+    os._exit(0)  # nothing is left to do, and a normal exit takes a while
 
 
 if __name__ == "__main__":

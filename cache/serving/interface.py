@@ -1,7 +1,7 @@
-"""What a program may ask of an engine, wherever that runs: in a thread of it, or in a process of its own.
+"""The interface of an engine, in a thread or in another process.
 
-Everything that goes in and comes out is a value, so that it can be sent. Not covered: what an engine in a thread can be
-asked besides (its store, functions to be run between two passes), for tests and measurements.
+All arguments and results are values that can be sent. Out of scope: the additional methods of an engine in a thread,
+for tests and measurements.
 """
 
 from collections.abc import Sequence, Set
@@ -17,26 +17,24 @@ from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
 
-CONTENTS_S = 10.0
-"""How long whoever looks at an engine waits for it, whatever it does: there may be many who look."""
+CONTENTS_S = 10.0  # maximum seconds that a request for contents waits: there may be many
 
 
 class Cancellable(Protocol):
-    """What has been asked for and may not be wanted any more."""
+    """Work that may be cancelled."""
 
     def cancel(self) -> None:
-        """Drop what has not begun. From any thread, at any time."""
+        """Drop work that has not started. From any thread, at any time."""
 
 
 class EngineInterface(Protocol):
-    """`cache.serving.local_engine.LocalEngine` is one, `cache.remote.remote_engine.RemoteEngine` another one. Every
-    method may be called from any thread, and raises EngineStopped where it needs an engine that runs no more, and
-    CacheError where it would wait for one that fails or hangs.
+    """Methods may be called from any thread. They raise EngineStopped if they need an engine that has stopped, and
+    CacheError instead of waiting for one that fails or hangs. `LocalEngine` and `RemoteEngine` are implementations.
     """
 
     @property
     def info(self) -> ModelInfo:
-        """What must be known of the model."""
+        """Facts about the model."""
 
     @property
     def tokenizer(self) -> ChatTokenizer:
@@ -44,30 +42,30 @@ class EngineInterface(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken and computed."""
+        """True if requests are accepted and computed."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to do, requests and modules alike. It may be old when it returns."""
+        """True if there is no work, requests and modules alike. It may have changed since."""
 
     @property
     def num_restarts(self) -> int:
-        """How often it began anew after an error."""
+        """Number of restarts after errors."""
 
     @property
     def num_shortages(self) -> int:
-        """How often device memory has run out in a pass, which was tried again with fewer rows."""
+        """Number of passes without enough device memory, which were retried with fewer rows."""
 
     @property
     def module_room(self) -> int:
-        """Tokens of modules that the largest tier holds."""
+        """Tokens of modules that fit the largest tier."""
 
     @property
     def seconds_per_token(self) -> float:
-        """What computing a token of a module costs, as measured so far."""
+        """Measured cost of computing one token of a module."""
 
     def load(self) -> tuple[int, int]:
-        """How many requests are running, and how many are waiting."""
+        """Return the numbers of running and waiting requests."""
 
     # --- prompts ---------------------------------------------------------------------------------------------
 
@@ -77,75 +75,73 @@ class EngineInterface(Protocol):
         """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
 
     def segment(self, module: TextModule) -> Segment:
-        """The segment `arrange` makes of a module; for position-independent models the same wherever it stands."""
+        """Return the segment of a module as in `arrange`; independent of its place for position-independent models."""
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
-        """Content address of a segment's module for this model."""
+        """Return the content address of a segment's module for this model."""
 
     # --- computing -------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Queue a request. Refusals but EngineStopped arrive through the generation."""
+        """Queue a request. Refusals except EngineStopped arrive through the generation."""
 
     def compute_idle(self, request: Request) -> Generation:
-        """Compute a request without reuse while there is nothing else to do; the generation ends with EngineBusy where
-        there is something.
+        """Compute a request without reuse while the engine is idle. The generation ends with EngineBusy if there is
+        other work.
         """
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Encode modules ahead of use. What fails is named in the result. Raises ValueError for a bad tenant."""
+        """Encode modules ahead of use. The result names failures. Raises ValueError for a bad tenant."""
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
-        """Bring modules to device memory while no request runs, the most wanted first: a guess, for which nobody waits.
-        Raises ValueError for a bad tenant.
+        """Bring modules to device memory while no request runs, most likely ones first. Raises ValueError for a bad
+        tenant.
         """
 
     # --- modules ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Wait until all has ended that was submitted or to be encoded before, and is written to disk. What comes later
-        is not waited for.
-        """
+        """Wait until all earlier requests and encodings have ended and are on disk."""
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier, and everything computed with them; gives how many were there. What is under
-        way goes on, but nothing that it computed with them is kept, and it encodes again what it still needs: settle
-        first, and submit nothing later that has their text.
+        """Remove modules from every tier and everything computed with them. Returns the number found. Open requests
+        continue, but nothing computed with the modules is stored, and they encode them again if needed. So call
+        `settle` first, and submit nothing later with their text.
         """
 
     def keep(self, keys: Set[str]) -> None:
-        """From now on evict these modules only when nothing else may be evicted."""
+        """Replace the set of modules that are evicted only as a last resort."""
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove what was computed for a tenant, but no modules; gives whether all of it is gone."""
+        """Remove everything computed for a tenant except modules. Returns whether all of it is gone."""
 
     def modules(self, tenant: str) -> frozenset[str]:
-        """The modules of a tenant in any tier."""
+        """Return the modules of a tenant in any tier."""
 
     def modules_of_prefixes(self) -> frozenset[str]:
-        """The modules with which prefixes in memory were computed, also if they were evicted."""
+        """Return the modules with which prefixes in memory were computed, evicted ones included."""
 
     def bring_to_device(self, segment: Segment) -> None:
-        """Have a module in device memory: from another tier, or encoded now. Raises CacheError."""
+        """Bring a module to device memory, from another tier or by encoding. Raises CacheError."""
 
     def evict(self, key: str) -> bool:
-        """Take a module out of device memory; gives whether it is not there now: an answer may use it."""
+        """Remove a module from device memory. Returns whether it is gone; an answer may use it."""
 
     def verify(self, segment: Segment) -> ModuleCheck:
-        """Compute a module anew and compare it with what is stored. A file that cannot be read is removed. Raises
+        """Compute a module again and compare it with the stored one. An unreadable file is removed. Raises
         CacheError.
         """
 
     def contents(self, with_modules: bool = True) -> TierContents:
-        """What the tiers hold; with_modules: each of them, too, which may be tens of thousands. Raises CacheError after
-        CONTENTS_S.
+        """Return the contents of the tiers. with_modules: list each module, possibly tens of thousands. Raises
+        CacheError after CONTENTS_S.
         """
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        """The prefixes that have saved most, first. Raises CacheError after CONTENTS_S."""
+        """Return the prefixes that saved most. Raises CacheError after CONTENTS_S."""
 
     def flush(self) -> None:
         """Wait until everything is on disk."""
 
     def close(self) -> None:
-        """Finish writing modules and stop. Requests in flight end with EngineStopped."""
+        """Finish writing modules and stop. Open requests end with EngineStopped."""

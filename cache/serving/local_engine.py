@@ -1,4 +1,4 @@
-"""An engine in a thread of this program, asked for values instead of being given functions of its store."""
+"""An engine in a thread of this program, with the values of `EngineInterface` instead of functions of its store."""
 
 from cache.engine.engine import Engine
 from cache.errors import CacheError
@@ -9,34 +9,27 @@ from cache.prompt.plan import Segment
 from cache.serving.interface import CONTENTS_S
 from cache.serving.messages import EngineSpec
 
-VERIFYING = "verifying"
-"""Tenant of what is computed only to be compared."""
+VERIFYING = "verifying"  # tenant of modules that are computed only for comparison
 
 
 class LocalEngine(Engine):
-    """An engine as `cache.serving.interface.EngineInterface` wants it."""
+    """An `EngineInterface` in this process."""
 
     def modules(self, tenant: str) -> frozenset[str]:
-        """The modules of a tenant in any tier. Raises EngineStopped."""
         return self.call(lambda store: store.keys_of(tenant))
 
     def modules_of_prefixes(self) -> frozenset[str]:
-        """The modules with which prefixes in memory were computed, also if they were evicted. Raises EngineStopped."""
         return self.call(lambda store: store.device.prefixes.modules())
 
     def bring_to_device(self, segment: Segment) -> None:
-        """Have a module in device memory: from another tier, or encoded now. Raises CacheError."""
         self.encode([segment], into_memory=True).result().raise_failed()
 
     def evict(self, key: str) -> bool:
-        """Take a module out of device memory; gives whether it is not there now: an answer may use it. Raises
-        EngineStopped.
-        """
         return self.call(lambda store: store.device.evict(key) or key not in store.device.entries)
 
     def verify(self, segment: Segment) -> ModuleCheck:
-        """Compute a module anew and compare it with what is stored, number by number; of a file the checksum, too. A
-        file that cannot be read is removed. Raises CacheError.
+        """Compute a module again and compare it with the stored one, number by number, and a file by its checksum. An
+        unreadable file is removed. Raises CacheError.
         """
         key, anew = self.key(segment), self.key(segment, VERIFYING)
         try:
@@ -47,38 +40,32 @@ class LocalEngine(Engine):
             self.encode([segment], VERIFYING).result().raise_failed()
             computed = self.call(lambda store: store.rows(anew))
         except LoadFailed as error:
-            raise CacheError(f"the passage could not be computed anew: {error}") from error
+            raise CacheError(f"the passage could not be computed again: {error}") from error
         finally:
             self.call(lambda store: [store.remove(one) for one in store.keys_of(VERIFYING)])
         return ModuleCheck(largest_difference=largest_difference(stored, computed))
 
     def contents(self, with_modules: bool = True) -> TierContents:
-        """What the tiers hold; with_modules: each of them, too, which may be thousands. Raises EngineStopped, and
-        CacheError after CONTENTS_S.
-        """
         return self.call(lambda store: contents_of(store, with_modules=with_modules), CONTENTS_S)
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        """The prefixes that have saved most, first. Raises EngineStopped, and CacheError after CONTENTS_S."""
         return self.call(lambda store: store.prefix_uses(limit), CONTENTS_S)
 
     def flush(self) -> None:
-        """Wait until everything is on disk. Raises CacheError where the disk hangs."""
+        """Wait until everything is on disk. Raises CacheError if the disk hangs."""
         self.store.flush()
 
     @property
     def module_room(self) -> int:
-        """Tokens of modules that the largest tier holds."""
         return module_room(self.store)
 
     @property
     def seconds_per_token(self) -> float:
-        """What computing a token of a module costs, as measured so far."""
         return self.store.compute_cost.mean
 
 
 def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
-    """A running engine for a model that is loaded already; of the spec all but that is used."""
+    """Return a running engine for a loaded model."""
     disk = open_disk(spec) if spec.disk else None
     if disk is not None:
         disk.clean_up()
@@ -95,7 +82,7 @@ def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
 
 
 def open_disk(spec: EngineSpec) -> DiskTier:
-    """The disk tier: a folder of the engine's own, or what it shares with others. Raises CacheError."""
+    """Return the disk tier: the engine's own folder, or a shared location. Raises CacheError."""
     if spec.shared is None:
         return DiskTier(spec.modules, spec.disk, spec.disk_floor)
     from cache.memory.shared import SharedTier  # fsspec comes with several engines

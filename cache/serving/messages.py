@@ -1,33 +1,24 @@
-"""What is sent to an engine and back, as values of plain types: plans, requests, what became of modules, errors.
+"""Messages between a program and its engine in another process: their types, and their bytes (MessagePack).
 
-A plan is sent with each of its segments once, and its spans name them by number, because after the way equal segments
-must be one object again (`Span.continues`). Choices are rebuilt from their values. Not carried: answers to be read
-instead of generated (`Request.teacher_forced`, `Completion.logits`), which only measurements use, and the traceback of
-an error. Not covered: messages and their bytes (`messages`).
-
-What an engine needs to begin, as values: which model, where its files are, how much memory, how many requests.
-
-Messages between a program and the process of its engine: their types, and their bytes (MessagePack).
-
-Each message is told by its name and checked against its type when it is read. Nothing that is read can run code.
+Each message has a name and is checked against its type when it is read. Reading never runs code. A plan is sent with
+each segment once. Its spans refer to segments by index, so that equal segments are still one object after
+deserialization (`Span.continues`). Out of scope: teacher-forced requests and their logits, which only measurements use,
+and tracebacks.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, Self, get_type_hints
 
 import torch
 from msgspec import Raw, Struct, msgpack
 
-from cache.decoding.constraints import Choice, Choices
-from cache.decoding.sampling import Sampling
 from cache.engine.device_memory import ArenaSize
 from cache.engine.encoder import Encoded
 from cache.engine.log_lines import LogFormat, LogLevel
-from cache.engine.recomputation import SelectiveRecomputation
-from cache.engine.request import Completion, Limits, Request, Reuse
-from cache.errors import CacheError, PMLError, Where
+from cache.engine.request import Completion, Limits, Request
+from cache.errors import CacheError, PMLError
 from cache.memory.kv_format import KVStorage
 from cache.model.language_model import ModelInfo
 from cache.model.loading import Weights
@@ -36,7 +27,7 @@ from cache.serving.interface import EngineInterface
 
 
 class SentSegment(Struct, array_like=True, frozen=True):
-    """A segment. prefix: the number of its conditioning prefix, which stands before it in the table."""
+    """A segment. prefix: index of its conditioning prefix, earlier in the table."""
 
     name: str
     tokens: tuple[int, ...]
@@ -47,7 +38,7 @@ class SentSegment(Struct, array_like=True, frozen=True):
 
 
 class SentSpan(Struct, array_like=True, frozen=True):
-    """A span. tokens: how many, if they are those of its segment's rows."""
+    """A span. tokens: their number, if they are the segment's own."""
 
     start: int
     tokens: tuple[int, ...] | int
@@ -56,16 +47,13 @@ class SentSpan(Struct, array_like=True, frozen=True):
 
 
 class SegmentTable:
-    """Segments by number, each once, behind its conditioning prefix."""
+    """Segments by index, each once, after its conditioning prefix."""
 
-    def __init__(self, segments: Iterable[Segment] = ()) -> None:
+    def __init__(self) -> None:
         self.rows: list[SentSegment] = []
         self._numbers: dict[Segment, int] = {}
-        for segment in segments:
-            self.add(segment)
 
     def add(self, segment: Segment) -> int:
-        """The number of a segment."""
         number = self._numbers.get(segment)
         if number is None:
             prefix = None if segment.prefix is None else self.add(segment.prefix)
@@ -78,7 +66,7 @@ class SegmentTable:
 
 
 def segments_of(rows: Sequence[SentSegment]) -> list[Segment]:
-    """The segments of a table. Raises ValueError for a wrong one."""
+    """Return the segments of a table. Raises ValueError for a malformed one."""
     segments: list[Segment] = []
     for row in rows:
         segments.append(
@@ -102,7 +90,6 @@ class SentPlan(Struct, array_like=True, frozen=True):
 
     @classmethod
     def of(cls, plan: Plan) -> "SentPlan":
-        """A plan to be sent."""
         table = SegmentTable()
         spans: list[SentSpan] = []
         for span in plan.spans:
@@ -115,7 +102,7 @@ class SentPlan(Struct, array_like=True, frozen=True):
         return cls(table.rows, spans)
 
     def plan(self) -> Plan:
-        """The plan that was sent. Raises ValueError for a wrong one."""
+        """Return the plan that was sent. Raises ValueError for a malformed one."""
         segments = segments_of(self.segments)
         spans: list[Span] = []
         for sent in self.spans:
@@ -129,113 +116,11 @@ class SentPlan(Struct, array_like=True, frozen=True):
         return Plan(spans=tuple(spans))
 
 
-class SentChoices(Struct, array_like=True, frozen=True):
-    """What an answer may consist of."""
-
-    choices: tuple[Choice, ...]
-    stop: int
-    most: int
-    enough: float | None
-
-
-class SentRequest(Struct, array_like=True, frozen=True):
-    """A request. sampling: without the choices."""
-
-    plan: SentPlan
-    sampling: Sampling
-    choices: SentChoices | None
-    reuse: Reuse
-    recomputation: SelectiveRecomputation
-    session: str | None
-    tenant: str
-    module_tenant: str | None
-    begun: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, request: Request) -> "SentRequest":
-        """A request to be sent. Raises ValueError for an answer to be read instead of generated."""
-        if request.teacher_forced:
-            raise ValueError("an engine in another process reads no given answers: use one in this process")
-        given = request.sampling.choices
-        return cls(
-            plan=SentPlan.of(request.plan),
-            sampling=replace(request.sampling, choices=None),
-            choices=None if given is None else SentChoices(given.choices, given.stop, given.most, given.enough),
-            reuse=request.reuse,
-            recomputation=request.recomputation,
-            session=request.session,
-            tenant=request.tenant,
-            module_tenant=request.module_tenant,
-            begun=request.begun,
-        )
-
-    def request(self) -> Request:
-        """The request that was sent. Raises ValueError for a wrong one."""
-        sent = self.choices
-        choices = None
-        if sent is not None:
-            choices = Choices(choices=sent.choices, stop=sent.stop, most=sent.most, enough=sent.enough)
-        return Request(
-            plan=self.plan.plan(),
-            sampling=replace(self.sampling, choices=choices),
-            reuse=self.reuse,
-            recomputation=self.recomputation,
-            session=self.session,
-            tenant=self.tenant,
-            module_tenant=self.module_tenant,
-            begun=self.begun,
-        )
-
-
-class SentError(Struct, array_like=True, frozen=True):
-    """A CacheError by the name of its class. where, line, column, source: of a PMLError."""
-
-    kind: str
-    message: str
-    where: Where | None = None
-    line: int | None = None
-    column: int | None = None
-    source: str | None = None
-
-    @classmethod
-    def of(cls, error: CacheError) -> "SentError":
-        """An error to be sent."""
-        if isinstance(error, PMLError):
-            return cls("PMLError", error.message, error.where, error.line, error.column, error.source)
-        return cls(type(error).__name__, str(error))
-
-    def error(self) -> CacheError:
-        """The error that was sent; one of an unknown class is a CacheError."""
-        if self.where is not None:
-            error = PMLError(self.message, where=self.where, line=self.line, column=self.column)
-            error.source = self.source
-            return error
-        kinds = {kind.__name__: kind for kind in CacheError.__subclasses__() if kind is not PMLError}
-        return kinds.get(self.kind, CacheError)(self.message)
-
-
-class SentEncoded(Struct, array_like=True, frozen=True):
-    """What became of modules that were to be encoded; those that failed by their number among what was asked for."""
-
-    computed: int
-    failed: list[tuple[int, SentError]]
-
-    @classmethod
-    def of(cls, encoded: Encoded, asked: Sequence[Segment]) -> "SentEncoded":
-        """A result to be sent."""
-        return cls(encoded.computed, [(asked.index(one), SentError.of(why)) for one, why in encoded.failed.items()])
-
-    def encoded(self, asked: Sequence[Segment]) -> Encoded:
-        """The result that was sent."""
-        return Encoded(self.computed, {asked[number]: sent.error() for number, sent in self.failed})
-
-
 class EngineSpec(Struct, frozen=True, kw_only=True):
-    """What an engine needs to begin. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes
-    on disk in `modules`; 0: no disk tier. disk_floor: bytes that stay free there, see `cache.memory.free_space`.
-    shared: where the disk tier is instead, if engines share it: a folder or a URL of fsspec. threads: CPU threads of
-    computing; None: PyTorch's own choice, but no more than the process may use processors. log_format, log_level: of a
-    process of its own. The others: see `Engine`.
+    """Parameters of an engine. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes on disk
+    in `modules`; 0: no disk tier. disk_floor: bytes that stay free there, see `free_space`. shared: folder or fsspec
+    URL of a disk tier that engines share. threads: CPU threads; None: PyTorch's choice, within the CPU limit of the
+    process. log_format, log_level: of a separate process. Others: see `Engine`.
     """
 
     model: str | None
@@ -283,35 +168,56 @@ class Begin(Struct, tag=True, frozen=True):
 
 
 class Submit(Struct, tag=True, frozen=True):
-    """A request. is_idle: to be computed while there is nothing else to do."""
+    """A request, without its plan. is_idle: compute it only while the engine is idle."""
 
     number: int
-    request: SentRequest
+    request: Request
+    plan: SentPlan
     is_idle: bool
+
+    @classmethod
+    def of(cls, number: int, request: Request, *, is_idle: bool) -> "Submit":
+        """Return the message for a request. Raises ValueError for a teacher-forced one."""
+        if request.teacher_forced:
+            raise ValueError("an engine in another process cannot read a given answer: use an engine in this process")
+        return cls(number, replace(request, plan=Plan(spans=())), SentPlan.of(request.plan), is_idle)
+
+    def asked(self) -> Request:
+        """Return the request. Raises ValueError for a malformed plan."""
+        return replace(self.request, plan=self.plan.plan())
 
 
 class Cancel(Struct, tag=True, frozen=True):
-    """Nobody wants the rest of an answer, or of modules to be prefetched."""
+    """Cancel an answer or a prefetch."""
 
     number: int
 
 
-class Encode(Struct, tag=True, frozen=True):
-    """Modules to be encoded: numbers in the table of segments."""
-
-    number: int
-    segments: list[SentSegment]
-    asked: list[int]
-    tenant: str
-
-
-class Foresee(Struct, tag=True, frozen=True):
-    """Modules to be prefetched: numbers in the table of segments. There is no reply."""
+class Modules(Struct, frozen=True):
+    """Modules: indices in a table of segments."""
 
     number: int
     segments: list[SentSegment]
     asked: list[int]
     tenant: str
+
+    @classmethod
+    def of(cls, number: int, asked: Iterable[Segment], tenant: str) -> Self:
+        table = SegmentTable()
+        return cls(number, table.rows, [table.add(segment) for segment in asked], tenant)
+
+    def modules(self) -> list[Segment]:
+        """Return the modules. Raises ValueError for a malformed table."""
+        table = segments_of(self.segments)
+        return [table[number] for number in self.asked]
+
+
+class Encode(Modules, tag=True, frozen=True):
+    """Modules to encode."""
+
+
+class Foresee(Modules, tag=True, frozen=True):
+    """Modules to prefetch. There is no reply."""
 
 
 class Call(Struct, tag=True, frozen=True):
@@ -323,13 +229,13 @@ class Call(Struct, tag=True, frozen=True):
 
 
 class AskState(Struct, tag=True, frozen=True):
-    """What the engine does now; answered at once."""
+    """Ask for the state; answered at once."""
 
     number: int
 
 
 class Begun(Struct, tag=True, frozen=True):
-    """The model is loaded, and requests are taken. fingerprint: of modules, which may be kept in other ways."""
+    """The model is loaded and requests are accepted. fingerprint: of modules, with their stored form."""
 
     info: ModelInfo
     fingerprint: str
@@ -351,38 +257,46 @@ class Ended(Struct, tag=True, frozen=True):
 
 
 class Failed(Struct, tag=True, frozen=True):
-    """What was asked for under a number has failed; 0: beginning has."""
+    """The request with this number has failed; 0: the start has."""
 
     number: int
-    error: SentError
+    error: CacheError
 
 
 class EncodingEnded(Struct, tag=True, frozen=True):
-    """What became of modules that were to be encoded."""
+    """Result of encoding. failed: errors by index among the requested modules."""
 
     number: int
-    encoded: SentEncoded
+    computed: int
+    failed: list[tuple[int, CacheError]]
+
+    @classmethod
+    def of(cls, number: int, done: Encoded, asked: Sequence[Segment]) -> "EncodingEnded":
+        return cls(number, done.computed, [(asked.index(one), why) for one, why in done.failed.items()])
+
+    def encoded(self, asked: Sequence[Segment]) -> Encoded:
+        return Encoded(self.computed, {asked[number]: error for number, error in self.failed})
 
 
 class Returned(Struct, tag=True, frozen=True):
-    """What a method has returned."""
+    """The result of a method."""
 
     number: int
     value: Raw
 
 
 class State(Struct, tag=True, frozen=True):
-    """See the properties of `EngineInterface`. hangs: see `Engine`."""
+    """See the properties of `EngineInterface` and `Engine.hangs`."""
 
-    number: int
-    is_running: bool
-    hangs: bool
-    is_idle: bool
-    num_restarts: int
-    num_shortages: int
-    seconds_per_token: float
-    running: int
-    waiting: int
+    number: int = 0
+    is_running: bool = False
+    hangs: bool = False
+    is_idle: bool = False
+    num_restarts: int = 0
+    num_shortages: int = 0
+    seconds_per_token: float = 0.0
+    running: int = 0
+    waiting: int = 0
 
 
 ToEngine = Begin | Submit | Cancel | Encode | Foresee | Call | AskState
@@ -390,31 +304,33 @@ FromEngine = Begun | Piece | Ended | Failed | EncodingEnded | Returned | State
 
 
 def arguments_of(name: CallName) -> Any:
-    """The type of a method's arguments."""
     hints = get_type_hints(getattr(EngineInterface, name))
     return tuple[tuple(hint for argument, hint in hints.items() if argument != "return")]  # type: ignore[misc]
 
 
 def result_of(name: CallName) -> Any:
-    """The type of what a method returns."""
     return get_type_hints(getattr(EngineInterface, name))["return"]
 
 
 def encoded(value: Any) -> bytes:
-    """The bytes of a message or of a value in it. Raises NotImplementedError for a tensor."""
+    """Return the bytes of a message or of a value in it. Raises NotImplementedError for a tensor."""
     return msgpack.encode(value, enc_hook=_plain)
 
 
 def decoded(data: bytes | Raw, kind: Any) -> Any:
-    """The message or value in some bytes. Raises msgspec.ValidationError if it is not of this type."""
+    """Return the message or value. Raises msgspec.ValidationError for another type."""
     return msgpack.decode(data, type=kind, dec_hook=_rebuilt)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, PMLError):
+        return "PMLError", value.message, value.where, value.line, value.column, value.source
+    if isinstance(value, CacheError):
+        return type(value).__name__, str(value)
     raise NotImplementedError(f"{type(value).__name__} is not sent to an engine or from it")
 
 
@@ -423,13 +339,25 @@ def _rebuilt(kind: type, value: Any) -> Any:
         return {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}[value]
     if kind is Path:
         return Path(value)
+    if kind is CacheError:
+        return _error(*value)
     raise NotImplementedError(kind.__name__)
+
+
+def _error(kind: str, message: str, *details: Any) -> CacheError:
+    """Return the error of this kind; a CacheError for an unknown one. details: of a PMLError."""
+    if details:
+        where, line, column, source = details
+        error = PMLError(message, where=where, line=line, column=column)
+        error.source = source
+        return error
+    kinds = {kind.__name__: kind for kind in CacheError.__subclasses__() if kind is not PMLError}
+    return kinds.get(kind, CacheError)(message)
 
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
 
 def read_all(frames: Iterator[bytes], kind: Any) -> Iterator[Any]:
-    """The messages in some frames."""
     decoder = msgpack.Decoder(kind, dec_hook=_rebuilt)
     return (decoder.decode(frame) for frame in frames)

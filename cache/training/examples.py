@@ -1,18 +1,12 @@
-"""Training examples for modular attention: passages encoded one by one and several queries behind them, in one row.
+"""Training examples for modular attention, and their computation with gradients in a transformers model.
 
-An example has the shape of a request: a conditioning prefix; modules, each of which sees the prefix, a left context of
-its own and itself; and queries, each a question with its answer. A query sees the prefix and the modules, but no left
-context and no other query, so the passages are computed once for many queries. An example can also be packed for full
-attention, where a module sees the modules before it. How the rows are attended to: `example_attention`.
+An example has the shape of a request in one row: a conditioning prefix; modules, each of which sees the prefix, a left
+context of its own and itself; and queries, each a question with its answer. A query sees the prefix and the modules,
+but no left context and no other query, so the passages are computed once for many queries. An example can also be
+packed for full attention, where a module sees the modules before it.
 
-Differentiable attention over a packed training example: what its prefix, modules and queries see.
-
-Rotary models only: keys of a module are rotated from where they were computed to where queries see them. Not covered:
-how examples are laid out in rows (`examples`).
-
-A transformers model that computes training examples, with gradients.
-
-It attends to the same rows at the same positions as the engine does for requests, but in one pass, without an arena.
+Rows and positions are the engine's, but in one pass without a KV pool. Rotary models only: keys of a module are rotated
+from where they were computed to where queries see them.
 """
 
 from collections.abc import Sequence
@@ -33,7 +27,7 @@ TokenIds = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingQuery:
-    """Token ids of a question, up to where the answer begins, and of the answer: all of it with the token that ends it,
+    """Token ids of a question, up to where the answer begins, and of the answer: complete with the token that ends it,
     or only its beginning. refused: whether the answer is a refusal.
     """
 
@@ -44,8 +38,8 @@ class TrainingQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingExample:
-    """modules: token ids, in prompt order. left_contexts: tokens each module is encoded behind; no query sees them.
-    gaps: position ids left unused before each module.
+    """modules: token ids, in prompt order. left_contexts: tokens before each module while it is encoded; no query sees
+    them. gaps: position ids unused before each module.
     """
 
     prefix: TokenIds
@@ -73,8 +67,8 @@ class PackedExample:
     """An example as one row of tokens.
 
     tokens, positions: int64 `[1, T]`. prefix: number of rows of the prefix. segments: ascending by rows, a shared left
-    context once; none for full attention. queries: first row of each query, then the row behind the last.
-    rows: int64 `[A]`, the rows whose logits predict the answers' tokens.
+    context once; none for full attention. queries: first row of each query, then the row after the last. rows: int64
+    `[A]`, the rows whose logits predict the answers' tokens.
     """
 
     tokens: Tensor
@@ -86,7 +80,7 @@ class PackedExample:
 
 
 def pack(example: TrainingExample, *, modular: bool) -> PackedExample:
-    """Lay an example out. modular: modules do not see each other; else full attention at the same position ids."""
+    """Lay out an example. modular: modules do not see each other; else full attention at the same position ids."""
     tokens: list[int] = []
     positions: list[int] = []
 
@@ -122,7 +116,9 @@ def pack(example: TrainingExample, *, modular: bool) -> PackedExample:
 
 @dataclass(frozen=True, slots=True)
 class ExampleAttention:
-    """What every layer of one forward pass needs. Masks and angles are computed in the first layer and kept."""
+    """The data that every layer of one forward pass needs. Masks and angles are computed in the first layer and
+    stored.
+    """
 
     packed: PackedExample
     rotation: Rotation
@@ -130,7 +126,7 @@ class ExampleAttention:
     _angles: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, after rotation; returns `[1, T, H*G, D]`."""
+        """Attend with q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, after rotation. Returns `[1, T, H*G, D]`."""
         packed = self.packed
         prefix = slice(0, packed.prefix if packed.segments else packed.queries[0])
         outs = [self._attend_causal(q[:, :, prefix], k[:, :, prefix], v[:, :, prefix], scale)]
@@ -151,7 +147,7 @@ class ExampleAttention:
         return torch.cat(outs, 2).transpose(1, 2)
 
     def _moved(self, k: Tensor, offset: int) -> Tensor:
-        """Keys `[1, H, L, D]` rotated forward by `offset` position ids."""
+        """Return keys `[1, H, L, D]` rotated forward by `offset` position ids."""
         length = k.shape[2]
         if (length, offset) not in self._angles:
             cos, sin = self.rotation.angles(torch.full((length,), -offset))
@@ -159,9 +155,9 @@ class ExampleAttention:
         return self.rotation.back(k.unsqueeze(3), *self._angles[length, offset]).squeeze(3)
 
     def _attend_causal(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """The last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`, each token up to itself.
+        """Attend for the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`, each token up to itself.
 
-        Plain matrix products: with masks, PyTorch's fused kernels are slower on a CPU, above all backwards.
+        Plain matrix products: with masks, PyTorch's fused kernels are slower on a CPU, especially backwards.
         """
         heads, rows, length = k.shape[1], q.shape[2], k.shape[2]
         if (rows, length) not in self._masks:
@@ -175,7 +171,7 @@ class ExampleAttention:
 def example_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """What transformers calls in place of its own attention; `example` is given to the model's forward."""
+    """The attention that transformers calls instead of its own. The model's forward passes on `example`."""
     example: ExampleAttention = kwargs["example"]
     scale = kwargs.get("scaling")
     return example.attend(q, k, v, q.shape[-1] ** -0.5 if scale is None else scale), None
@@ -190,13 +186,14 @@ class TrainingModel:
     def __init__(self, hf: Any) -> None:
         self._rotation = find_rotation(hf)
         if reason := why_not_placeable(hf.config):
-            raise ModelError(f"passages are not read one by one by this model, there is nothing to train: {reason}")
+            raise ModelError(f"this model cannot encode passages one by one, so there is nothing to train: {reason}")
         ALL_ATTENTION_FUNCTIONS.register(EXAMPLE_ATTENTION, example_attention)
         hf.set_attn_implementation(EXAMPLE_ATTENTION)
         self.hf = hf.eval()
 
     def logits(self, example: TrainingExample, *, modular: bool) -> Tensor:
-        """Logits that predict the answers' tokens, query after query: float32 `[A, vocabulary]` on the model's device.
+        """Return logits that predict the answers' tokens, query after query: float32 `[A, vocabulary]` on the model's
+        device.
 
         modular: modules do not see each other; else full attention.
         """

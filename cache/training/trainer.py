@@ -1,13 +1,8 @@
-"""The settings of a training: objective, length, learning rate and the weights of the losses.
+"""Training of a LoRA adapter (through peft): schedule, losses, checkpoints, evaluation, and when to stop.
 
-Checkpoints of an adapter training: one safetensors file, no pickle, replaced as a whole.
-
-Losses of adapter training. Logits are `[A, vocabulary]`, the rows that predict the answers of an example.
-
-Training a LoRA adapter (through peft) on examples: steps, evaluation, and when to stop.
-
-Not covered: what the examples say (`app.training.training_data`), and merging a finished adapter
-(`cache.model.loading`).
+A checkpoint is one safetensors file, without pickle, replaced as a whole. Logits are `[A, vocabulary]`, the rows that
+predict the answers of an example. Out of scope: contents of examples (`app.training.training_data`), and merging a
+finished adapter (`cache.model.loading`).
 """
 
 import json
@@ -35,22 +30,21 @@ Objective = Literal["answers", "distil"]
 """answers: the likelihood of the answers. distil: modular attention learns to predict what full attention predicts, and
 full attention is kept close to the model without the adapter; the answers are only texts along which both are compared.
 The adapter changes both, because most of their difference comes from one passage changing how another is read, which no
-adapter can know when passages are encoded one by one."""
+adapter can know when passages are encoded one by one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How an adapter is trained.
+    """The settings of a training.
 
-    steps, minutes: training ends at whichever is reached first; None sets no limit.
-    batch_size: examples of a step, each in a thread of its own with its share of the cores. On a CPU that is faster
-        than one after another with all cores.
-    rank: of the LoRA matrices. warmup: steps of linear warm-up.
-    modular_share: for `answers`, the share of examples with modular attention; the others have full attention.
-    paired_weight: for `answers`, of the divergence of modular from full attention.
-    anchor_weight: for `distil`, of the divergence of full attention from the model without the adapter.
-    refusal_weight: for `answers`, of the refusal loss.
-    evaluate_every: steps. patience: evaluations without a better held-out loss before training ends.
+    steps, minutes: training ends at whichever is reached first; None sets no limit. batch_size: examples of a step,
+    each in a thread of its own with its share of the cores. On a CPU that is faster than one after another with all
+    cores. rank: of the LoRA matrices. warmup: steps of linear warm-up. modular_share: for `answers`, the share of
+    examples with modular attention; the others have full attention. paired_weight: for `answers`, of the divergence of
+    modular from full attention. anchor_weight: for `distil`, of the divergence of full attention from the model without
+    the adapter. refusal_weight: for `answers`, of the refusal loss. evaluate_every: steps. patience: evaluations
+    without a better held-out loss before training ends.
     """
 
     steps: int | None = None
@@ -69,19 +63,19 @@ class Schedule:
     seed: int = 0
 
     def done(self, step: int, seconds: float) -> float:
-        """Share of the training that is over, at most 1."""
+        """Return the finished share of the training, at most 1."""
         of_steps = step / self.steps if self.steps is not None else 0.0
         of_minutes = seconds / (60 * self.minutes) if self.minutes is not None else 0.0
         return min(1.0, max(of_steps, of_minutes))
 
     def learning_rate_at(self, step: int, done: float) -> float:
-        """Linear warm-up, then a cosine down to a twentieth."""
+        """Return the rate: linear warm-up, then a cosine down to a twentieth."""
         cosine = 0.5 * (1 + math.cos(math.pi * done))
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) * (0.05 + 0.95 * cosine)
 
     def is_modular(self, number: int) -> bool:
-        """Whether an example is trained on with modular attention. The share is spread evenly (golden ratio sequence),
-        and is the same after a resume.
+        """Return whether an example is trained with modular attention. The share is spread evenly (golden ratio
+        sequence), and is the same after a resume.
         """
         return self.objective == "distil" or (number * 0.6180339887) % 1 < self.modular_share
 
@@ -91,7 +85,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(slots=True, kw_only=True)
 class TrainingState:
-    """Where a training stands, besides its tensors.
+    """The state of a training, except its tensors.
 
     seconds: of training. loss: running mean. held_out: the latest held-out loss, best: the lowest, before: the one
     before the first step. moved: of the best adapter, the divergence of full attention from the model without it, in
@@ -157,19 +151,19 @@ def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Sc
 
 
 def divergence(wanted: Tensor, got: Tensor) -> Tensor:
-    """Kullback-Leibler divergence of logits from wanted ones, in nats per row."""
+    """Return the Kullback-Leibler divergence of logits from wanted ones, in nats per row."""
     return F.kl_div(got.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
 
 
 def answer_loss(example: TrainingExample, logits: Tensor, refusal_weight: float) -> Tensor:
-    """Cross-entropy of the answers in nats per token, plus the weighted refusal loss."""
+    """Return the cross-entropy of the answers in nats per token, plus the weighted refusal loss."""
     labels = torch.tensor([token for query in example.queries for token in query.answer], device=logits.device)
     return F.cross_entropy(logits, labels) + refusal_weight * refusal_loss(example, logits)
 
 
 def refusal_loss(example: TrainingExample, logits: Tensor) -> Tensor:
-    """Binary cross-entropy, in nats per query, of beginning a refusal where one is wanted, and anything else where an
-    answer is. Zero for an example without refusals.
+    """Return the binary cross-entropy, in nats per query, of beginning a refusal if one is wanted, and anything else if
+    an answer is. Zero for an example without refusals.
 
     The first token of an answer decides this. Among all the tokens of an answer it would hardly count.
     """
@@ -201,7 +195,7 @@ class TrainingProgress:
 
 
 class AdapterTraining:
-    """Trains one adapter into `folder`. An interrupted training goes on from its last checkpoint.
+    """Trains one adapter into `folder`. An interrupted training continues from its last checkpoint.
 
     hf: transformers' own rotary model on its device; its attention is replaced. example_at: the training example of a
     number, always the same. held_out: one or more examples. subject: identity of the model and the training data.
@@ -240,8 +234,8 @@ class AdapterTraining:
         self._update_model()
 
     def run(self, report: Callable[[TrainingProgress], None]) -> TrainingProgress:
-        """Train to the end of the schedule, or until the held-out loss stops falling; the best adapter is kept. If
-        training only did harm, that is an adapter that changes nothing.
+        """Train to the end of the schedule, or until the held-out loss stops falling. The best adapter is stored; if
+        training only did harm, it is one that changes nothing.
         """
         state, schedule = self.state, self.schedule
         start, seconds, tokens = time.perf_counter(), state.seconds, state.tokens
@@ -269,7 +263,6 @@ class AdapterTraining:
                 self._checkpoint()
 
     def _step(self, done: float) -> None:
-        """One optimizer step over the mean gradient of a batch. done: share of the schedule."""
         state, schedule = self.state, self.schedule
         for group in self._optimizer.param_groups:
             group["lr"] = schedule.learning_rate_at(state.step, done)
@@ -291,14 +284,13 @@ class AdapterTraining:
             state.loss = loss if state.step == 1 else 0.98 * state.loss + 0.02 * loss
 
     def _update_model(self) -> None:
-        """Copy the optimizer's parameters into the model."""
         for weight, parameter in zip(self._weights, self._parameters, strict=True):
             weight.data = parameter.to(self._peft.dtype)
 
     def _gradients(
         self, example: TrainingExample, anchor: Tensor | None, modular: bool
     ) -> tuple[float, tuple[Tensor, ...]]:
-        """The loss of an example, and the gradients of all adapter weights."""
+        """Return the loss of an example, and the gradients of all adapter weights."""
         logits = self._model.logits(example, modular=modular)
         if anchor is not None:
             full = self._model.logits(example, modular=False)
@@ -310,7 +302,7 @@ class AdapterTraining:
         return reported.item(), torch.autograd.grad(loss, self._weights)
 
     def _anchors(self, examples: Sequence[TrainingExample]) -> list[Tensor | None]:
-        """For `distil`, logits of full attention without the adapter."""
+        """For `distil`, return logits of full attention without the adapter."""
         if self.schedule.objective == "answers":
             return [None] * len(examples)
         with self._peft.disable_adapter():  # for all threads: never while gradients are computed
@@ -321,7 +313,7 @@ class AdapterTraining:
         return self._model.logits(example, modular=False)
 
     def _evaluate(self) -> None:
-        """Compute the held-out loss; keep the adapter if it is the best so far."""
+        """Compute the held-out loss; store the adapter if it is the best so far."""
         state, size = self.state, self.schedule.batch_size
         losses: list[tuple[float, float]] = []
         for first in range(0, len(self._held_out), size):
@@ -338,7 +330,9 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _held_out_loss(self, example: TrainingExample, anchor: Tensor | None) -> tuple[float, float]:
-        """The loss without the anchor term, and the divergence of full attention from the anchor (0 without one)."""
+        """Return the loss without the anchor term, and the divergence of full attention from the anchor (0 without
+        one).
+        """
         modular, full = (self._model.logits(example, modular=modular) for modular in (True, False))
         if anchor is not None:
             return divergence(full, modular).item(), divergence(anchor, full).item()
