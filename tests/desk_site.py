@@ -1,7 +1,5 @@
 """The web application with a FakeDesk, for the HTTP tests: clients, logged in or not, and queue events."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Desks for tests, pages for them, and questions to them."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Words that matter: "weather" is not answered, of "perhaps" the desk is not certa
 answers with hostile text, "follow" has a notice. Anything else is answered from three documents.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Mark, Outcome, UsedModule

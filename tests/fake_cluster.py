@@ -1,7 +1,5 @@
 """Replicas in this process behind what `ClusterEngine` uses of a deployment's handle; lost where a test wants it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any
@@ -33,10 +31,10 @@ class FakeResponse:
 
 
 class FakeMethod:
-    def __init__(self, handle: FakeHandle, name: str) -> None:
+    def __init__(self, handle: "FakeHandle", name: str) -> None:
         self._handle, self._name = handle, name
 
-    def options(self, *, stream: bool) -> FakeMethod:
+    def options(self, *, stream: bool) -> "FakeMethod":
         return self
 
     def remote(self, *given: Any, **routing: Any) -> Any:

@@ -6,8 +6,6 @@ Words that matter, besides those of `fake_answers`: "crash" fails before the ans
 Documents whose names have "crash" in them fail when they are taken in or forgotten, "unreadable" ones are refused.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +49,7 @@ DRAWN_S = 0.05
 class FakeStream:
     """Gives the text word by word, then stores the turn."""
 
-    def __init__(self, desk: FakeDesk, conversation_id: str, question: str, owner: str, replaces: str = "") -> None:
+    def __init__(self, desk: "FakeDesk", conversation_id: str, question: str, owner: str, replaces: str = "") -> None:
         self._desk, self._conversation_id, self._question, self._owner = desk, conversation_id, question, owner
         self._replaces = replaces
         self.cancelled = threading.Event()

@@ -1,7 +1,5 @@
 """A `QualityDesk` without documents: two groups of bad answers, an FAQ in memory, one explanation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """A server with OpenAI's API that answers as a test says, without a network."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """A stream for copies on a processor: it does what it is given only when somebody waits for it, as late as may be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from cache.errors import CacheError
 class FakeEvent:
     """Behind the first `at` copies of a stream."""
 
-    stream: FakeStream
+    stream: "FakeStream"
     at: int
 
     def query(self) -> bool:

@@ -4,8 +4,6 @@ Words that matter: "gone" is a folder that is not there, "busy" is refused becau
 "mixed" two files cannot be read. Anything else has three new documents.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 

@@ -2,8 +2,6 @@
 once. How it is made is tested in `test_app_migrations`.
 """
 
-from __future__ import annotations
-
 import tempfile
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The admins' pages: one frame for all, charts over time, passages, accounts, keys, who did what."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

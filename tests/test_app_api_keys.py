@@ -1,7 +1,5 @@
 """API keys: shown once, stored as a hash, checked and limited at every request; the commands, beside a desk too."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

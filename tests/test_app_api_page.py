@@ -1,7 +1,5 @@
 """The admin's page of the API, and its examples in docs: every block is run as it stands there."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

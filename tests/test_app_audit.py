@@ -1,7 +1,5 @@
 """The audit log: what agents, programs and commands change is written down, once, with who did it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

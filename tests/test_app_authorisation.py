@@ -4,8 +4,6 @@ The routes come from the application, Gradio's included; the guard decides on ea
 `app.web.access_rules` and one in TABLE here; one without a line is served to nobody, which the last test shows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """Backups: made beside a desk that writes, checked, refused where they are damaged, and put back."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

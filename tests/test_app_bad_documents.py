@@ -1,7 +1,5 @@
 """A document with which embedder, ranker or tokenizer cannot do anything is named, and the others are taken in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Many questions at once: order, groups, counting, errors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Chromium.
 One server in a thread and one headless browser for all tests; each test opens the page anew.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What the chat page does: asking, streaming, stopping, switching, errors, feedback, several readers."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

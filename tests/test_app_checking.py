@@ -1,7 +1,5 @@
 """Answers on their way to the reader: what is passed on, when, and what is recorded of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

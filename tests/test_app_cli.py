@@ -1,7 +1,5 @@
 """The command line with the bundled models, in one process and with sockets blocked: the contract and the errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What owners do with their conversations: search, rename, delete and take back, ask anew; what is left of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import closing

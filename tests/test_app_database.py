@@ -4,8 +4,6 @@ Read-only files and full disks are real ones to SQLite (mode=ro, max_page_count)
 root, as which the tests may run.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Iterator

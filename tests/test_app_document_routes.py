@@ -1,7 +1,5 @@
 """The admin's page of documents: who may use it, what it streams, and what names and titles cannot do."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Iterator

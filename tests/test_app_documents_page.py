@@ -2,8 +2,6 @@
 list is shown. Uploads and forgetting one document are in test_app_document_routes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A past that the caller sends: what of it belongs in the next prompt, and that the desk uses it and stores none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

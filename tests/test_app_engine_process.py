@@ -1,7 +1,5 @@
 """A desk whose engine has a process of its own: it answers, forgets, and goes on when that process dies."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """What passes to Gradio's queue, and what is kept of it: with the Gradio that is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

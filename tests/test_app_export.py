@@ -1,7 +1,5 @@
 """Conversations as files, everything of one visitor, and its removal; what is kept of a redacted question."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

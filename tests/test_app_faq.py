@@ -1,7 +1,5 @@
 """The FAQ: pairs that agents write, the document made of them, and answering from them without search and model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A document is forgotten: what is counted, what is left (nothing), and what happens where that fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A document is forgotten while questions about it are asked, answered and waited for: nothing of it comes back."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A desk that is asked more than it can answer says so, in words for whoever asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

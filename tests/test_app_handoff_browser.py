@@ -1,7 +1,5 @@
 """A customer and an agent side by side, each in a browser of their own. Needs Chromium."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stored conversations: what is read back equals what was recorded."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import closing

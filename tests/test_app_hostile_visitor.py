@@ -3,8 +3,6 @@
 What each part does is in its own tests; `evals.flood` measures a visitor at full speed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

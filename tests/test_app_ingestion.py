@@ -1,7 +1,5 @@
 """Documents coming in: what is counted, what goes and what stays, collections, room for modules, progress."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

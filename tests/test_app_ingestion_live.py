@@ -1,7 +1,5 @@
 """Documents that change while questions are asked, and runs that are interrupted or killed."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Runs that are killed again and again: each keeps something, and the end is as without kills."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A desk that is killed, or told to stop, in the middle of an answer: what was said stays, and the desk goes on."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What is counted, under which names, and that the dashboard in docs names nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

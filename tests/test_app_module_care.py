@@ -1,7 +1,5 @@
 """What an admin does with one encoded passage, with a real engine and the tiny model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

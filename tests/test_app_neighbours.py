@@ -1,7 +1,5 @@
 """Neighbours at ingest: chosen, recorded, read while a passage is encoded, and taken back with the text they carry."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import closing

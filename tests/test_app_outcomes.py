@@ -1,7 +1,5 @@
 """Three outcomes and small talk, end to end with the tiny model: decided, said, cited, stored, and asked on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

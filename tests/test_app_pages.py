@@ -1,7 +1,5 @@
 """What the pages draw, without Gradio: escaping, numbers, citations, the reuse strip, the dashboard."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace

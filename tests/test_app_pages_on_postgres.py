@@ -2,8 +2,6 @@
 comes back; and what they see while the server is away.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter

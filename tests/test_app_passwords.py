@@ -1,7 +1,5 @@
 """Accounts, their passwords and sessions, and the limit on guessing, without HTTP."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """`warmdesk pml`: the acceptance cases and the errors through the command line, in one process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

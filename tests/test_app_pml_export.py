@@ -1,7 +1,5 @@
 """The documents as a PML schema that the language accepts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from desks import small_desk, write_pages

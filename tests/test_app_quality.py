@@ -1,7 +1,5 @@
 """The agents' pages: bad answers by cause and question, transcripts, the FAQ's form, the test of search."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

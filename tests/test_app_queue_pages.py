@@ -1,7 +1,5 @@
 """The line above the box of the chat in every state, and the agents' pages: what they show, and what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any

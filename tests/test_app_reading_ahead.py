@@ -1,7 +1,5 @@
 """The model reads in the background what it has not read, while the desk serves."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

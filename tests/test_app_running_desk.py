@@ -1,7 +1,5 @@
 """Commands beside a desk that is being served: handed over to it, and clear errors where that does not work."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

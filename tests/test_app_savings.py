@@ -1,7 +1,5 @@
 """Measured savings: what is sampled, the second run, what is stored, and what the samples say together."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """The search of a desk: what it opens, what it takes from the database, and what a collection finds."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -3,8 +3,6 @@
 The browser's side is in test_app_browser.py.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -1,7 +1,5 @@
 """The whole line with the tiny model: ingest, ask, ask again, restart, change, forget."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Two desks on one PostgreSQL database, each with a data folder and an engine of its own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -2,8 +2,6 @@
 between is done again. What a customer has read is stored although somebody else is writing.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator

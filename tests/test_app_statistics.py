@@ -1,7 +1,5 @@
 """The dashboard's sums equal counting by hand."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics

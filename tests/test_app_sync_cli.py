@@ -1,7 +1,5 @@
 """The commands for synchronised folders: alone, and beside a desk that is served."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

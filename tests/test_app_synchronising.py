@@ -2,8 +2,6 @@
 because a disk is not there.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """One bad request, one bad file, one impatient caller: the engine goes on serving everybody else."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -1,7 +1,5 @@
 """What fails, fails what it was done for: passes, samplers, modules and calls that raise, and the engine goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -2,8 +2,6 @@
 takes them for those of the model.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Device memory that runs out in a pass: the pass is tried again in smaller ones, and answers stay as they are."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import weakref

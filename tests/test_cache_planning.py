@@ -1,7 +1,5 @@
 """The simulation of a fleet: it keeps the books, and evicts, routes and schedules as the product does."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter

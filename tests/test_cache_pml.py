@@ -3,8 +3,6 @@
 Sections 2 and 6 of the specification beyond the cases of `pml_cases.json`; prompts are in `test_cache_pml_prompts`.
 """
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 (Paths of modules nested thousands deep are long, so memory grows faster there.)
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sys

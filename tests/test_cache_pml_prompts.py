@@ -3,8 +3,6 @@
 Section 4, and what 2.6 says about prompts, beyond the cases of `pml_cases.json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

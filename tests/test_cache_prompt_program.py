@@ -2,8 +2,6 @@
 
 # ruff: noqa: B021
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

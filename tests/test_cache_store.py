@@ -1,7 +1,5 @@
 """The store: where modules are found, why they are missing, what is evicted, and that the accounting is right."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import wait

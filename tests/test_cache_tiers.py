@@ -1,7 +1,5 @@
 """Modules between device, host memory and disk: where they go when room ends, and where they come back from."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 `test_openai_backend_llama_cpp`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial

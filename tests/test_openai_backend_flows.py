@@ -2,8 +2,6 @@
 server is in `test_openai_backend_llama_cpp`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Reranking: the order is the cross-encoder's, and a model that cannot be had is a clear error."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

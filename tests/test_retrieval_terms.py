@@ -1,7 +1,5 @@
 """Terms of texts and questions: which words find each other."""
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import ThreadPoolExecutor
 
