@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,13 @@ import pytest
 from filelock import FileLock
 
 if TYPE_CHECKING:
+    from desk_site import Site
+    from fake_desk import FakeDesk
+
+    from app.storage.database import Database
+    from app.storage.history import History
+    from app.storage.library import Library
+    from cache.engine.engine import Engine
     from evals.postgres_server import PostgresServer
 
 
@@ -105,3 +113,72 @@ def module_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest
     server: PostgresServer = request.getfixturevalue("postgres")
     with server.database() as url:
         yield url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """That database, opened."""
+    from app.storage.database import open_database
+
+    with closing(open_database(database_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def history(database: Database) -> History:
+    from app.storage.history import History
+
+    return History(database)
+
+
+@pytest.fixture
+def library(database: Database) -> Library:
+    from app.storage.library import Library
+
+    return Library(database)
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A folder of four help pages."""
+    from desks import write_pages
+
+    return write_pages(tmp_path / "pages")
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    from fake_desk import FakeDesk
+
+    return FakeDesk()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The pages of a fake desk, for the tests of a file."""
+    from desk_site import Site
+
+    with closing(Site(tmp_path_factory.mktemp("site"))) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def running_site(site: Site) -> Iterator[Site]:
+    """The same, with the queues of the pages started."""
+    from desk_site import BASE
+    from fastapi.testclient import TestClient
+
+    with TestClient(site.app, base_url=BASE) as site.running:
+        yield site
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine with the tiny model."""
+    from tiny import build
+
+    from cache.engine.engine import Engine
+
+    engine = Engine(build(), memory=4 << 20).start()
+    yield engine
+    engine.close()

@@ -164,13 +164,6 @@ def routes(site: Site) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"))
-    yield site
-    site.close()
-
-
-@pytest.fixture(scope="module")
 def doors(site: Site) -> Iterator[dict[str, TestClient]]:
     """The guard before an application that answers 200 to everything, by caller. One event loop for the thousands of
     requests: making one for each takes longer than all the rest.

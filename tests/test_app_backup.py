@@ -549,8 +549,7 @@ def test_a_restored_desk_answers_as_before_and_is_healthy(
     tmp_path: Path, command: Callable[..., Any], is_served: bool
 ) -> None:
     question, file = "How long do returns take?", tmp_path / "desk.tar.gz"
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         before = finish(desk, question)
         if is_served:
             with served(tmp_path / "desk", desk) as log:

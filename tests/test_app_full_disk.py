@@ -58,8 +58,7 @@ def test_a_small_disk_under_ingest_answers_and_a_backup(
 
 def test_a_desk_that_opens_on_a_full_disk_makes_room_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Was wrong once: it did not open, beside gigabytes that may go."""
-    with small_desk(tmp_path / "desk", disk_floor=FLOOR) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), disk_floor=FLOOR) as desk:
         desk.engine.flush()
         settings = desk.settings
     assert [*settings.modules_folder.iterdir()]

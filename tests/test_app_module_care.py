@@ -15,8 +15,7 @@ from cache.memory.disk import checksum
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    with small_desk(tmp_path / "desk") as service:
-        service.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as service:
         service.prepare()
         yield service
 

@@ -21,8 +21,7 @@ LEAD = "I am not certain; this may help:"
 
 @contextmanager
 def desk_with_pages(folder: Path, **changes: object) -> Iterator[Service]:
-    with small_desk(folder / "desk", **changes) as desk:
-        desk.ingest([write_pages(folder / "pages")])
+    with small_desk(folder / "desk", pages=write_pages(folder / "pages"), **changes) as desk:
         yield desk
 
 

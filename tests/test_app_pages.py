@@ -32,11 +32,6 @@ def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) 
     return render("chat/transcript.html", language="en", **shown)
 
 
-@pytest.fixture
-def desk() -> FakeDesk:
-    return FakeDesk()
-
-
 # ------------------------------------------------------------------ escaping
 
 

@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -38,12 +37,6 @@ def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash takes little memory here: real ones would take most of the time of these tests."""
     cheap = partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr("app.access.identity.PasswordHasher", cheap)
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(open_database(database_url)) as opened:
-        yield opened
 
 
 @pytest.fixture

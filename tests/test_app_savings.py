@@ -50,8 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def measuring(folder: Path, **changes: object) -> Iterator[Service]:
-    with small_desk(folder / "data", **{"savings_sample": 1.0, **changes}) as desk:  # type: ignore[arg-type]
-        desk.ingest([write_pages(folder / "pages")])
+    with small_desk(folder / "data", pages=write_pages(folder / "pages"), **{"savings_sample": 1.0, **changes}) as desk:  # type: ignore[arg-type]
         desk.measure_savings()
         yield desk
 

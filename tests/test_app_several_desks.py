@@ -112,8 +112,7 @@ def test_what_one_forgets_is_nowhere_in_the_other_on_postgres(
 def test_what_was_forgotten_while_a_desk_was_stopped_goes_when_it_starts_on_postgres(
     tmp_path: Path, postgres_url: str, pages: Path
 ) -> None:
-    with small_desk(tmp_path / "other", database_url=postgres_url) as other:
-        other.ingest([pages])
+    with small_desk(tmp_path / "other", pages=pages, database_url=postgres_url) as other:
         other.upload("plans.md", f"# Plans\n\nThe word is {SECRET}.\n".encode())
     with small_desk(tmp_path / "one", database_url=postgres_url) as one:
         assert one.forget("pages/secret.md").left == NOTHING
@@ -133,8 +132,7 @@ def test_desks_whose_model_runs_elsewhere_forget_for_each_other_on_postgres(
     """
     server = FakeServer(stream(whole(f"The word is {SECRET}.")))
     monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=server))
-    with small_desk(tmp_path / "other", database_url=postgres_url) as before:
-        before.ingest([pages])
+    with small_desk(tmp_path / "other", pages=pages, database_url=postgres_url) as before:
         [passage] = before.library.passages_of(str(pages / "secret.md"))
     elsewhere = {"database_url": postgres_url, "model": "openai:http://model.test#m"}
     with small_desk(tmp_path / "one", **elsewhere) as one, small_desk(tmp_path / "other", **elsewhere) as other:

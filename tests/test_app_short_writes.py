@@ -47,11 +47,6 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
         yield opened
 
 
-@pytest.fixture
-def library(database: Database) -> Library:
-    return Library(database)
-
-
 @contextmanager
 def recorded(database: Database, *, killed_at: int | None = None) -> Iterator[list[int]]:
     """How many rows each transaction changed. killed_at: the number of the one that is not committed."""

@@ -23,11 +23,6 @@ from app.storage.people import Audit
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Path:
-    return write_pages(tmp_path / "pages")
-
-
-@pytest.fixture
 def desk(tmp_path: Path, database_url: str) -> Iterator[Service]:
     with small_desk(tmp_path / "desk", database_url=database_url, neighbours=0) as desk:
         yield desk

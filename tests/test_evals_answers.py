@@ -28,8 +28,9 @@ def test_every_answer_is_judged_and_no_conversation_is_left(tmp_path: Path) -> N
         {"question": "Who is the king of Norway?", "article": None},
     )
     said: list[str] = []
-    with small_desk(tmp_path / "desk", answer_mode="quote", passages=1, answer_tokens=200) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(
+        tmp_path / "desk", pages=write_pages(tmp_path / "pages"), answer_mode="quote", passages=1, answer_tokens=200
+    ) as desk:
         result: Any = measure_answers(desk, file, limit=None, report=said.append)
         assert measure_answers(desk, file, limit=1, report=said.append)["rows"][0]["answerable"] == 1  # type: ignore[index]
         assert desk.conversations() == []
@@ -47,8 +48,7 @@ def test_refusals_are_counted_apart(tmp_path: Path) -> None:
         {"question": "How long do returns take?", "article": "returns.md", "facts": ["thirty days"]},
         {"question": "Who is the king of Norway?", "article": None},
     )
-    with small_desk(tmp_path / "desk", refuse_below=1.0) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), refuse_below=1.0) as desk:
         result: Any = measure_answers(desk, file, limit=None, report=lambda _: None)
     assert [answer["verdict"] for answer in result["answers"]] == ["REFUSED", "refused"]
     assert (result["rows"][0]["refused_wrong"], result["rows"][0]["refused_right"]) == (1.0, 1.0)
