@@ -51,6 +51,14 @@ def _any_pace() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks() -> Iterator[None]:
+    """No test loses its power: what is written need not reach the disk."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model, dequantised once for all test processes, in the folder `models` that a data folder has: that

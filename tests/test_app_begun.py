@@ -79,7 +79,7 @@ def every_kill(desk: Service, prepare: Callable[[], None], work: Callable[[], ob
 
 
 def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path: Path) -> None:
-    with small_desk(tmp_path) as desk:
+    with small_desk(tmp_path, answer_tokens=1) as desk:
         desk.upload("other.md", b"# Other\n\nA page that stays.\n")
 
         def prepare() -> None:
@@ -103,7 +103,7 @@ def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path: Path) -> 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_an_upload_is_whole_or_not_there_whenever_the_desk_is_killed(tmp_path: Path, is_new: bool) -> None:
     texts = [f"# Lamps\n\nA lamp costs {number} euros.\n".encode() for number in range(100)]
-    with small_desk(tmp_path) as desk:
+    with small_desk(tmp_path, neighbours=0) as desk:
         file, number = desk.settings.uploads_folder / "shop.d" / "lamps.md", iter(range(100))
 
         def prepare() -> None:
@@ -125,7 +125,7 @@ def test_an_upload_is_whole_or_not_there_whenever_the_desk_is_killed(tmp_path: P
 
 @pytest.mark.parametrize("change", ["added", "changed", "deleted"])
 def test_the_faq_and_its_document_are_in_step_whenever_the_desk_is_killed(tmp_path: Path, change: str) -> None:
-    with small_desk(tmp_path) as desk:
+    with small_desk(tmp_path, neighbours=0, answer_tokens=1) as desk:
         editor, file, number = desk._faq_editor, desk.settings.faq_file, iter(range(100))
 
         def prepare() -> None:

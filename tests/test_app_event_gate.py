@@ -5,11 +5,12 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_site import BASE, Site, call, config_of
+from desk_site import BASE, Site, call, config_of, number_of
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 
@@ -21,10 +22,8 @@ JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"))
-    with TestClient(site.app, base_url=BASE) as site.running:
+    with closing(Site(tmp_path_factory.mktemp("desk"))) as site, TestClient(site.app, base_url=BASE) as site.running:
         yield site
-    site.close()
 
 
 @pytest.fixture
@@ -46,16 +45,10 @@ def chat_gate(site: Site) -> EventGate:
     return mounted.app
 
 
-def number_of(client: TestClient, event: str) -> int:
-    return int(
-        next(d["id"] for d in config_of(client, "")["dependencies"] if d["targets"] and d["targets"][0][1] == event)
-    )
-
-
 def an_event(
     client: TestClient, name: str = "load", data: tuple[object, ...] = ("",), page: str = "page"
 ) -> dict[str, Any]:
-    return {"fn_index": number_of(client, name), "data": [*data], "session_hash": page}
+    return {"fn_index": number_of(client, "", name), "data": [*data], "session_hash": page}
 
 
 def kept(site: Site) -> list[int]:
