@@ -12,7 +12,6 @@ from fake_desk import NOW, FakeDesk, FakeStream
 from page_check import check
 
 from app.access.limits import QuestionLimits
-from app.desk.interface import Desk
 from app.domain.callers import OPERATOR, QUOTED, STOPPED
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -30,8 +29,7 @@ def ask(flow: ChatFlow, question: str, open_id: str = "", reader: Reader = READE
 
 @pytest.fixture
 def flow(desk: FakeDesk) -> ChatFlow:
-    seam: Desk = desk
-    return ChatFlow(seam, LIMITS, SETTINGS, now=lambda: NOW)
+    return ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW)
 
 
 # ------------------------------------------------------------------ handlers
