@@ -22,7 +22,6 @@ import pytest
 from desks import finish, small_desk, write_pages
 
 from app.access.identity import Keys
-from app.cli.main import main
 from app.desk.changes import Changes
 from app.desk.doctor import data_folder, documents, encoded_passages, run
 from app.domain.callers import COMMAND_LINE
@@ -51,17 +50,9 @@ def served(folder: Path, desk: Any) -> Iterator[list[tuple[str, str, str]]]:
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def command(warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
     """Run a command with --json; gives its document."""
-
-    def call(*arguments: object) -> Any:
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["warmdesk", *map(str, arguments), "--json"])
-        with pytest.raises(SystemExit):
-            main()
-        return json.loads(capfd.readouterr().out)
-
-    return call
+    return lambda *words: json.loads(warmdesk(*words, "--json")[1])
 
 
 def filled(folder: Path) -> Settings:
