@@ -53,7 +53,7 @@ def _any_pace() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks() -> Iterator[None]:
-    """No test loses its power: what is written need not reach the disk."""
+    """Make os.fsync do nothing: tests do not lose power, and waiting for the disk takes long."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda descriptor: None)
         yield
