@@ -215,7 +215,7 @@ def test_housekeeping_begins_at_once_and_survives_a_failure(
         set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
 
     delete_one()
-    monkeypatch.setattr("app.desk.repeating.EVERY_S", 0.01)
+    monkeypatch.setattr("app.desk.repeating.TIDY_EVERY_S", 0.01)
     with every_minute(Housekeeping(care, failing_first)):
         assert failed.wait(30)
         delete_one()

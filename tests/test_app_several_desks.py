@@ -47,7 +47,7 @@ def pages(tmp_path: Path) -> Path:
 def looking(desk: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The desk looks for changes again and again, as one that is served, and the other waits for it."""
     monkeypatch.setattr(following_file, "WAIT_S", 60.0)
-    monkeypatch.setattr(following_file, "EVERY_S", 0.02)
+    monkeypatch.setattr(following_file, "FOLLOW_EVERY_S", 0.02)
     look(desk)
     assert desk.following is not None
     with following(desk.following, lambda: True):
