@@ -1,7 +1,5 @@
 """A desk with tiny models, served on a free port with all its routes, and clients that talk to it."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

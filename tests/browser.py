@@ -1,7 +1,5 @@
 """A desk served to a real browser, and the browser. For the tests that need Chromium."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

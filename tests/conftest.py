@@ -1,14 +1,15 @@
 """Fixtures all tests share. One thread, also in the processes that tests start: on a busy machine more are slower and
 less predictable.
 
-What takes seconds to import is imported by fixtures: the process that hands tests out to others needs none of it.
-"""
+What takes seconds to from __future__ import annotations
 
-from __future__ import annotations
+import is imported by fixtures: the process that hands tests out to others needs none of it.
+"""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,14 @@ import pytest
 from filelock import FileLock
 
 if TYPE_CHECKING:
+    from desk_site import Site
+    from fake_desk import FakeDesk
     from postgres_server import PostgresServer
+
+    from app.storage.database import Database
+    from app.storage.history import History
+    from app.storage.library import Library
+    from cache.engine.engine import Engine
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,6 +48,14 @@ def _any_pace() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pacing, "IN_A_ROW", 10**6)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_disks() -> Iterator[None]:
+    """Make os.fsync do nothing: tests do not lose power, and waiting for the disk takes long."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
@@ -105,3 +121,87 @@ def module_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest
     server: PostgresServer = request.getfixturevalue("postgres")
     with server.database() as url:
         yield url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """That database, opened."""
+    from app.storage.database import open_database
+
+    with closing(open_database(database_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def history(database: Database) -> History:
+    from app.storage.history import History
+
+    return History(database)
+
+
+@pytest.fixture
+def library(database: Database) -> Library:
+    from app.storage.library import Library
+
+    return Library(database)
+
+
+@pytest.fixture
+def warmdesk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs `warmdesk ARGS`. Gives its status, and what it wrote to stdout and stderr."""
+    from app.cli.main import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, "argv", ["warmdesk", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A folder of four help pages."""
+    from desks import write_pages
+
+    return write_pages(tmp_path / "pages")
+
+
+@pytest.fixture
+def desk() -> FakeDesk:
+    from fake_desk import FakeDesk
+
+    return FakeDesk()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The pages of a fake desk, for the tests of a file."""
+    from desk_site import Site
+
+    with closing(Site(tmp_path_factory.mktemp("site"))) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def running_site(site: Site) -> Iterator[Site]:
+    """The same, with the queues of the pages started."""
+    from desk_site import BASE
+    from fastapi.testclient import TestClient
+
+    with TestClient(site.app, base_url=BASE) as site.running:
+        yield site
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine with the tiny model."""
+    from tiny import build
+
+    from cache.engine.engine import Engine
+
+    engine = Engine(build(), memory=4 << 20).start()
+    yield engine
+    engine.close()

@@ -1,10 +1,9 @@
 """The web application with a FakeDesk, for the HTTP tests: clients, logged in or not, and queue events."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
@@ -54,6 +53,18 @@ class Site:
         return [entry for entry in entries if entry[1] != "sign-in"]
 
 
+EVENTS: WeakKeyDictionary[Any, dict[tuple[str, str], int]] = WeakKeyDictionary()
+"""The number of each event of a page, by application: Gradio takes long to make a page's configuration."""
+
+
+def number_of(client: TestClient, prefix: str, event: str) -> int:
+    known = EVENTS.setdefault(client.app, {})
+    if (prefix, event) not in known:
+        for one in reversed(config_of(client, prefix)["dependencies"]):
+            known.update({(prefix, target[1]): one["id"] for target in one["targets"]})
+    return known[prefix, event]
+
+
 def config_of(client: TestClient, prefix: str) -> dict[str, Any]:
     response = client.get(f"{prefix}/config")
     assert response.status_code == 200
@@ -66,11 +77,8 @@ def call(
     """Sends one event through the queue, as the page does, and gives all messages. details: of the event, which the
     page's script gives.
     """
-    dependency = next(
-        d for d in config_of(client, prefix)["dependencies"] if any(target[1] == event for target in d["targets"])
-    )
     body = {
-        "fn_index": dependency["id"],
+        "fn_index": number_of(client, prefix, event),
         "session_hash": session,
         "data": data,
         "event_data": details or None,

@@ -1,8 +1,7 @@
 """Desks for tests, pages for them, and questions to them."""
 
-from __future__ import annotations
-
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,19 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 
 
+@contextmanager
 def small_desk(
-    folder: Path, *, family: str = "llama", seed: int = 0, **changes: Any
-) -> AbstractContextManager[Service]:
-    """A desk that loads in a moment. With the folder of a model its engine has a process of its own."""
+    folder: Path, *, pages: Path | None = None, family: str = "llama", seed: int = 0, **changes: Any
+) -> Iterator[Service]:
+    """A desk that loads in a moment, with these pages in it. With the folder of a model its engine has a process of
+    its own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     put_database(small_settings(folder, **changes).database_url)
-    return tiny_desk(folder, lambda: build(family, seed), may_start_process="model" in changes, **changes)
+    with tiny_desk(folder, lambda: build(family, seed), may_start_process="model" in changes, **changes) as desk:
+        if pages is not None:
+            desk.ingest([pages])
+        yield desk
 
 
 def write_pages(folder: Path) -> Path:

@@ -4,11 +4,9 @@ Words that matter: "weather" is not answered, of "perhaps" the desk is not certa
 answers with hostile text, "follow" has a notice. Anything else is answered from three documents.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Mark, Outcome, UsedModule
+from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, Mark, UsedModule
 
 HOSTILE = (
     "<script>window.owned=1</script><img src=x onerror=window.owned=2> ![x](https://evil.example/p.png) "
@@ -75,20 +73,10 @@ CITATIONS = (
 )
 MODULES = (
     UsedModule(
-        id="m1",
-        document="returns/returns-policy.md",
-        tokens=412,
-        position=96,
-        source="device",
-        miss_reason=None,
+        id="m1", document="returns/returns-policy.md", tokens=412, position=96, source="device", miss_reason=None
     ),
     UsedModule(
-        id="m2",
-        document="returns/return-in-store.md",
-        tokens=308,
-        position=508,
-        source="host",
-        miss_reason=None,
+        id="m2", document="returns/return-in-store.md", tokens=308, position=508, source="host", miss_reason=None
     ),
     UsedModule(
         id="m3",
@@ -109,18 +97,14 @@ MODULES = (
 )
 
 
-def make_answer(conversation_id: str, message_id: str, question: str) -> Answer:
+def make_answer(conversation_id, message_id, question):
     """The answer a question gets."""
-    outcomes: dict[str, tuple[Outcome, str]] = {
-        "weather": ("nothing", REFUSAL),
-        "perhaps": ("unsure", UNSURE),
-        "hello": ("smalltalk", HELLO),
-    }
+    outcomes = {"weather": ("nothing", REFUSAL), "perhaps": ("unsure", UNSURE), "hello": ("smalltalk", HELLO)}
     outcome, text = next((ends for word, ends in outcomes.items() if word in question), ("answered", RETURNS))
     refused, sourceless = outcome == "nothing", outcome in ("nothing", "smalltalk")
     hostile = "html" in question
-    citations: tuple[Citation, ...] = () if sourceless else CITATIONS
-    modules: tuple[UsedModule, ...] = () if sourceless else MODULES
+    citations = () if sourceless else CITATIONS
+    modules = () if sourceless else MODULES
     if hostile:
         text = HOSTILE
         citations = (Citation(document=HOSTILE, title=HOSTILE, passage=HOSTILE, quote=HOSTILE, score=0.5),)

@@ -1,10 +1,6 @@
 """Replicas in this process behind what `ClusterEngine` uses of a deployment's handle; lost where a test wants it."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from typing import Any
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
@@ -19,27 +15,27 @@ class EndedProcess(BaseException):
 class FakeResponse:
     """What a call gives: to be awaited, or waited for."""
 
-    def __init__(self, call: Callable[[], Awaitable[Any]]) -> None:
+    def __init__(self, call):
         self._call = call
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self):
         return self._call().__await__()
 
-    def result(self, timeout_s: float | None = None) -> Any:
-        async def wait() -> Any:
+    def result(self, timeout_s=None):
+        async def wait():
             return await self._call()
 
         return asyncio.run(wait())
 
 
 class FakeMethod:
-    def __init__(self, handle: FakeHandle, name: str) -> None:
+    def __init__(self, handle, name):
         self._handle, self._name = handle, name
 
-    def options(self, *, stream: bool) -> FakeMethod:
+    def options(self, *, stream):
         return self
 
-    def remote(self, *given: Any, **routing: Any) -> Any:
+    def remote(self, *given, **routing):
         if self._name == "answer":
             return self._handle.stream(*given, **routing)
         replica = self._handle.chosen()
@@ -47,10 +43,10 @@ class FakeMethod:
 
 
 class FakeBroadcast:
-    def __init__(self, results: list[Any]) -> None:
+    def __init__(self, results):
         self._results = results
 
-    def results(self, *, timeout_s: float | None = None, return_exceptions: bool = False) -> list[Any]:
+    def results(self, *, timeout_s=None, return_exceptions=False):
         return self._results
 
 
@@ -59,20 +55,20 @@ class FakeHandle:
     lost with a frame that has not been given out; then the next replica is the first.
     """
 
-    def __init__(self, *replicas: EngineReplica) -> None:
+    def __init__(self, *replicas):
         self.replicas = [*replicas]
         self.unreachable, self.dead = set[EngineReplica](), set[EngineReplica]()
-        self.losses: list[Callable[[FromReplica], bool]] = []
-        self.frames: list[FromReplica] = []
-        self.broadcasts: list[str] = []
+        self.losses = []
+        self.frames = []
+        self.broadcasts = []
 
-    def __getattr__(self, name: str) -> FakeMethod:
+    def __getattr__(self, name):
         return FakeMethod(self, name)
 
-    def chosen(self) -> EngineReplica:
+    def chosen(self):
         return next(one for one in self.replicas if one not in self.unreachable | self.dead)
 
-    async def stream(self, *given: Any, **routing: Any) -> AsyncIterator[bytes]:
+    async def stream(self, *given, **routing):
         loses = self.losses.pop(0) if self.losses else None
         async for frame in self.chosen().answer(*given, **routing):
             event = decoded(frame, FromReplica)
@@ -82,11 +78,11 @@ class FakeHandle:
             self.frames.append(event)
             yield frame
 
-    def broadcast(self, method: str, *given: Any) -> FakeBroadcast:
+    def broadcast(self, method, *given):
         self.broadcasts.append(method)
         return FakeBroadcast([self._asked(replica, method, given) for replica in [*self.replicas]])
 
-    def _asked(self, replica: EngineReplica, method: str, given: tuple[Any, ...]) -> Any:
+    def _asked(self, replica, method, given):
         if replica in self.unreachable:
             return ActorUnavailableError("it cannot be reached", None)
         try:

@@ -6,11 +6,8 @@ Words that matter, besides those of `fake_answers`: "crash" fails before the ans
 Documents whose names have "crash" in them fail when they are taken in or forgotten, "unreadable" ones are refused.
 """
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,23 +17,12 @@ from fake_overview import make_memory_plan, make_overview, make_savings, make_us
 from fake_quality import FakeQuality
 from fake_sync import FakeSync
 
-from app.desk.interface import Feedback
-from app.domain.answers import (
-    Answer,
-    ConversationSummary,
-    Handoff,
-    HandoffReason,
-    HandoffState,
-    ModelNames,
-    Overview,
-    Said,
-    Turn,
-)
+from app.domain.answers import ConversationSummary, Handoff, ModelNames, Overview, Turn
 from app.domain.callers import OPERATOR
 from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage
 from app.domain.errors import DeskError
-from app.domain.progress import PassagesRead, Progress, ReadingCost, no_progress
-from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan, Verified
+from app.domain.progress import ReadingCost, no_progress
+from app.domain.statistics import Load, MemoryPlan, Savings, Verified
 from app.knowledge.forget import CollectionForgotten, Footprint, Forgotten
 from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import safe_name
@@ -51,13 +37,13 @@ DRAWN_S = 0.05
 class FakeStream:
     """Gives the text word by word, then stores the turn."""
 
-    def __init__(self, desk: FakeDesk, conversation_id: str, question: str, owner: str, replaces: str = "") -> None:
+    def __init__(self, desk, conversation_id, question, owner, replaces=""):
         self._desk, self._conversation_id, self._question, self._owner = desk, conversation_id, question, owner
         self._replaces = replaces
         self.cancelled = threading.Event()
-        self._answer: Answer | None = None
+        self._answer = None
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self):
         answer = make_answer(self._conversation_id, self._desk.new_id(), self._question)
         words = answer.answer.split(" ")
         self.cancelled.wait(self._desk.wait_s)
@@ -69,8 +55,7 @@ class FakeStream:
                 break
             if "break" in self._question and i == 5:
                 raise DeskError(
-                    "The model ran out of memory: restart the desk with a smaller --memory.",
-                    code="out-of-memory",
+                    "The model ran out of memory: restart the desk with a smaller --memory.", code="out-of-memory"
                 )
             piece = word if i == 0 else " " + word
             said += piece
@@ -87,12 +72,12 @@ class FakeStream:
         self._answer = answer
 
     @property
-    def answer(self) -> Answer:
+    def answer(self):
         if self._answer is None:
             raise DeskError("There is no answer.", code="no-answer")
         return self._answer
 
-    def cancel(self) -> None:
+    def cancel(self):
         self.cancelled.set()
 
 
@@ -106,9 +91,7 @@ class Ingested:
     warm: bool
 
 
-def fake_document(
-    path: str, title: str, *, collection: str = "", loaded_at: datetime = NOW, number: int = 1
-) -> StoredDocument:
+def fake_document(path, title, *, collection="", loaded_at=NOW, number=1):
     """A document as it is listed."""
     return StoredDocument(
         id=number,
@@ -128,32 +111,32 @@ class FakeDesk:
     stop, for as long as this stays as it is.
     """
 
-    def __init__(self, *, seeded: bool = True, wait_s: float = 0.0, piece_s: float = 0.0, now: datetime = NOW) -> None:
+    def __init__(self, *, seeded=True, wait_s=0.0, piece_s=0.0, now=NOW):
         self.wait_s, self.piece_s, self.now = wait_s, piece_s, now
-        self.held_at: int | None = None
+        self.held_at = None
         self.seeded, self.ready = seeded, True
-        self.reading: PassagesRead | None = None
-        self.typed: list[tuple[str, str | None]] = []
-        self.said: list[tuple[str, Feedback | None, str]] = []
-        self.streams: list[FakeStream] = []
-        self.ingested: list[Ingested] = []
-        self.uploads: dict[str, bytes] = {}
-        self.cared: list[tuple[str, str]] = []
-        self.listed: dict[str, StoredDocument] = {}
+        self.reading = None
+        self.typed = []
+        self.said = []
+        self.streams = []
+        self.ingested = []
+        self.uploads = {}
+        self.cared = []
+        self.listed = {}
         if seeded:
             for number, one in enumerate(CITATIONS, start=1):
                 path = f"/help/{one.document}"
                 self.listed[path] = fake_document(path, one.title, loaded_at=now - timedelta(days=3), number=number)
-        self._turns: dict[str, list[Turn]] = {}
-        self._titles: dict[str, str] = {}
-        self._hidden: dict[str, tuple[list[Turn], datetime]] = {}
-        self._owners: dict[str, str] = {}
+        self._turns = {}
+        self._titles = {}
+        self._hidden = {}
+        self._owners = {}
         self.synced = FakeSync(now)
         self.quality = FakeQuality(now, make_answer("", "", "returns"))
-        self.file: Path | None = None  # of the first citation of every answer
-        self.handed: dict[str, Handoff] = {}
+        self.file = None  # of the first citation of every answer
+        self.handed = {}
         self.first = ""  # the first who looks owns what was there
-        self._updated: dict[str, datetime] = {}
+        self._updated = {}
         self._ids = 0
         self._lock = threading.Lock()
         if seeded:
@@ -166,14 +149,12 @@ class FakeDesk:
                 identity = self.new_id()
                 self.store(question, make_answer(identity, self.new_id(), question), now - timedelta(hours=hours))
 
-    def new_id(self) -> str:
+    def new_id(self):
         with self._lock:
             self._ids += 1
             return f"{self._ids:032x}"
 
-    def store(
-        self, question: str, answer: Answer, when: datetime | None = None, owner: str = "", replaces: str = ""
-    ) -> None:
+    def store(self, question, answer, when=None, owner="", replaces=""):
         when = when or self.now
         with self._lock:
             self._ids += 1
@@ -182,30 +163,15 @@ class FakeDesk:
             del turns[next((at for at, turn in enumerate(turns) if turn.message_id == replaces), len(turns)) :]
             turns.append(Turn(message_id=f"q{self._ids}", role="user", text=question, created=when))
             turns.append(
-                Turn(
-                    message_id=answer.message_id,
-                    role="assistant",
-                    text=answer.answer,
-                    created=when,
-                    answer=answer,
-                )
+                Turn(message_id=answer.message_id, role="assistant", text=answer.answer, created=when, answer=answer)
             )
             self._updated[answer.conversation_id] = when + timedelta(microseconds=self._ids)
 
-    def belongs(self, conversation_id: str, owner: str) -> bool:
+    def belongs(self, conversation_id, owner):
         self.first = self.first or owner
         return (self._owners.get(conversation_id) or self.first) == owner
 
-    def ask(
-        self,
-        question: str,
-        *,
-        owner: str = OPERATOR,
-        conversation_id: str | None = None,
-        reuse: str = "on",
-        earlier: Sequence[Said] = (),
-        replaces: str = "",
-    ) -> FakeStream:
+    def ask(self, question, *, owner=OPERATOR, conversation_id=None, reuse="on", earlier=(), replaces=""):
         if conversation_id is not None and not self.belongs(conversation_id, owner):
             raise DeskError("there is no such conversation", code="conversation-unknown")
         if len(question) > MAX_QUESTION:
@@ -220,10 +186,10 @@ class FakeDesk:
         self.streams.append(stream)
         return stream
 
-    def prefetch(self, text: str, *, owner: str, conversation_id: str | None = None) -> None:
+    def prefetch(self, text, *, owner, conversation_id=None):
         self.typed.append((text, conversation_id))
 
-    def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
+    def conversations(self, owner=OPERATOR, limit=50, query=""):
         latest = sorted(self._updated.items(), key=lambda item: item[1], reverse=True)
         found = [
             ConversationSummary(id=key, title=self._title(key), updated=when, turns=len(self._turns[key]))
@@ -232,53 +198,53 @@ class FakeDesk:
         ]
         return found[:limit]
 
-    def _title(self, conversation_id: str) -> str:
+    def _title(self, conversation_id):
         return self._titles.get(conversation_id) or self._turns[conversation_id][0].text[:80]
 
-    def _holds(self, conversation_id: str, words: list[str]) -> bool:
+    def _holds(self, conversation_id, words):
         texts = [self._title(conversation_id), *(turn.text for turn in self._turns[conversation_id])]
         text = "\n".join(texts).casefold()
         return all(word in text for word in words)
 
-    def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
+    def turns(self, conversation_id, owner=OPERATOR, last=None):
         return (
             self._turns.get(conversation_id, [])[-last if last else 0 :] if self.belongs(conversation_id, owner) else []
         )
 
-    def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
+    def rename_conversation(self, conversation_id, title, owner=OPERATOR):
         if not title.strip():
             raise DeskError("the title is empty: write one", code="title-empty")
         if not self.turns(conversation_id, owner):
             raise DeskError("there is no such conversation", code="no-such-conversation")
         self._titles[conversation_id] = " ".join(title.split())[:80]
 
-    def conversation(self, conversation_id: str, owner: str = OPERATOR) -> ConversationSummary | None:
+    def conversation(self, conversation_id, owner=OPERATOR):
         return next((one for one in self.conversations(owner, 1000) if one.id == conversation_id), None)
 
-    def erase(self, owner: str = OPERATOR) -> Erased:
+    def erase(self, owner=OPERATOR):
         its = [key for key in self._updated if self.belongs(key, owner)]
         messages = sum(len(self._turns[key]) for key in its)
         for key in its:
             del self._turns[key], self._updated[key]
         return Erased(conversations=len(its), messages=messages, feedback=0)
 
-    def restore_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
+    def restore_conversation(self, conversation_id, owner=OPERATOR):
         if conversation_id not in self._hidden or not self.belongs(conversation_id, owner):
             raise DeskError("there is no such conversation", code="no-such-conversation")
         self._turns[conversation_id], self._updated[conversation_id] = self._hidden.pop(conversation_id)
 
-    def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
+    def last_question(self, conversation_id, owner=OPERATOR):
         turns = self._turns.get(conversation_id, []) if self.belongs(conversation_id, owner) else []
         if not turns:
             raise DeskError("there is no such conversation", code="no-such-conversation")
         return [turn.message_id for turn in turns if turn.role == "user"][-1]
 
-    def feedback(self, message_id: str, value: Feedback | None, reason: str = "", *, owner: str = OPERATOR) -> None:
+    def feedback(self, message_id, value, reason="", *, owner=OPERATOR):
         self.said.append((message_id, value, reason))
         for turns in self._turns.values():
             turns[:] = [replace(turn, feedback=value) if turn.message_id == message_id else turn for turn in turns]
 
-    def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
+    def delete_conversation(self, conversation_id, owner=OPERATOR):
         if not self.belongs(conversation_id, owner):
             return
         if conversation_id in self._turns:
@@ -286,20 +252,18 @@ class FakeDesk:
 
     # --- people ----
 
-    def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
+    def handoff(self, conversation_id, owner):
         found = self.handed.get(conversation_id) if self.belongs(conversation_id, owner) else None
         return None if found is None else replace(found, messages=len(self._turns.get(conversation_id, ())))
 
-    def handoffs(self, owner: str) -> list[Handoff]:
+    def handoffs(self, owner):
         return [one for key, one in self.handed.items() if self.belongs(key, owner)]
 
-    def hand_off(
-        self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
-    ) -> Handoff:
+    def hand_off(self, reason, *, owner, conversation_id=None, text="", email=""):
         conversation_id = conversation_id or self.new_id()
         if text:
             self.say(text, conversation_id, owner)
-        state: HandoffState = "left" if email else "waiting"
+        state = "left" if email else "waiting"
         self.handed[conversation_id] = Handoff(
             id=len(self.handed) + 1,
             conversation_id=conversation_id,
@@ -311,13 +275,13 @@ class FakeDesk:
         )
         return self.handed[conversation_id]
 
-    def say(self, text: str, conversation_id: str, owner: str, role: str = "user", author: str = "") -> None:
+    def say(self, text, conversation_id, owner, role="user", author=""):
         self._owners.setdefault(conversation_id, owner)
         turn = Turn(message_id=self.new_id(), role=role, text=text, created=self.now, author=author)
         self._turns.setdefault(conversation_id, []).append(turn)
         self._updated[conversation_id] = self.now + timedelta(microseconds=self._ids)
 
-    def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
+    def to_person(self, text, conversation_id, owner):
         found = self.handoff(conversation_id or "", owner)
         if found is not None and found.is_with_person:
             self.say(text, found.conversation_id, owner)
@@ -326,27 +290,27 @@ class FakeDesk:
             return self.hand_off("keyword", owner=owner, conversation_id=conversation_id, text=text)
         return None
 
-    def hand_off_by_rule(self, conversation_id: str, owner: str) -> Handoff | None:
+    def hand_off_by_rule(self, conversation_id, owner):
         answers = [turn.answer for turn in self.turns(conversation_id, owner) if turn.answer is not None]
         refused = len(answers) > 1 and all(answer.refused for answer in answers[-2:])
         return self.hand_off("refused", owner=owner, conversation_id=conversation_id) if refused else None
 
-    def end_handoff(self, conversation_id: str, owner: str) -> None:
+    def end_handoff(self, conversation_id, owner):
         found = self.handoff(conversation_id, owner)
         if found is not None:
             self.handed[conversation_id] = replace(found, state="closed", fresh=True)
 
     # --- documents -----------------------------------------------------------------------------------------
 
-    def documents(self) -> list[StoredDocument]:
+    def documents(self):
         return [self.listed[path] for path in sorted(self.listed)]
 
-    def collections(self) -> list[CollectionSize]:
+    def collections(self):
         names = sorted({one.collection for one in self.listed.values()})
         counts = {name: sum(one.collection == name for one in self.listed.values()) for name in names}
         return [CollectionSize(name=name, documents=n, passages=3 * n, tokens=900 * n) for name, n in counts.items()]
 
-    def passages(self, path: str, first: int, most: int) -> list[PassageState]:
+    def passages(self, path, first, most):
         document = self.listed[path]
         kept = (("device", self.now - timedelta(hours=2)), ("disk", None), ("none", None))
         return [
@@ -370,7 +334,7 @@ class FakeDesk:
             for ordinal in range(document.num_passages)[first : first + most]
         ]
 
-    def forget_collection(self, name: str) -> CollectionForgotten:
+    def forget_collection(self, name):
         paths = [path for path, one in self.listed.items() if one.collection == name]
         if not paths:
             raise DeskError(f"there are no documents in the collection {name!r}", code="collection-unknown")
@@ -379,15 +343,7 @@ class FakeDesk:
             collection=name, documents=len(paths), removed=forgotten[0].removed, left=forgotten[0].left
         )
 
-    def ingest(
-        self,
-        paths: Iterable[Path],
-        progress: Progress = no_progress,
-        *,
-        collection: str = "",
-        sync: bool = False,
-        warm: bool = True,
-    ) -> IngestReport:
+    def ingest(self, paths, progress=no_progress, *, collection="", sync=False, warm=True):
         names = [str(path) for path in paths]
         self.ingested.append(Ingested(tuple(names), collection, sync, warm))
         report = IngestReport()
@@ -406,7 +362,7 @@ class FakeDesk:
             progress(stage, len(names), len(names))
         return report
 
-    def forget(self, name: str) -> Forgotten:
+    def forget(self, name):
         if "crash" in name:
             raise RuntimeError("an internal path /secret/place")
         if name not in self.listed:
@@ -417,7 +373,7 @@ class FakeDesk:
             document=name, removed=removed, left=Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
         )
 
-    def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
+    def upload(self, name, data, progress=no_progress, *, collection=""):
         plain = safe_name(name)
         self.uploads[plain] = data
         report = self.ingest([Path("/desk/uploads") / plain], progress, collection=collection, warm=False)
@@ -425,7 +381,7 @@ class FakeDesk:
             raise DeskError(f"{plain}: {report.failed[0].reason}", code="unreadable")
         return report
 
-    def overview(self) -> Overview:
+    def overview(self):
         return (
             make_overview(self.now)
             if self.seeded
@@ -447,56 +403,56 @@ class FakeDesk:
             )
         )
 
-    def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> list[UsageSpan]:
+    def usage_over_time(self, since, until, step):
         return make_usage(since, until, step) if self.seeded else []
 
-    def savings(self, since: datetime, until: datetime) -> Savings:
+    def savings(self, since, until):
         return make_savings() if self.seeded else Savings()
 
-    def memory_plan(self) -> MemoryPlan:
+    def memory_plan(self):
         return make_memory_plan() if self.seeded else MemoryPlan()
 
-    def reading_cost(self, neighbours: int) -> ReadingCost:
+    def reading_cost(self, neighbours):
         return ReadingCost(modules=412, seconds=60.0 * (1 + neighbours))
 
-    def warm_module(self, key: str) -> None:
+    def warm_module(self, key):
         self.cared.append(("warm", key))
 
-    def evict_module(self, key: str) -> None:
+    def evict_module(self, key):
         self.cared.append(("evict", key))
 
-    def keep_module(self, key: str, *, is_kept: bool) -> None:
+    def keep_module(self, key, *, is_kept):
         self.cared.append(("keep" if is_kept else "release", key))
 
-    def verify_module(self, key: str) -> Verified:
+    def verify_module(self, key):
         if key not in {row.id for row in self.overview().modules}:
             raise DeskError("this passage no longer exists", code="module-unknown")
         self.cared.append(("verify", key))
         return Verified(largest_difference=0.0 if key.endswith("0") else 0.5)
 
-    def source_file(self, message_id: str, rank: int, owner: str = OPERATOR) -> Path | None:
+    def source_file(self, message_id, rank, owner=OPERATOR):
         cited = [one for key in self._turns for one in self.turns(key, owner) if one.message_id == message_id]
         return self.file if cited and rank == 0 else None
 
-    def examples(self) -> list[str]:
+    def examples(self):
         return ["Do you deliver to Northern Ireland?", "Do gift cards expire?"]
 
-    def models(self) -> ModelNames:
+    def models(self):
         return ModelNames(language="fake", embedder="fake-embedder", dimension=3)
 
-    def load(self) -> Load:
+    def load(self):
         return Load(model="fake", documents=len(self.listed), passages=3 * len(self.listed))
 
-    def listen(self, listener: Callable[[Served], None]) -> None: ...
+    def listen(self, listener): ...
 
-    def contacts(self) -> Mapping[str, str]:
+    def contacts(self):
         return CONTACTS
 
-    def passages_read(self) -> PassagesRead | None:
+    def passages_read(self):
         return self.reading
 
-    def missing(self) -> tuple[str, ...]:
+    def missing(self):
         return () if self.ready else ("model", "engine")
 
-    def is_ready(self) -> bool:
+    def is_ready(self):
         return self.ready

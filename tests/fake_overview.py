@@ -2,10 +2,8 @@
 reason.
 """
 
-from __future__ import annotations
-
 import math
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from app.domain.answers import DiskSpace, MissRow, ModuleRow, Overview, PrefixRow, ReasonRow
 from app.domain.statistics import FirstTokenTimes, Interval, MemoryBudget, MemoryPlan, Savings, UsageSpan
@@ -27,7 +25,7 @@ REASONS = (
 )  # fmt: skip
 
 
-def make_usage(since: datetime, until: datetime, step: timedelta) -> list[UsageSpan]:
+def make_usage(since, until, step):
     """A desk that grows warm, with a pause in the middle of the time."""
     steps = round((until - since) / step)
     spans = []
@@ -50,7 +48,7 @@ def make_usage(since: datetime, until: datetime, step: timedelta) -> list[UsageS
     return spans
 
 
-def make_overview(now: datetime) -> Overview:
+def make_overview(now):
     modules = tuple(
         ModuleRow(
             id=f"b2:{i:016x}",
@@ -105,7 +103,7 @@ def make_overview(now: datetime) -> Overview:
     )  # fmt: skip
 
 
-def make_savings() -> Savings:
+def make_savings():
     return Savings(
         samples=43,
         first_token_ms=342.0,
@@ -119,7 +117,7 @@ def make_savings() -> Savings:
     )
 
 
-def make_memory_plan() -> MemoryPlan:
+def make_memory_plan():
     sizes = ((64, 0.41, 812.0), (160, 0.63, 498.0), (320, 0.82, 241.0), (480, 0.93, 97.0), (640, 0.965, 44.0))
     budgets = [
         MemoryBudget(num_bytes=mib << 20, found=found, tokens=left, is_current=False) for mib, found, left in sizes

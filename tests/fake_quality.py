@@ -1,17 +1,12 @@
 """The `quality` of a desk without documents: two groups of bad answers, an FAQ in memory, one explanation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
-from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import no_progress
 from app.domain.quality import (
     BadAnswer,
-    Cause,
-    FaqDraft,
     FaqPair,
     FaqSaved,
     FoundRow,
@@ -24,7 +19,7 @@ from app.domain.quality import (
 )
 
 
-def bad_answer(question: str, *causes: Cause, when: datetime, reason: str = "", id_: str = "a" * 32) -> BadAnswer:
+def bad_answer(question, *causes, when, reason="", id_="a" * 32):
     return BadAnswer(
         message_id=id_,
         conversation_id="c" * 32,
@@ -39,9 +34,9 @@ def bad_answer(question: str, *causes: Cause, when: datetime, reason: str = "", 
 class FakeQuality:
     """Questions with "crash" cannot be saved or explained."""
 
-    def __init__(self, now: datetime, answer: Answer) -> None:
+    def __init__(self, now, answer):
         self.now, self._answer = now, answer
-        self.pairs: dict[int, FaqPair] = {}
+        self.pairs = {}
         weather = (
             bad_answer("weather in Galway tomorrow", "nothing", when=now - timedelta(hours=26)),
             bad_answer("What will the weather be in Galway?", "nothing", "down", when=now, reason="not <b>helpful</b>"),
@@ -51,17 +46,15 @@ class FakeQuality:
         )
         self.groups = (QuestionGroup(answers=weather), QuestionGroup(answers=pan))
 
-    def report(self, days: int, cause: Cause | None = None) -> QualityReport:
+    def report(self, days, cause=None):
         answers = tuple(one for group in self.groups for one in group.answers)
         shown = tuple(group for group in self.groups if cause is None or cause in group.counts())
         return QualityReport(groups=shown, counts=counts_of(answers), is_cut=False)
 
-    def faq(self) -> list[FaqPair]:
+    def faq(self):
         return list(self.pairs.values())
 
-    def save_faq(
-        self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress
-    ) -> FaqSaved:
+    def save_faq(self, draft, author, id_=None, progress=no_progress):
         if "crash" in draft.question:
             raise DeskError("the disk is full", code="disk-full")
         for stage in ("reading", "embedding", "encoding", "asking"):
@@ -79,10 +72,10 @@ class FakeQuality:
         )
         return FaqSaved(id=number, answer=replace(self._answer, answer=draft.answer))
 
-    def delete_faq(self, id_: int, progress: Progress = no_progress) -> None:
+    def delete_faq(self, id_, progress=no_progress):
         self.pairs.pop(id_, None)
 
-    def explain(self, question: str) -> SearchExplanation:
+    def explain(self, question):
         if "crash" in question:
             raise DeskError("the question is too long", code="question-too-long")
         return SearchExplanation(

@@ -1,28 +1,25 @@
 """A server with OpenAI's API that answers as a test says, without a network."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import Callable
 
 import httpx
 
 DONE = "data: [DONE]\n\n"
 
 
-def event(**fields: Any) -> str:
+def event(**fields):
     """A server-sent event."""
     return f"data: {json.dumps(fields, ensure_ascii=False)}\n\n"
 
 
-def words(text: str, ending: str | None = None) -> str:
+def words(text, ending=None):
     """An event with a piece of an answer."""
     return event(choices=[{"index": 0, "delta": {"content": text}, "finish_reason": ending}])
 
 
-def whole(text: str, **usage: Any) -> list[str]:
+def whole(text, **usage):
     """The events of a whole answer."""
     return [words(text), words("", "stop"), *([event(choices=[], usage=usage)] if usage else []), DONE]
 
@@ -30,11 +27,11 @@ def whole(text: str, **usage: Any) -> list[str]:
 class Events(httpx.AsyncByteStream):
     """A response that comes in pieces. After them it ends, breaks off, or waits for as long as anybody listens."""
 
-    def __init__(self, pieces: list[str], then: str = "end") -> None:
+    def __init__(self, pieces, then="end"):
         self._pieces, self._then = pieces, then
         self.is_closed = False
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self):
         for piece in self._pieces:
             yield piece.encode()
         if self._then == "break":
@@ -42,11 +39,11 @@ class Events(httpx.AsyncByteStream):
         if self._then == "wait":
             await asyncio.Event().wait()
 
-    async def aclose(self) -> None:
+    async def aclose(self):
         self.is_closed = True
 
 
-def stream(pieces: list[str], then: str = "end") -> httpx.Response:
+def stream(pieces, then="end"):
     """A response with events."""
     return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Events(pieces, then))
 
@@ -59,16 +56,14 @@ class FakeServer(httpx.MockTransport):
     fails. chats: the bodies it got; requests: everything.
     """
 
-    def __init__(self, *replies: Reply) -> None:
+    def __init__(self, *replies):
         super().__init__(self._handle)
         self.replies = list(replies)
-        self.models: httpx.Response | Exception = httpx.Response(
-            200, json={"data": [{"id": "m", "max_model_len": 900}]}
-        )
-        self.chats: list[dict[str, Any]] = []
-        self.requests: list[httpx.Request] = []
+        self.models = httpx.Response(200, json={"data": [{"id": "m", "max_model_len": 900}]})
+        self.chats = []
+        self.requests = []
 
-    async def _handle(self, request: httpx.Request) -> httpx.Response:
+    async def _handle(self, request):
         self.requests.append(request)
         if request.url.path.endswith("/models"):
             return _given(self.models)
@@ -78,7 +73,7 @@ class FakeServer(httpx.MockTransport):
         return _given(self.replies.pop(0) if len(self.replies) > 1 else self.replies[0])
 
 
-def _given(reply: Reply) -> httpx.Response:
+def _given(reply):
     if isinstance(reply, Exception):
         raise reply
     if isinstance(reply, httpx.Response):

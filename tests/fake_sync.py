@@ -4,14 +4,12 @@ Words that matter: "gone" is a folder that is not there, "busy" is refused becau
 "mixed" two files cannot be read. Anything else has three new documents.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import no_progress
 
 UNREAD = (
     UnreadFile(path="/srv/mixed/scan.pdf", reason="no text in it: it may be a scan; make a text layer with OCR"),
@@ -22,15 +20,15 @@ UNREAD = (
 class FakeSync:
     """Has the methods of `Synchronising` that pages call."""
 
-    def __init__(self, now: datetime) -> None:
+    def __init__(self, now):
         self.now = now
-        self.folders: dict[str, SyncedFolder] = {}
-        self.said: list[tuple[str, str, str]] = []
+        self.folders = {}
+        self.said = []
 
-    def all(self) -> list[SyncedFolder]:
+    def all(self):
         return [self.folders[name] for name in sorted(self.folders)]
 
-    def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
+    def save(self, folder, collection, every_minutes, *, who):
         if not folder.startswith("/"):
             raise DeskError(f"{folder!r} is not an absolute path of a folder", code="sync-relative")
         saved = SyncedFolder(folder=folder, collection=collection, every_minutes=every_minutes, next_run=self.now)
@@ -38,13 +36,13 @@ class FakeSync:
         self.said.append((who, "save", folder))
         return saved
 
-    def remove(self, folder: str, *, who: str) -> None:
+    def remove(self, folder, *, who):
         if folder not in self.folders:
             raise DeskError(f"{folder} is not synchronised", code="sync-unknown")
         del self.folders[folder]
         self.said.append((who, "remove", folder))
 
-    def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
+    def run(self, folder, progress=no_progress, *, who):
         if "busy" in folder:
             raise DeskError("documents are already being ingested", code="ingestion-running")
         progress("reading", 1, 3)

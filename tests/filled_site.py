@@ -2,8 +2,6 @@
 FAQ, a customer who waits. For the tests of accessibility and the screenshots.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """A desk with a document to be forgotten, and what there is of it. For the tests of forgetting."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from desks import write_pages

@@ -1,7 +1,5 @@
 """A disk of a size of its own, for tests: what is free of it is what its files leave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A small German help centre and questions about it, in the forms of words that customers use."""
 
-from __future__ import annotations
-
 DOCUMENTS = {
     "Lieferung": "Standardsendungen sind in drei bis fünf Werktagen bei Ihnen. Der Versand kostet 4,95 Euro, ab einem "
     "Bestellwert von 50 Euro liefern wir kostenlos. Sperrige Möbel bringt eine Spedition bis in die Wohnung.",

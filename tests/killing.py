@@ -4,8 +4,6 @@ A kill loses memory and leaves files as they are, so such a copy is what the nex
 lost with the power.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

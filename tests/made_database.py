@@ -2,8 +2,6 @@
 once. How it is made is tested in `test_app_migrations`. And a revision that is yet to come.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from functools import cache

@@ -1,7 +1,5 @@
 """Small documents of every binary format, made in memory, for the tests that read them."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """An embedder that is told what texts mean, and retrievers of it: cosines one can work out."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reads our pages as a browser would and fails on anything that our own templates do not write."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

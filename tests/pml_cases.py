@@ -4,8 +4,6 @@
 same `deviations`. Every case of section 12 of the specification; the keys are explained in the file's `legend`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache

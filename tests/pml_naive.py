@@ -3,8 +3,6 @@
 The second opinion shares nothing with `cache.pml.layout` and `cache.pml.binding` but the nodes and the tokenizer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby

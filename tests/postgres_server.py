@@ -3,8 +3,6 @@
 The server refuses to be run by root; then it is run by the user `postgres` or `nobody`.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

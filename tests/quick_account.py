@@ -2,8 +2,6 @@
 one is made or somebody signs in. For tests that are about something else.
 """
 
-from __future__ import annotations
-
 import secrets
 
 from argon2 import PasswordHasher

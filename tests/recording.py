@@ -1,7 +1,5 @@
 """Run an engine in a test and keep the logits it computed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

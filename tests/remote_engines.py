@@ -1,7 +1,5 @@
 """Engines whose model runs elsewhere, for tests: a server that answers as the test says, and questions for it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers to store, for tests of the history and the dashboard's sums. Not a test file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule

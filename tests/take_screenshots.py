@@ -4,8 +4,6 @@ Look at them before a release. Chinese pages need a font with Chinese characters
 is a line of STATES.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

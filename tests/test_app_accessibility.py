@@ -4,8 +4,6 @@ No finding that axe calls serious or critical is allowed, and nothing may be wid
 in PAGES. Not covered: what no program can see; the keyboard is in the tests of the browser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any

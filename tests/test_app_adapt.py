@@ -1,7 +1,5 @@
 """`adapt`: examples from the desk's own passages or from files, and a tiny model trained on them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,6 @@
 """The admins' pages: one frame for all, charts over time, passages, accounts, keys, who did what."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,21 +24,14 @@ NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
 PLAIN_PAGES = [path for path, _ in PAGES if path != "/admin/" and find_rule(path, "GET") is not None]
 
 
-@pytest.fixture(scope="module")
-def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"))
-    yield site
-    site.close()
-
-
 @pytest.fixture
-def site(one_site: Site) -> Site:
+def site(site: Site) -> Site:
     """A site on which nothing was done yet."""
-    one_site.desk.cared.clear()
-    with one_site.database.write() as session:
+    site.desk.cared.clear()
+    with site.database.write() as session:
         session.execute(delete(AuditRow))
         session.execute(delete(AccountRow).where(AccountRow.name != "admin"))
-    return one_site
+    return site
 
 
 # ------------------------------------------------------------------ frame

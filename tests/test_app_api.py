@@ -1,7 +1,5 @@
 """The API with the official `openai` client: chat, stream, embeddings, models, errors; and the routes of our own."""
 
-from __future__ import annotations
-
 import base64
 import json
 import socket

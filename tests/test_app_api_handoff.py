@@ -1,7 +1,5 @@
 """Hand-offs over the API: asking, writing, reading the agent's answer, going back; and whose they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,11 +1,8 @@
 """API keys: shown once, stored as a hash, checked and limited at every request; the commands, beside a desk too."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +11,6 @@ from typing import Any
 import pytest
 
 from app.access.identity import Keys
-from app.cli.main import main
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError
 from app.storage.database import Database, open_database
@@ -34,12 +30,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(open_database(database_url)) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -135,20 +125,9 @@ def test_each_key_has_a_limit_of_its_own(keys: Keys) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
     """Run a command on the data folder of this test with --json; gives its document."""
-
-    def call(*arguments: str) -> dict[str, Any]:
-        capfd.readouterr()
-        monkeypatch.setattr(
-            sys, "argv", ["warmdesk", "keys", *arguments, "--data-dir", str(tmp_path / "desk"), "--json"]
-        )
-        with pytest.raises(SystemExit):
-            main()
-        document: dict[str, Any] = json.loads(capfd.readouterr().out)
-        return document
-
-    return call
+    return lambda *words: json.loads(warmdesk("keys", *words, "--data-dir", tmp_path / "desk", "--json")[1])
 
 
 def test_create_list_and_revoke(run: Callable[..., Any], tmp_path: Path) -> None:

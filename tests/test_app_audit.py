@@ -1,10 +1,7 @@
 """The audit log: what agents, programs and commands change is written down, once, with who did it."""
 
-from __future__ import annotations
-
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +13,6 @@ from quick_account import quick_account
 from sqlalchemy import update
 
 from app.access.identity import Keys
-from app.cli.main import main
 from app.cli.options import recorded
 from app.domain.callers import COMMAND_LINE, Caller
 from app.domain.settings import Settings
@@ -29,6 +25,13 @@ from app.web.accounts import ACTIONS
 def entries(database: Database) -> list[tuple[str, str, str]]:
     """Oldest first: who, action, subject."""
     return [(one.who, one.action, one.subject) for one in reversed(Audit(database).latest())]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """On which nothing was done yet."""
+    with closing(Site(tmp_path / "site")) as site:
+        yield site
 
 
 def test_entries_are_read_in_pages_and_go_after_a_year(database_url: str) -> None:
@@ -44,13 +47,6 @@ def test_entries_are_read_in_pages_and_go_after_a_year(database_url: str) -> Non
             session.execute(old.values(created=datetime.now(UTC) - KEPT - timedelta(seconds=1)))
         audit.record("bob", "document-add", "退款\0\ud83d.md")
         assert [one[2] for one in entries(database)] == ["2", "3", "4", "退款\\x00\\ud83d.md"]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path / "site")
-    yield site
-    site.close()
 
 
 def test_a_program_is_named_as_no_account_can_be(site: Site) -> None:
@@ -100,14 +96,9 @@ def test_commands_that_change_documents(tmp_path: Path) -> None:
     ]
 
 
-def test_commands_that_change_accounts_and_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["warmdesk", *arguments, "--data-dir", str(tmp_path)])
-        with pytest.raises(SystemExit):
-            main()
-        return capfd.readouterr().out
+def test_commands_that_change_accounts_and_keys(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> None:
+    def run(*words: str) -> str:
+        return warmdesk(*words, "--data-dir", tmp_path)[1]
 
     secrets = [run("reset-password").split()[-1], run("accounts", "add", "ann", "--role", "agent").split()[-1]]
     run("accounts", "remove", "ann")

@@ -4,8 +4,6 @@ The routes come from the application, Gradio's included; the guard decides on ea
 `app.web.access_rules` and one in TABLE here; one without a line is served to nobody, which the last test shows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -163,13 +161,6 @@ def routes(site: Site) -> dict[str, str]:
 
     walk(site.app.routes, "", "own")
     return found
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"))
-    yield site
-    site.close()
 
 
 @pytest.fixture(scope="module")

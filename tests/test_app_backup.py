@@ -1,14 +1,11 @@
 """Backups: made beside a desk that writes, checked, refused where they are damaged, and put back."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
 import os
 import re
 import sqlite3
-import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +22,6 @@ from made_database import LATER, add_revision
 from tiny_desk import small_settings
 
 from app.access.identity import Keys
-from app.cli.main import main
 from app.desk.changes import Changes
 from app.desk.doctor import data_folder, documents, encoded_passages, run
 from app.domain.callers import COMMAND_LINE
@@ -53,17 +49,9 @@ def served(folder: Path, desk: Any) -> Iterator[list[tuple[str, str, str]]]:
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def command(warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
     """Run a command with --json; gives its document."""
-
-    def call(*arguments: object) -> Any:
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["warmdesk", *map(str, arguments), "--json"])
-        with pytest.raises(SystemExit):
-            main()
-        return json.loads(capfd.readouterr().out)
-
-    return call
+    return lambda *words: json.loads(warmdesk(*words, "--json")[1])
 
 
 def filled(folder: Path) -> Settings:
@@ -522,8 +510,7 @@ def test_a_restored_desk_answers_as_before_and_is_healthy(
     tmp_path: Path, command: Callable[..., Any], is_served: bool
 ) -> None:
     question, file = "How long do returns take?", tmp_path / "desk.tar.gz"
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         before = finish(desk, question)
         if is_served:
             with served(tmp_path / "desk", desk) as log:

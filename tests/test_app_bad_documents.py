@@ -1,7 +1,5 @@
 """A document with which embedder, ranker or tokenizer cannot do anything is named, and the others are taken in."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -103,8 +101,7 @@ def test_a_database_that_fails_is_no_bad_document(tmp_path: Path, pages: Path, m
 def test_a_desk_with_undefined_numbers_among_its_vectors_opens_and_says_so(
     tmp_path: Path, pages: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         [bad] = desk.library.passages_of(str(pages / "cursed.md"))
         ids, vectors = desk.library.vectors(desk.search.embedder.dimension)
         desk.library.set_embeddings({bad.id: np.full_like(vectors[ids == bad.id], np.nan)})

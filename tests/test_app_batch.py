@@ -1,7 +1,5 @@
 """Many questions at once: order, groups, counting, errors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,8 +78,7 @@ def test_a_bad_file_is_one_clear_line(text: str, message: str, tmp_path: Path) -
 def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     questions = read_questions(write(tmp_path, LINES))
     progress: list[tuple[int, int]] = []
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         result = desk.batch(questions, lambda done, total: progress.append((done, total)))
         alone = [finish(desk, question.question).answer for question in questions[:3]]
         assert len(desk.conversations()) == 3, "a batch leaves no conversations"
@@ -105,8 +102,7 @@ def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path: Path, capsy
 
 def test_refused_questions_are_answers_too(tmp_path: Path) -> None:
     questions = read_questions(write(tmp_path, '"What is the capital of Peru?"'))
-    with small_desk(tmp_path / "desk", refuse_below=1.0) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), refuse_below=1.0) as desk:
         result = desk.batch(questions, lambda done, total: None)
     assert result.answers[0].refused
     assert result.groups == ()
@@ -118,8 +114,9 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pyte
     long = json.dumps({"id": "big", "question": "Returns? " + "word " * 150})
     path = write(tmp_path, f'{{"id": "none", "question": "  "}}\n{long}\n{{"id": "r", "question": "Returns?"}}')
     progress: list[tuple[int, int]] = []
-    with small_desk(tmp_path / "desk", disk=0, device_memory=256 << 10, system_text="Answer.") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(
+        tmp_path / "desk", pages=write_pages(tmp_path / "pages"), disk=0, device_memory=256 << 10, system_text="Answer."
+    ) as desk:
         result = desk.batch(read_questions(path), lambda done, total: progress.append((done, total)))
     none, big, fine = batch_json(result)["answers"]
     assert none == {
@@ -142,8 +139,9 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pyte
 def test_a_batch_asks_no_more_at_once_than_the_desk_answers(tmp_path: Path) -> None:
     """Was wrong once: 16, of which a desk with lower limits refused some."""
     questions = read_questions(write(tmp_path, LINES))
-    with small_desk(tmp_path / "desk", questions_at_once=1, questions_waiting=0) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(
+        tmp_path / "desk", pages=write_pages(tmp_path / "pages"), questions_at_once=1, questions_waiting=0
+    ) as desk:
         assert desk.batch(questions, lambda done, total: None).failed == 0
 
 
@@ -156,8 +154,7 @@ def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path: Path, monkeypat
         raise CapacityError("too little")
 
     monkeypatch.setattr("app.desk.batch.count_tokens", fail)
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         result = desk.batch(read_questions(write(tmp_path, LINES)), lambda done, total: None)
     assert len(result.answers) == 4
     tokens = batch_json(result)["tokens"]
@@ -171,8 +168,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
 
     @contextmanager
     def open_small(settings: object, purpose: str) -> Iterator[Service]:
-        with small_desk(tmp_path / "desk") as desk:
-            desk.ingest([write_pages(tmp_path / "pages")])
+        with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
             yield desk
 
     def run(*arguments: str | Path) -> int:

@@ -1,7 +1,5 @@
 """What was begun comes to its end: killed at each of its steps, and again while that is made good."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bodies in chunks are read, and cut off at the limit, whatever the application makes of that."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Chromium.
 One server in a thread and one headless browser for all tests; each test opens the page anew.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -335,8 +333,7 @@ def test_a_real_desk_answers_and_remembers_after_a_restart(driver: Any, tmp_path
     pages = write_pages(tmp_path / "pages")
     password = ""
     for visit in ("first", "second"):
-        with small_desk(tmp_path / "desk", answer_tokens=40, show_technical=True) as desk:
-            desk.ingest([pages])
+        with small_desk(tmp_path / "desk", pages=pages, answer_tokens=40, show_technical=True) as desk:
             desk.prepare()
             password = ensure_admin(Accounts(desk.database)) or password
             application = create_app(desk, desk.database, desk.settings)

@@ -1,7 +1,5 @@
 """The results of `warmdesk calibrate` and `calibrate-search`, as files of this and the version before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

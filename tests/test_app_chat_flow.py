@@ -1,7 +1,5 @@
 """What the chat page does: asking, streaming, stopping, switching, errors, feedback, several readers."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +25,6 @@ LIMITS = QuestionLimits(SETTINGS)
 
 def ask(flow: ChatFlow, question: str, open_id: str = "", reader: Reader = READER) -> list[ChatView]:
     return list(flow.ask(question, open_id, reader))
-
-
-@pytest.fixture
-def desk() -> FakeDesk:
-    return FakeDesk()
 
 
 @pytest.fixture
@@ -227,27 +220,6 @@ def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) 
     assert len({views[-1].conversation_id for views in seen.values()}) == 8
 
 
-def test_feedback_reaches_the_desk_and_comes_back(flow: ChatFlow, desk: FakeDesk) -> None:
-    conversation = desk.conversations()[0].id
-    message = desk.turns(conversation)[-1].message_id
-    flow.feedback(message, "down", "wrong" * 200, READER)
-    assert desk.said == [(message, "down", ("wrong" * 200)[:500])]
-    page = flow.open(conversation, READER).transcript or ""
-    assert 'data-value="down" aria-pressed="true"' in page
-    flow.feedback(message, "none", "", READER)
-    assert desk.said[-1] == (message, None, "")
-
-
-def test_deleting(flow: ChatFlow, desk: FakeDesk) -> None:
-    first, second = (summary.id for summary in desk.conversations()[:2])
-    view = flow.delete(second, first, READER)
-    assert view.transcript is None
-    assert f'data-act="open" data-id="{second}"' not in (view.conversations or "")
-    view = flow.delete(first, first, READER)
-    assert view.conversation_id == ""
-    assert "How can we help?" in (view.transcript or "")
-
-
 # ------------------------------------------------------------------ two visitors
 
 
@@ -283,27 +255,9 @@ def test_the_page_speaks_the_readers_language(flow: ChatFlow, desk: FakeDesk) ->
 # ------------------------------------------------------------------ again, otherwise, undone
 
 
-def last(views: list[ChatView]) -> str:
-    """The text of the transcript at the end."""
-    return check(views[-1].transcript or "")
-
-
-def test_asking_again_replaces_the_answer_and_changing_replaces_the_question(flow: ChatFlow, desk: FakeDesk) -> None:
-    conversation = ask(flow, "Can I return it?")[-1].conversation_id or ""
-    page = last(list(flow.retry(conversation, READER)))
-    assert page.count("Can I return it?") == 1
-    view = flow.edit(conversation, READER)
-    assert (view.box, view.editing) == ("Can I return it?", True)
-    views = list(flow.ask("Can I return a lamp?", conversation, READER, replaces_last=True))
-    assert [one.editing for one in views if one.editing is not None] == [False]
-    assert "Can I return it?" not in last(views)
-    assert len(desk.turns(conversation)) == 2
-
-
 @pytest.mark.parametrize("trouble", ["the desk is busy", "no engine", "the database is away"])
 def test_without_a_new_answer_the_old_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
-    with small_desk(tmp_path / "desk") as service:
-        service.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as service:
         limits = QuestionLimits(SETTINGS)
         flow = ChatFlow(service, limits, SETTINGS)
         conversation = ask(flow, "How long do returns take?")[-1].conversation_id or ""
@@ -328,26 +282,6 @@ def test_without_a_new_answer_the_old_one_stays(tmp_path: Path, monkeypatch: pyt
             assert (end.editing, "How long do returns take?" in check(end.transcript or "")) == (True, True)
         end = list(flow.ask("And for shoes?", conversation, READER, replaces_last=True))[-1]
         assert "And for shoes?" in check(end.transcript or "")
-
-
-def test_a_deleted_conversation_can_be_brought_back(flow: ChatFlow, desk: FakeDesk) -> None:
-    conversation = desk.conversations()[0].id
-    number = len(desk.conversations())
-    page = check(flow.delete(conversation, "", READER).conversations or "")
-    assert "Conversation deleted." in page
-    assert len(desk.conversations()) == number - 1
-    assert flow.restore(conversation, READER).conversation_id == conversation
-    assert len(desk.conversations()) == number
-
-
-def test_conversations_are_renamed_and_found(flow: ChatFlow, desk: FakeDesk) -> None:
-    conversation = desk.conversations()[0].id
-    assert "My duvet" in check(flow.rename(conversation, " My duvet ", "", READER).conversations or "")
-    flow.rename(conversation, "  ", "", READER)
-    found = check(flow.find("my DUVET", "", READER).conversations or "")
-    assert "My duvet" in found
-    assert "descale" not in found
-    assert "No conversation has these words." in check(flow.find("xyzzy", "", READER).conversations or "")
 
 
 def test_the_answer_follows_the_question_and_the_rest_the_page(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Answers on their way to the reader: what is passed on, when, and what is recorded of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,8 +163,7 @@ def test_other_wordings_pass_as_they_come(answer_mode: AnswerMode) -> None:
 
 def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path: Path) -> None:
     """The tiny model knows nothing; what it may choose from are whole sentences, or the refusal."""
-    with small_desk(tmp_path / "data", answer_mode="quote", answer_tokens=200) as desk:
-        desk.ingest([write_pages(tmp_path)])
+    with small_desk(tmp_path / "data", pages=write_pages(tmp_path), answer_mode="quote", answer_tokens=200) as desk:
         stream = desk.ask("Can gift cards be returned?")
         said = "".join(stream)
         answer = stream.answer
@@ -182,8 +179,7 @@ def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path: Path) -> 
 
 def test_a_checked_desk_records_what_it_showed(tmp_path: Path) -> None:
     """The tiny model's noise is supported by nothing: the reader sees the pages' words or the refusal."""
-    with small_desk(tmp_path / "data", answer_mode="checked") as desk:
-        desk.ingest([write_pages(tmp_path)])
+    with small_desk(tmp_path / "data", pages=write_pages(tmp_path), answer_mode="checked") as desk:
         stream = desk.ask("Can gift cards be returned?")
         said = "".join(stream)
         answer = stream.answer
@@ -196,8 +192,7 @@ def test_a_checked_desk_records_what_it_showed(tmp_path: Path) -> None:
 
 
 def test_forgetting_a_document_takes_it_out_of_quotations(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "data", answer_mode="quote", answer_tokens=200) as desk:
-        desk.ingest([write_pages(tmp_path)])
+    with small_desk(tmp_path / "data", pages=write_pages(tmp_path), answer_mode="quote", answer_tokens=200) as desk:
         stream = desk.ask("Can gift cards be returned?")
         assert "Gift cards" in "".join(stream)
         desk.forget("gift-cards.md")
@@ -206,8 +201,7 @@ def test_forgetting_a_document_takes_it_out_of_quotations(tmp_path: Path) -> Non
 
 
 def test_a_question_may_choose_its_policy(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "data", policy="balanced") as desk:
-        desk.ingest([write_pages(tmp_path)])
+    with small_desk(tmp_path / "data", pages=write_pages(tmp_path), policy="balanced") as desk:
         answers = {}
         for policy in (None, "fast", "exact"):
             stream = desk.ask("How long do returns take?", policy=policy)

@@ -1,7 +1,5 @@
 """Which passages are cited with an answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from app.answering.checking import NEAREST, cite, cite_quotation

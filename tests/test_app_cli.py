@@ -1,7 +1,5 @@
 """The command line with the bundled models, in one process and with sockets blocked: the contract and the errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -20,7 +18,6 @@ from desks import write_pages
 from made_database import put_database
 
 from app.access.identity import verified
-from app.cli.main import main
 from app.desk.service import Service
 from app.domain.settings import Settings
 from app.storage.database import open_database
@@ -68,7 +65,9 @@ def desk(tmp_path: Path, bundled_model: Path) -> Path:
 
 
 @pytest.fixture
-def run(desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+def run(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, warmdesk: Callable[..., tuple[int, str, str]]
+) -> Callable[..., Ran]:
     """Run `warmdesk ARGS --data-dir DESK`. Every attempt to reach an address fails the test."""
 
     def refuse(self: socket.socket, address: object) -> None:
@@ -77,15 +76,7 @@ def run(desk: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtur
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket.socket, "connect_ex", refuse)
 
-    def call(*arguments: str) -> Ran:
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["warmdesk", *arguments, "--data-dir", str(desk)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return Ran(int(ended.value.code or 0), out, err)
-
-    return call
+    return lambda *words: Ran(*warmdesk(*words, "--data-dir", desk))
 
 
 def is_one_line(ran: Ran) -> bool:

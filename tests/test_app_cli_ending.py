@@ -1,7 +1,5 @@
 """How the process of a command ends, and what it has not loaded until then."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

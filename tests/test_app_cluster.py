@@ -1,7 +1,5 @@
 """A served desk with engines under Ray Serve on this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Which statements an answer has: neighbours, limits, no duplicates, the best first."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Connections that keep the server waiting, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

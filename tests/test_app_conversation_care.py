@@ -1,10 +1,6 @@
 """What owners do with their conversations: search, rename, delete and take back, ask anew; what is left of it."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,23 +12,12 @@ from stored_answers import an_answer, details
 from app.desk.repeating import Housekeeping, every_minute
 from app.domain.errors import DeskError
 from app.storage.conversation_care import UNDO_S, ConversationCare
-from app.storage.database import Database, open_database
+from app.storage.database import Database
 from app.storage.history import History
 from app.storage.statistics import Statistics
 from app.storage.tables import ConversationRow, MessageRow
 
 ANN, BOB = "v-ann", "v-bob"
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(open_database(database_url)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def history(database: Database) -> History:
-    return History(database)
 
 
 @pytest.fixture
@@ -230,7 +215,7 @@ def test_housekeeping_begins_at_once_and_survives_a_failure(
         set_deleted(database, datetime.now(UTC) - timedelta(hours=1))
 
     delete_one()
-    monkeypatch.setattr("app.desk.repeating.EVERY_S", 0.01)
+    monkeypatch.setattr("app.desk.repeating.TIDY_EVERY_S", 0.01)
     with every_minute(Housekeeping(care, failing_first)):
         assert failed.wait(30)
         delete_one()

@@ -4,11 +4,8 @@ Read-only files and full disks are real ones to SQLite (mode=ro, max_page_count)
 root, as which the tests may run.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -29,13 +26,6 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "desk.sqlite3"
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    opened = open_database(database_url)
-    yield opened
-    opened.close()
 
 
 def store(database: Database, key: str, value: str) -> None:

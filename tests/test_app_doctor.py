@@ -1,7 +1,5 @@
 """What the doctor says of models, shipped data and the disk, and what an installed wheel holds."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from contextlib import closing

@@ -1,75 +1,34 @@
 """The admin's page of documents: who may use it, what it streams, and what names and titles cannot do."""
 
-from __future__ import annotations
-
 import html
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from desk_site import BASE, HTML
+from desk_site import BASE, Site
 from desks import small_desk
-from fake_desk import FakeDesk, Ingested, fake_document
+from fake_desk import Ingested, fake_document
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from made_database import put_database
-from quick_account import quick_account
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.domain.settings import Settings
 from app.knowledge.uploads import LONGEST_NAME, collection_folder, keep_file, safe_name
-from app.storage.database import open_database
-from app.storage.people import Accounts, Audit
+from app.storage.people import Audit
 from app.web.document_routes import FAILED, add_document_routes
 from app.web.rendering import problem_words
-from app.web.server import MAX_BODY, MAX_UPLOAD, create_app
+from app.web.server import MAX_BODY, MAX_UPLOAD
 from retrieval.loaders.load import MAX_BYTES
 
 
-class Site:
-    """The whole application of a fake desk."""
-
-    def __init__(self, folder: Path) -> None:
-        self.desk = FakeDesk()
-        settings = Settings(data_dir=folder)
-        put_database(settings.database_url)
-        self.database = open_database(settings.database_url)
-        self.password = quick_account(Accounts(self.database), "admin", "admin")
-        self.app = create_app(self.desk, self.database, settings)
-        self._cookies = self._login()
-
-    def client(self) -> TestClient:
-        return TestClient(self.app, base_url=BASE, follow_redirects=False)
-
-    def admin(self) -> TestClient:
-        client = self.client()
-        client.cookies.update(self._cookies)
-        return client
-
-    def _login(self) -> httpx.Cookies:
-        client = self.client()
-        assert client.post("/admin/login", data={"password": self.password}).status_code == 303
-        return client.cookies
-
-
-@pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("admin"))
-    yield site
-    site.database.close()
-
-
 @pytest.fixture
-def site(application: Site) -> Site:
-    desk = application.desk
-    desk.listed.clear()
-    desk.ingested.clear()
-    desk.uploads.clear()
-    return application
+def site(site: Site) -> Site:
+    """Without documents."""
+    for done in (site.desk.listed, site.desk.ingested, site.desk.uploads):
+        done.clear()
+    return site
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
@@ -79,29 +38,6 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 # --- the admin's page --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", "/admin/documents"),
-        ("POST", "/admin/documents/upload?name=a.md"),
-        ("POST", "/admin/documents/forget"),
-        ("GET", "/admin/documents/"),
-        ("GET", "/admin//documents"),
-        ("POST", "/admin/documents/upload/?name=a.md"),
-    ],
-)
-def test_nobody_reaches_the_page_without_a_login(site: Site, method: str, path: str) -> None:
-    response = site.client().request(method, BASE + path, content=b"{}")
-    assert response.status_code in (401, 404)
-    assert site.desk.uploads == {}
-    assert len(response.content) < 100
-
-
-def test_browsers_are_sent_to_the_login(site: Site) -> None:
-    response = site.client().get("/admin/documents", headers=HTML)
-    assert (response.status_code, response.headers["location"]) == (303, "/admin/login")
 
 
 def test_the_page_lists_documents_and_is_not_kept(site: Site) -> None:
@@ -240,17 +176,6 @@ def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path: Path) ->
         keep_file(file, b"\0\1\2 binary")
     assert (caught.value.code, caught.value.args[0].partition(":")[0]) == ("unreadable", "a.md")
     assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"good", [file])
-
-
-@pytest.mark.parametrize("order", [{}, [], {"document": 1}])
-def test_an_order_that_is_none_is_refused(site: Site, order: object) -> None:
-    assert site.admin().post("/admin/documents/forget", json=order).status_code == 422
-
-
-@pytest.mark.parametrize("path", ["/desk/ingest", "/desk/forget", "/ingest", "/forget"])
-def test_the_routes_of_commands_are_not_on_the_pages_port(site: Site, path: str) -> None:
-    assert site.client().post(path, json={"paths": ["/a.md"], "document": "/a.md"}).status_code == 404
-    assert site.desk.ingested == []
 
 
 def test_an_internal_error_is_one_line_without_a_trace(site: Site, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,5 @@
 """The documents' page in a browser: what it says of uploads, folders and collections, and that it redraws itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

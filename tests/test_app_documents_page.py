@@ -2,12 +2,9 @@
 list is shown. Uploads and forgetting one document are in test_app_document_routes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -30,24 +27,17 @@ ZH = {"accept-language": "zh-CN"}
 NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
 
 
-@pytest.fixture(scope="module")
-def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"))
-    yield site
-    site.close()
-
-
 @pytest.fixture
-def site(one_site: Site) -> Site:
+def site(site: Site) -> Site:
     """A site with two documents in collections and one without."""
-    desk = one_site.desk
+    desk = site.desk
     desk.listed.clear()
     desk.synced.folders.clear()
     desk.synced.said.clear()
     for number, (name, collection) in enumerate((("returns", "shop"), ("cards", "club"), ("plain", "")), start=1):
         path = f"/help/{name}.md"
         desk.listed[path] = fake_document(path, f"About {name}", collection=collection, number=number)
-    return one_site
+    return site
 
 
 @pytest.fixture
@@ -279,8 +269,7 @@ def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path: Path) -> None:
 def test_where_the_model_has_each_passage(tmp_path: Path) -> None:
     """A real desk: read, taken out of memory, asked about, and not read yet."""
     pages = write_pages(tmp_path / "pages")
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
 
         def state(name: str) -> PassageState:
             (one,) = desk.passages(str(pages / name), 0, 10)

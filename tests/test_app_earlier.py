@@ -1,7 +1,5 @@
 """A past that the caller sends: what of it belongs in the next prompt, and that the desk uses it and stores none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -70,8 +68,7 @@ def test_neighbours_of_one_role_are_one_message() -> None:
 
 
 def test_the_desk_uses_it_and_stores_none_of_it(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         earlier = [ASKED, Said("assistant", "They take thirty days from delivery.")]
         answers = []
         for past in ([], earlier):
@@ -90,8 +87,7 @@ def test_ids_of_an_answer_are_used_by_the_model_alone_that_made_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_used: bool
 ) -> None:
     """Was wrong once: after a change of the model the next turn's prompt had ids that mean other words, or none."""
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         first = finish(desk, ASKED.text)
         conversation = first.conversation_id
     given = list[PromptTurn]()

@@ -1,7 +1,5 @@
 """The orderly end of a desk, and what it says of itself while something hangs: nobody waits for it for long."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

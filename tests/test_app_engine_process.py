@@ -1,7 +1,5 @@
 """A desk whose engine has a process of its own: it answers, forgets, and goes on when that process dies."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
@@ -31,8 +29,9 @@ def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """One desk for all tests that need no other."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "models").symlink_to(tiny_folder.parent)  # compiled once
-    with small_desk(folder, model=str(tiny_folder), answer_tokens=400, threads=1) as desk:
-        desk.ingest([write_secret(folder / "pages")])
+    with small_desk(
+        folder, pages=write_secret(folder / "pages"), model=str(tiny_folder), answer_tokens=400, threads=1
+    ) as desk:
         yield desk
 
 

@@ -1,7 +1,5 @@
 """What passes to Gradio's queue, and what is kept of it: with the Gradio that is installed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_site import BASE, Site, call, config_of
+from desk_site import BASE, Site, call, config_of, number_of
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 from starlette.types import Message
@@ -34,7 +32,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(folder)
     with TestClient(site.app, base_url=BASE) as site.running:
         yield site
-    site.close()
 
 
 @pytest.fixture
@@ -56,16 +53,10 @@ def chat_gate(site: Site) -> EventGate:
     return mounted.app
 
 
-def number_of(client: TestClient, event: str) -> int:
-    return int(
-        next(d["id"] for d in config_of(client, "")["dependencies"] if d["targets"] and d["targets"][0][1] == event)
-    )
-
-
 def an_event(
     client: TestClient, name: str = "load", data: tuple[object, ...] = ("",), page: str = "page"
 ) -> dict[str, Any]:
-    return {"fn_index": number_of(client, name), "data": [*data], "session_hash": page}
+    return {"fn_index": number_of(client, "", name), "data": [*data], "session_hash": page}
 
 
 def kept(site: Site) -> list[int]:

@@ -1,7 +1,5 @@
 """The questions that an empty conversation offers."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,12 +1,9 @@
 """Conversations as files, everything of one visitor, and its removal; what is kept of a redacted question."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +23,6 @@ from app.web.rendering import translations
 
 PLACES = re.compile(r"/(help|desk|kb)/|returns/returns-policy|m[1-4]\b")
 """Paths and ids of modules, as the fake desk has them."""
-
-
-@pytest.fixture
-def desk() -> FakeDesk:
-    return FakeDesk()
 
 
 def exported(desk: FakeDesk, kind: str, **changes: Any) -> str:
@@ -132,13 +124,6 @@ def test_everything_has_the_addresses_that_were_left_and_they_go_with_it(tmp_pat
 # ------------------------------------------------------------------ routes
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"))
-    yield site
-    site.close()
-
-
 def whose(client: TestClient) -> str:
     return visitor(client.cookies[COOKIE], None).owner
 
@@ -196,8 +181,7 @@ def prefixes_of(desk: Any, owner: str) -> int:
 
 
 def test_with_conversations_goes_what_was_computed_for_them(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         for owner in ("v-ann", "v-bob"):
             finish(desk, "How long do returns take?", owner=owner)
         assert min(prefixes_of(desk, "v-ann"), prefixes_of(desk, "v-bob")) > 0
@@ -210,8 +194,7 @@ def test_with_conversations_goes_what_was_computed_for_them(tmp_path: Path) -> N
 
 
 def test_a_question_is_asked_again_in_place_of_the_last_one(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         first = finish(desk, "How long do returns take?", owner="v-ann")
         its = {"owner": "v-ann", "conversation_id": first.conversation_id}
         last = desk.last_question(first.conversation_id, "v-ann")
@@ -223,8 +206,7 @@ def test_a_question_is_asked_again_in_place_of_the_last_one(tmp_path: Path) -> N
 
 def test_a_redacted_question_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     private = ("ann@example.com", "13800138000", "4111111111111111")
-    with small_desk(tmp_path / "desk", redact=True) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), redact=True) as desk:
         prompts: list[str] = []
         submit = desk.engine.submit
         desk.engine.submit = lambda request: prompts.append(repr(request)) or submit(request)  # type: ignore[method-assign]

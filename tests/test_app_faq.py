@@ -1,7 +1,5 @@
 """The FAQ: pairs that agents write, the document made of them, and answering from them without search and model."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +24,7 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 @pytest.fixture
 def desk(tmp_path: Path, database_url: str) -> Iterator[Service]:
-    with small_desk(tmp_path / "desk", database_url=database_url) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), database_url=database_url) as desk:
         yield desk
 
 

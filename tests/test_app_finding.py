@@ -1,7 +1,5 @@
 """What the desk's documents say to a question: wordings, passages, statements, and documents that change meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A document is forgotten: what is counted, what is left (nothing), and what happens where that fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -32,8 +30,7 @@ def test_a_file_that_cannot_be_deleted_is_not_said_to_be_gone(
             raise PermissionError(1, "Operation not permitted")
         unlink(path, missing_ok)
 
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         monkeypatch.setattr(Path, "unlink", refuse)
         with pytest.raises(DeskError, match=r"is not deleted completely \(1 modules left\): try again"):
             desk.forget("secret.md")
@@ -47,8 +44,7 @@ def test_a_file_that_cannot_be_deleted_is_not_said_to_be_gone(
 
 
 def test_what_there_was_is_counted_and_nothing_is_left(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         finish(desk, "What is the word of the day?")
         finish(desk, "What is the word of the day?")
         key = stored(desk)["secret"].module_key
@@ -64,8 +60,7 @@ def test_what_there_was_is_counted_and_nothing_is_left(tmp_path: Path, pages: Pa
 def test_a_long_document_is_counted_whole(tmp_path: Path) -> None:
     parts = [f"## Part {i}\n\n{' '.join([f'Sentence {i} about parcels.'] * 7)}" for i in range(5)]
     (tmp_path / "long.md").write_text("# Long\n\n" + "\n\n".join(parts))
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([tmp_path / "long.md"])
+    with small_desk(tmp_path / "desk", pages=tmp_path / "long.md") as desk:
         ids, _ = desk.library.vectors(desk.search.embedder.dimension)
         forgotten = desk.forget("long.md")
         assert len(desk.search.retriever.index) == 0
@@ -88,8 +83,7 @@ def test_a_document_that_was_never_asked_about_nor_encoded(tmp_path: Path, pages
 def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbours: int, answer_mode: str) -> None:
     """While the desk runs, and after it was closed. The question was the customer's own."""
     folder = tmp_path / "desk"
-    with small_desk(folder, neighbours=neighbours, answer_mode=answer_mode, answer_tokens=90) as desk:
-        desk.ingest([pages])
+    with small_desk(folder, pages=pages, neighbours=neighbours, answer_mode=answer_mode, answer_tokens=90) as desk:
         desk.upload("upload.md", f"# More\n\nAlso {SECRET} forever.\n".encode())
         for _ in range(2):
             finish(desk, "What is the word of the day?")
@@ -113,8 +107,7 @@ def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbour
 
 def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -> None:
     """Also what a conversation holds in memory: the next turn computes its own."""
-    with small_desk(tmp_path / "desk", neighbours=3) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=3) as desk:
         answer = finish(desk, "What is the word of the day?")
         before = modules(desk)
         desk.forget("secret.md")
@@ -130,8 +123,7 @@ def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -
 
 
 def test_an_uploaded_file_is_deleted_and_one_of_the_user_is_not(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         desk.upload("upload.md", b"# Upload\n\nUploaded text.\n")
         upload = desk.settings.uploads_folder / "upload.md"
         desk.ingest([])  # the model reads what it has not read
@@ -207,8 +199,7 @@ def keep_quotes(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_incomplete_removal_is_an_error_that_says_what_is_left(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, broken: object, says: str
 ) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         finish(desk, "What is the word of the day?")
         with monkeypatch.context() as context:
             broken(desk, context)  # type: ignore[operator]
@@ -221,8 +212,7 @@ def test_an_incomplete_removal_is_an_error_that_says_what_is_left(
 def test_an_incomplete_removal_can_be_repeated_as_the_error_says(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         desk.upload("upload.md", b"# Upload\n\nUploaded text.\n")
         upload = desk.settings.uploads_folder / "upload.md"
         desk.ingest([])  # the model reads what it has not read
@@ -236,8 +226,7 @@ def test_an_incomplete_removal_can_be_repeated_as_the_error_says(
 
 
 def test_a_removal_that_another_run_stops_can_be_repeated(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         finish(desk, "What is the word of the day?")
 
         def meanwhile(stage: str, done: int, total: int) -> None:
@@ -250,8 +239,7 @@ def test_a_removal_that_another_run_stops_can_be_repeated(tmp_path: Path, pages:
 
 
 def test_a_removal_that_another_run_stops_changes_nothing(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         finish(desk, "What is the word of the day?")
         path = str(pages / "secret.md")
 
@@ -269,8 +257,7 @@ def test_vectors_of_an_interrupted_run_go_too(tmp_path: Path, pages: Path) -> No
         if stage == "embedding":
             raise KeyboardInterrupt
 
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         (pages / "secret.md").write_text(f"# Plans\n\nThe word is {SECRET} again.\n")
         with pytest.raises(KeyboardInterrupt):
             desk.ingest([pages], interrupt)
@@ -300,8 +287,7 @@ def test_passages_that_a_stopped_run_left_to_be_encoded_do_not_come_back(tmp_pat
 
 
 def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         for _ in desk.ask("What is the word of the day?", policy="balanced"):
             pass
         assert desk.engine._core.row_selector._selected
@@ -314,8 +300,7 @@ def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: 
 
 def test_a_collection_goes_whole_and_nothing_else(tmp_path: Path, pages: Path) -> None:
     others = write_pages(tmp_path / "others")
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([others])
+    with small_desk(tmp_path / "desk", pages=others) as desk:
         desk.ingest([pages], collection="plans")
         desk.upload("upload.md", f"# Upload\n\n{SECRET}\n".encode(), collection="plans")
         upload = desk.settings.uploads_folder / "plans.d" / "upload.md"
@@ -338,8 +323,7 @@ def test_a_collection_goes_whole_and_nothing_else(tmp_path: Path, pages: Path) -
 
 
 def test_a_collection_of_which_nothing_is_left_is_an_error(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         for name, code in (("plans", "collection-unknown"), ("faq", "collection-faq")):
             with pytest.raises(DeskError) as caught:
                 desk.forget_collection(name)
@@ -351,8 +335,7 @@ def test_what_a_killed_removal_left_goes_with_the_next(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed when the documents were out of the database, but not out of the answers and the memory."""
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         desk.ingest([write_pages(tmp_path / "others")], collection="others")
         finish(desk, "What is the word of the day?")
         with monkeypatch.context() as context:

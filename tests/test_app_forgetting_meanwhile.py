@@ -1,7 +1,5 @@
 """A document is forgotten while questions about it are asked, answered and waited for: nothing of it comes back."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence
@@ -27,8 +25,7 @@ def pages(tmp_path: Path) -> Path:
 
 
 def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         stream = desk.ask("What is the word of the day?")
         assert desk.forget("secret.md").left == NOTHING
         for _ in stream:
@@ -38,8 +35,7 @@ def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Pat
 
 
 def test_no_later_prompt_holds_an_answer_that_rests_on_it(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         conversation = finish(desk, "What is the word of the day?").conversation_id
         assert len(prompt_turns(desk, conversation)) == 2
         desk.forget("secret.md")
@@ -55,8 +51,7 @@ def prompt_turns(desk: Service, conversation: str) -> list[PromptTurn]:
 def test_a_question_asked_while_it_is_being_removed_brings_no_quotation_back(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with small_desk(tmp_path / "desk", answer_mode="quote", answer_tokens=90) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, answer_mode="quote", answer_tokens=90) as desk:
         remove = desk._ingestion.remove
         streams = []
 
@@ -79,8 +74,7 @@ def test_a_question_asked_while_it_is_being_removed_brings_no_quotation_back(
 def test_a_question_that_had_read_the_document_is_answered_first(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         desk.prepare()
         questions = desk._answering.questions
         prepare, is_prepared, may_go_on = questions.prepare, threading.Event(), threading.Event()
@@ -106,8 +100,7 @@ def test_a_question_that_had_read_the_document_is_answered_first(
 
 
 def test_a_question_that_waits_for_its_turn_brings_nothing_back(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=1, answer_tokens=60) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=1, answer_tokens=60) as desk:
         streams = [desk.ask("How long do returns take?") for _ in range(Limits().running)]
         streams.append(desk.ask("What is the word of the day?"))
         assert desk.forget("secret.md").left == NOTHING
@@ -120,8 +113,7 @@ def test_a_question_is_waited_for_from_before_it_reads_its_conversation(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer in it may rest on the document. Was wrong once: it was waited for only while it searched."""
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         conversation = finish(desk, "What is the word of the day?").conversation_id
         read, is_waited_for = desk.history.past, list[bool]()
 
@@ -139,8 +131,7 @@ def test_passages_read_ahead_meanwhile_keep_their_modules(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Was wrong once: which modules are in use was looked up before the wait, not behind it."""
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages / "secret.md"])
+    with small_desk(tmp_path / "desk", pages=pages / "secret.md", neighbours=0) as desk:
         desk.ingest([pages / "returns.md"], warm=False)
         settle = desk.engine.settle
 

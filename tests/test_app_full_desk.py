@@ -1,7 +1,5 @@
 """A desk that is asked more than it can answer says so, in words for whoever asked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +15,13 @@ from cache.engine.running import Running
 
 
 def test_one_more_than_may_be_answered_is_told_so(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk", questions_at_once=1, questions_waiting=0, answer_tokens=40) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(
+        tmp_path / "desk",
+        pages=write_pages(tmp_path / "pages"),
+        questions_at_once=1,
+        questions_waiting=0,
+        answer_tokens=40,
+    ) as desk:
         first, second = (desk.ask("How long do returns take?") for _ in range(2))
         with pytest.raises(DeskError, match="the desk is busy") as error:
             list(second)
@@ -32,8 +35,7 @@ def test_an_answer_that_took_too_long_is_cut_for_readers_and_programs(
 ) -> None:
     """Was wrong once: programs were told that it was complete."""
     monkeypatch.setattr(Running, "advance", end_late(Running.advance))
-    with small_desk(tmp_path / "desk", answer_tokens=40) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), answer_tokens=40) as desk:
         answer = finish(desk, "How long do returns take?")
         assert answer.is_cut
         assert answer.notice == LATE
@@ -44,8 +46,7 @@ def test_an_answer_that_repeated_itself_is_cut_for_readers_and_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cache.engine.running.loop_length", lambda tokens: len(tokens) // 3)
-    with small_desk(tmp_path / "desk", answer_tokens=40) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), answer_tokens=40) as desk:
         answer = finish(desk, "How long do returns take?")
         assert answer.usage.completion_tokens == 3
         assert answer.is_cut

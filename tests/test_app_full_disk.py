@@ -1,7 +1,5 @@
 """A small disk that gets full, by the desk or by others: encoded passages make room, and everything else goes on."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Facts as the language of the passages writes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.grounding.evidence import Evidence

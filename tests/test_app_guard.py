@@ -3,8 +3,6 @@
 The browser's side is in test_app_browser.py.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -23,13 +21,7 @@ from app.storage.people import ApiKeyTable, Sessions
 from app.web.guard import ADMIN
 from app.web.server import MAX_BODY, create_app
 
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("admin"))
-    with TestClient(site.app, base_url=BASE) as site.running:  # runs the start-up of both pages' queues
-        yield site
-    site.close()
+pytestmark = pytest.mark.usefixtures("running_site")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Conversations that go to a person: states, rules, who may do what, and what the machine does meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A customer and an agent side by side, each in a browser of their own. Needs Chromium."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +12,7 @@ pytestmark = NEEDS_BROWSER
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[RealSite]:
-    with small_desk(tmp_path / "desk", office_hours=None) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), office_hours=None) as desk:
         desk.prepare()
         site = RealSite(desk)
         yield site

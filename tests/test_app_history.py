@@ -1,9 +1,6 @@
 """Stored conversations: what is read back equals what was recorded."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,17 +17,6 @@ from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
 from app.storage.statistics import Statistics
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(open_database(database_url)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def history(database: Database) -> History:
-    return History(database)
 
 
 def row_counts(database: Database) -> dict[str, int]:

@@ -1,7 +1,5 @@
 """Documents coming in: what is counted, what goes and what stays, collections, room for modules, progress."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +14,6 @@ from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.knowledge.ingest import FileReason, IngestReport
 from retrieval.loaders import load as loaders
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Path:
-    return write_pages(tmp_path / "pages")
 
 
 def sections(*texts: str) -> str:
@@ -101,8 +94,7 @@ def test_a_file_named_twice_is_taken_in_once(tmp_path: Path, pages: Path) -> Non
 
 def test_a_link_that_took_the_place_of_a_file_is_gone(tmp_path: Path, pages: Path) -> None:
     (tmp_path / "private.md").write_text("# Private\n\nNobody reads this sentence.\n")
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         (pages / "returns.md").unlink()
         (pages / "returns.md").symlink_to(tmp_path / "private.md")
         report = desk.ingest([pages], sync=True)
@@ -114,8 +106,7 @@ def test_a_link_that_took_the_place_of_a_file_is_gone(tmp_path: Path, pages: Pat
 
 
 def test_a_file_that_cannot_be_read_any_more_keeps_its_former_content(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         before = desk.library.passages_of(str(pages / "gift-cards.md"))
         (pages / "gift-cards.md").write_bytes(bytes(range(256)) * 8)
         report = desk.ingest([pages], sync=True)
@@ -149,8 +140,7 @@ def test_a_name_that_would_move_the_cursor_is_printed_harmlessly(tmp_path: Path)
 
 
 def test_sync_removes_documents_whose_files_are_gone(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         key = desk.library.passages_of(str(pages / "gift-cards.md"))[0].module_key
         assert key is not None
         (pages / "gift-cards.md").unlink()
@@ -181,8 +171,7 @@ def test_sync_is_of_the_folders_that_were_named(tmp_path: Path, pages: Path) -> 
 
 def test_sync_keeps_everything_when_the_folder_itself_is_missing(tmp_path: Path, pages: Path) -> None:
     """A drive that is not mounted now."""
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         pages.rename(tmp_path / "away")
         report = desk.ingest([pages], sync=True)
         assert len(desk.documents()) == 4
@@ -207,8 +196,7 @@ def test_a_path_that_no_database_takes_is_named_and_the_others_are_in(
 
 @pytest.mark.parametrize("content", [b"", b"\0\1\2" * 99, bytes(loaders.MAX_BYTES + 1)])
 def test_sync_keeps_documents_whose_files_are_only_unreadable_now(tmp_path: Path, pages: Path, content: bytes) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         (pages / "stores.txt").write_bytes(content)
         report = desk.ingest([pages], sync=True)
         assert "stores.txt" in names(desk)
@@ -227,8 +215,7 @@ def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(
             raise PermissionError(13, "Permission denied", str(self))
         return real(self, **options)
 
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         monkeypatch.setattr(Path, "stat", stat)
         report = desk.ingest([pages], sync=True)
         assert len(desk.documents()) == 8
@@ -237,8 +224,7 @@ def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(
 
 def test_sync_keeps_everything_when_nothing_in_the_folder_can_be_read(tmp_path: Path, pages: Path) -> None:
     """The empty folder on which a drive is mounted otherwise, also with a file that is no document in it."""
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         pages.rename(tmp_path / "away")
         pages.mkdir()
         empty = desk.ingest([pages], sync=True)
@@ -263,8 +249,7 @@ def test_sync_of_another_folder_goes_on_beside_one_that_is_empty(tmp_path: Path,
 
 
 def test_a_drive_that_is_unmounted_in_the_middle_removes_nothing(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
 
         def unmount(stage: str, done: int, total: int) -> None:
             if (stage, done) == ("reading", 1):
@@ -439,8 +424,7 @@ def test_a_passage_that_cannot_be_encoded_is_named_and_the_others_are_read(
 
 def test_one_run_at_a_time(tmp_path: Path, pages: Path) -> None:
     codes: list[str] = []
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages / "returns.md"])
+    with small_desk(tmp_path / "desk", pages=pages / "returns.md") as desk:
 
         def another(stage: str, done: int, total: int) -> None:
             for attempt in (lambda: desk.ingest([pages]), lambda: desk.forget("returns.md")):
@@ -480,8 +464,7 @@ def test_a_table_of_questions_is_found_by_its_questions(tmp_path: Path, pages: P
         "May I bring my dog?;Dogs on a lead are welcome.;Visit\n"
         "Who waters the plants?;Our gardener does.;Visit\n"
     )
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         answer = finish(desk, "May I bring my dog?")
     assert Path(answer.citations[0].document).name == "faq.csv"
     assert answer.citations[0].quote == "Dogs on a lead are welcome."

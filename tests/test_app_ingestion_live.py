@@ -1,7 +1,5 @@
 """Documents that change while questions are asked, and runs that are interrupted or killed."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
@@ -91,8 +89,7 @@ def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path:
 
 def test_an_answer_that_began_before_a_change_quotes_the_former_version(tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
-    with small_desk(tmp_path / "desk", passages=1) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, passages=1) as desk:
         stream = desk.ask("Can gift cards be returned?")
         (pages / "gift-cards.md").write_text("# Gift cards\n\nGift cards can be returned now.\n")
         desk.ingest([pages])
@@ -296,8 +293,7 @@ def test_a_killed_run_is_finished_by_the_next_as_if_nothing_had_happened(tmp_pat
     """kill -9 at random moments, some several times in a row, of runs that replace half of the documents."""
     random_share = random.Random().random
     pages = many(tmp_path / "pages", 16)
-    with small_desk(tmp_path / "before") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "before", pages=pages) as desk:
         before = state(desk)
     many(pages, 18, edition=2)
     killed = {"a": [0.5], "b": [0.85], "c": [0.3, 0.7, random_share()]}

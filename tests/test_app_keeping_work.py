@@ -1,7 +1,5 @@
 """Runs that are killed again and again: each keeps something, and the end is as without kills."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -44,8 +42,7 @@ def test_a_batch_ends_by_time(
 
 def test_unchanged_files_are_read_when_the_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages, seen = many(tmp_path / "pages", 3), list[str]()
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         (pages / "new.md").write_text("# New\n\nThis page is new.\n")
         report = desk.ingest([pages], lambda stage, *_: seen.append(stage))
     assert (report.documents, report.unchanged, report.changes.new) == (4, 3, 1)
@@ -175,8 +172,7 @@ def test_every_run_that_is_killed_behind_its_first_work_keeps_it(tmp_path: Path)
     assert len(history) > 4 + 4, "killed while vectors were staged, and while statements were read"
     for before, after in pairwise(history):
         assert before != after, "each run keeps something"
-    with small_desk(tmp_path / "plain", neighbours=1) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "plain", pages=pages, neighbours=1) as desk:
         expected = state(desk)
     with small_desk(tmp_path / "killed", neighbours=1) as desk:
         now = state(desk)

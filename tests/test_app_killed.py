@@ -1,7 +1,5 @@
 """A desk that is killed, or told to stop, in the middle of an answer: what was said stays, and the desk goes on."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -12,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 import httpx
-import pytest
-from desks import finish, small_desk, write_pages
+from desks import finish, small_desk
 from sqlalchemy import select
 
 from app.domain.callers import STOPPED
@@ -121,8 +118,3 @@ def test_a_desk_that_is_stopped_keeps_what_it_said_so_far(tmp_path: Path, pages:
         assert answer.answer is not None
         assert answer.text
         assert answer.answer.notice == STOPPED
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Path:
-    return write_pages(tmp_path / "pages")

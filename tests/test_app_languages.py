@@ -2,8 +2,6 @@
 untranslated in a template or a script.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

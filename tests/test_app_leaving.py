@@ -1,7 +1,5 @@
 """A browser that leaves in the middle of an answer: nobody else waits for what has to be finished then."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ What is costly are the rooms that read a text: words, languages, small talk, red
 at every call into them. The bound is that of a question, or of a title; programs may send more to the models alone.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -2,10 +2,8 @@
 from.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,23 +17,12 @@ from hypothesis import strategies as st
 from app.domain.documents import Counts, NewDocument, NewPassage, Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.storage import passage_rows
-from app.storage.database import Database, open_database
+from app.storage.database import open_database
 from app.storage.library import Library
 
 
 def store(library: Library, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
     return library.replace([(document, passages)])[0]
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(open_database(database_url)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def library(database: Database) -> Library:
-    return Library(database)
 
 
 def vector(content: str) -> Vectors:

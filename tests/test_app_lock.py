@@ -4,8 +4,6 @@ Permission bits do not stop root, as which the tests may run, so an unwritable f
 error.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

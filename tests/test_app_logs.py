@@ -1,7 +1,5 @@
 """Logs: one JSON object a line, an id for each request in all it logs, and nothing that customers write."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

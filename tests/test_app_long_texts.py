@@ -2,8 +2,6 @@
 faster, and nothing is done with one that is too long.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

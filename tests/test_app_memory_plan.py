@@ -1,7 +1,5 @@
 """How much memory would be enough, from the answers that a desk gave."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from desks import finish, small_desk, write_pages

@@ -1,7 +1,5 @@
 """What is counted, under which names, and that the dashboard in docs names nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
@@ -28,8 +26,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("metrics")
-    with small_desk(folder / "desk") as opened:
-        opened.ingest([write_pages(folder / "pages")])
+    with small_desk(folder / "desk", pages=write_pages(folder / "pages")) as opened:
         opened.prepare()
         yield opened
 
@@ -102,8 +99,7 @@ def test_the_dashboard_names_only_what_there_is(desk: Service) -> None:
 
 
 def test_device_memory_that_ran_out_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         desk.prepare()
         meter = Meter(desk)
         assert samples(meter)["warmdesk_memory_shortages_total"] == {(): 0}
@@ -123,8 +119,7 @@ def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Was wrong once: /metrics failed with the engine, when it is needed most."""
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         desk.prepare()
         meter = Meter(desk)
         assert samples(meter)["warmdesk_engine_restarts_total"] == {(): 0}

@@ -1,7 +1,5 @@
 """The database's history: all revisions lead to the tables, in one transaction or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """What an admin does with one encoded passage, with a real engine and the tiny model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +15,7 @@ from cache.memory.disk import checksum
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    with small_desk(tmp_path / "desk") as service:
-        service.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as service:
         service.prepare()
         yield service
 

@@ -1,10 +1,6 @@
 """Neighbours at ingest: chosen, recorded, read while a passage is encoded, and taken back with the text they carry."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +16,6 @@ from app.domain.documents import StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.domain.settings import load_settings
 from app.knowledge.prompts import PassageText, passage_text
-from app.storage.database import open_database
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Segment
@@ -105,8 +100,7 @@ def are_nearest(desk: Service, name: str, near: list[str], count: int) -> bool:
 
 
 def test_a_desk_may_do_without(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         assert set(map(tuple, neighbours(desk).values())) == {()}
         assert all(not segment.left_context for segment in segments(desk).values())
         check(desk)
@@ -147,8 +141,7 @@ def test_there_may_be_fewer_passages_than_neighbours_asked_for(tmp_path: Path, p
 
 
 def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=3) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=3) as desk:
         answer = finish(desk, "How long do returns take?")
         tokens = {
             desk.engine.store.key(segment): len(segment.tokens)
@@ -171,8 +164,7 @@ def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path:
 
 def test_neighbours_stay_as_they_are_while_passages_come(tmp_path: Path, pages: Path) -> None:
     closer = {"parcels": "Returns take thirty days from delivery of the parcel, always."}
-    with small_desk(tmp_path / "desk", neighbours=2) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=2) as desk:
         before, old = neighbours(desk), keys(desk)
         write(pages, closer)
         report = desk.ingest([pages])
@@ -188,8 +180,7 @@ def test_neighbours_stay_as_they_are_while_passages_come(tmp_path: Path, pages: 
 def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(
     tmp_path: Path, pages: Path, only_the_file: bool
 ) -> None:
-    with small_desk(tmp_path / "desk", neighbours=2) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=2) as desk:
         old, touched = keys(desk), dependants(desk, "gift-cards")
         assert 0 < len(touched) < 5
         write(pages, {"gift-cards": "Vouchers cannot be turned into money."})
@@ -208,8 +199,7 @@ def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(
 
 def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(tmp_path: Path, pages: Path) -> None:
     secret = passage_text_of("gift-cards")
-    with small_desk(tmp_path / "desk", neighbours=2) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=2) as desk:
         finish(desk, "Can gift cards be refunded?")
         old, touched = keys(desk), dependants(desk, "gift-cards")
         assert touched
@@ -241,19 +231,16 @@ def passage_text_of(name: str) -> bytes:
 
 def test_forgetting_takes_what_changes_left_behind(tmp_path: Path, pages: Path) -> None:
     """Modules of another system text are nobody's key any more; they hold the documents' texts all the same."""
-    with small_desk(tmp_path / "desk", neighbours=1) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=1) as desk:
         left = set(keys(desk).values())
-    with small_desk(tmp_path / "desk", neighbours=1, system_text="Say it in a few words.") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=1, system_text="Say it in a few words.") as desk:
         assert left <= desk.engine.call(lambda store: store.keys_of(PUBLIC_TENANT))
         desk.forget("stores.md")
         check(desk)
 
 
 def test_a_desk_without_neighbours_forgets_without_encoding(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         old = keys(desk)
         desk.forget("stores.md")
         assert keys(desk) == {name: key for name, key in old.items() if name != "stores"}
@@ -272,8 +259,7 @@ def test_a_desk_that_was_not_read_ahead_is_not_read_to_forget(tmp_path: Path, pa
 @pytest.mark.parametrize("count", [0, 1])
 def test_the_same_text_elsewhere_keeps_its_module(tmp_path: Path, pages: Path, count: int) -> None:
     write(tmp_path / "copies", PAGES)
-    with small_desk(tmp_path / "desk", neighbours=count) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=count) as desk:
         report = desk.ingest([tmp_path / "copies"])
         assert report.passages == 6
         desk.forget(str(tmp_path / "copies" / "stores.md"))
@@ -332,8 +318,7 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(
         if (now, done) == (stage, 2):
             raise KeyboardInterrupt
 
-    with small_desk(tmp_path / "desk", neighbours=2) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=2) as desk:
         write(pages, {"gift-cards": "Vouchers cannot be turned into money.", "stores": "All stores sell vouchers."})
         with pytest.raises(KeyboardInterrupt):
             desk.ingest([pages], interrupt)
@@ -344,8 +329,7 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(
 
 
 def test_models_without_relocation_ingest_and_answer_all_the_same(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=3, family="gpt2") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=3, family="gpt2") as desk:
         assert set(map(tuple, neighbours(desk).values())) == {()}
         assert finish(desk, "How long do returns take?").usage.prompt_tokens > 0
         desk.forget("stores.md")
@@ -414,12 +398,6 @@ def test_any_history_of_ingesting_and_forgetting(tmp_path: Path, seed: int) -> N
 # --- library and search ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def library(database_url: str) -> Iterator[Library]:
-    with closing(open_database(database_url)) as database:
-        yield Library(database)
-
-
 def test_a_document_with_another_title_is_another_neighbour(library: Library) -> None:
     """A passage without headings is read under its document's title, which its content hash does not cover."""
     store(library, document("/a"), [passage("a")])
@@ -474,8 +452,9 @@ def test_the_whole_passage_asks_and_the_best_stretch_answers(tmp_path: Path) -> 
     """Long passages have several vectors: none is found twice, and none finds itself."""
     long = " ".join([*["Parcels and parcels of parcels."] * 30, *["Cards for cards."] * 10])
     write(tmp_path / "pages", {"long": long, "parcels": "Parcels of parcels.", "cards": "Cards for cards."})
-    with small_desk(tmp_path / "desk", passage_tokens=4000, neighbours=2, device_memory=64 << 20) as desk:
-        desk.ingest([tmp_path / "pages"])
+    with small_desk(
+        tmp_path / "desk", pages=tmp_path / "pages", passage_tokens=4000, neighbours=2, device_memory=64 << 20
+    ) as desk:
         ids, _ = desk.library.vectors(256)
         assert len(ids) > len(set(ids.tolist())) == 3
         assert neighbours(desk) == {

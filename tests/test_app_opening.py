@@ -1,7 +1,5 @@
 """What a desk answers before it is open, and that the application takes over with its own start and end."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Three outcomes and small talk, end to end with the tiny model: decided, said, cited, stored, and asked on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +21,7 @@ LEAD = "I am not certain; this may help:"
 
 @contextmanager
 def desk_with_pages(folder: Path, **changes: object) -> Iterator[Service]:
-    with small_desk(folder / "desk", **changes) as desk:
-        desk.ingest([write_pages(folder / "pages")])
+    with small_desk(folder / "desk", pages=write_pages(folder / "pages"), **changes) as desk:
         yield desk
 
 

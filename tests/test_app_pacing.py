@@ -1,7 +1,5 @@
 """What one visitor, and one address, may have of the desk's time."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

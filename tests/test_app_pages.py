@@ -1,7 +1,5 @@
 """What the pages draw, without Gradio: escaping, numbers, citations, the reuse strip, the dashboard."""
 
-from __future__ import annotations
-
 import re
 import sys
 from dataclasses import replace
@@ -32,11 +30,6 @@ def admin(name: str, overview: Overview) -> str:
 def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) -> str:
     shown = PLAIN | {"turns": desk.turns(conversation_id), "contacts": desk.contacts(), "technical": technical}
     return render("chat/transcript.html", language="en", **shown)
-
-
-@pytest.fixture
-def desk() -> FakeDesk:
-    return FakeDesk()
 
 
 # ------------------------------------------------------------------ escaping

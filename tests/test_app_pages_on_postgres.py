@@ -2,8 +2,6 @@
 comes back; and what they see while the server is away.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import Counter
@@ -230,8 +228,8 @@ def test_numbers_and_settings_on_postgres(site: RealSite) -> None:
 @pytest.fixture
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is done again and again is done without a pause."""
-    for name in ("housekeeping.EVERY_S", "syncing.LOOK_EVERY_S", "following.EVERY_S"):
-        monkeypatch.setattr(f"app.desk.{name}", 0.01)
+    for name in ("TIDY_EVERY_S", "LOOK_EVERY_S", "FOLLOW_EVERY_S"):
+        monkeypatch.setattr(f"app.desk.repeating.{name}", 0.01)
     monkeypatch.setattr("app.support.webhook.LOOK_S", 0.01)
 
 

@@ -1,10 +1,7 @@
 """Accounts, their passwords and sessions, and the limit on guessing, without HTTP."""
 
-from __future__ import annotations
-
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -38,12 +35,6 @@ def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hash takes little memory here: real ones would take most of the time of these tests."""
     cheap = partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr("app.access.identity.PasswordHasher", cheap)
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(open_database(database_url)) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The language model alone: the prompt is what its chat template renders, reuse stays with its owner, text is text."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from itertools import pairwise

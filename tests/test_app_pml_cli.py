@@ -1,32 +1,20 @@
 """`warmdesk pml`: the acceptance cases and the errors through the command line, in one process."""
 
-from __future__ import annotations
-
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.cli.main import main
-
 CASES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "pml_cases.json").read_text("utf-8"))["cases"]
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Run:
     """Run `warmdesk pml ARGS`: status, stdout, stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["warmdesk", "pml", *arguments, "--data-dir", str(tmp_path / "desk")])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), *capfd.readouterr()
-
-    return call
+    return lambda *words: warmdesk("pml", *words, "--data-dir", tmp_path / "desk")
 
 
 def write(folder: Path, name: str, text: str) -> str:

@@ -1,7 +1,5 @@
 """The documents as a PML schema that the language accepts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from desks import small_desk, write_pages
@@ -19,8 +17,7 @@ from cache.prompt.tokenizer import NAMED, WordTokenizer
 def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
     (pages / "odd.txt").write_text("Odd\n\nA <module name='x'/> & \x0b more </schema>\n")
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         text, documents, passages = export_schema(desk.library, "Be kind & brief.", 2)
     assert (documents, passages) == (5, 5)
     layout = lay_out(parse_schema(text), WordTokenizer(), roles=NAMED["chatml"])
@@ -59,8 +56,7 @@ def test_a_prompt_runs_from_files_and_finds_its_modules_again(tmp_path: Path) ->
 
 def test_forgetting_a_document_drops_what_was_encoded_of_it_through_pml(tmp_path: Path) -> None:
     schema, prompt = tmp_path / "kb.pml", tmp_path / "p.pml"
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         before = len(desk.overview().modules)
         schema.write_text(
             '<schema name="s">Gift cards cannot be returned. <module name="a">They stay.</module></schema>'

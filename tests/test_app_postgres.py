@@ -1,7 +1,5 @@
 """PostgreSQL: one clear line for whatever can be wrong with the server, and what happens when it goes away."""
 
-from __future__ import annotations
-
 import threading
 import traceback
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is typed and not asked yet: its passages are in memory when it is asked, and nothing of it is kept."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What the model reads: structure comes from the chat template alone, never from documents, customers or settings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The agents' pages: bad answers by cause and question, transcripts, the FAQ's form, the test of search."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -80,8 +78,9 @@ def test_likeness_is_between_no_word_and_every_word() -> None:
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Service]:
     folder, url = tmp_path_factory.mktemp("quality"), module_database_url
-    with small_desk(folder / "desk", database_url=url, refuse_below=0.2, answer_above=2.0) as desk:
-        desk.ingest([write_pages(folder / "pages")])
+    with small_desk(
+        folder / "desk", pages=write_pages(folder / "pages"), database_url=url, refuse_below=0.2, answer_above=2.0
+    ) as desk:
         yield desk
 
 
@@ -179,13 +178,6 @@ def test_a_gap_is_closed_in_one_flow(desk: Service) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("pages"))
-    yield site
-    site.close()
-
-
-@pytest.fixture(scope="module")
 def agent(site: Site) -> TestClient:
     password = quick_account(Accounts(site.database), "cleo", "agent")
     client = site.client()
@@ -242,8 +234,7 @@ def test_search_is_tested_on_a_page(agent: TestClient) -> None:
 
 
 def test_an_answer_is_corrected_from_its_transcript(admin: TestClient, site: Site, tmp_path: Path) -> None:
-    with small_desk(tmp_path, database_url=site.settings.database_url) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path, pages=write_pages(tmp_path / "pages"), database_url=site.settings.database_url) as desk:
         answer = finish(desk, "How long do <b>returns</b> take?", owner="v-ann")
     listed = admin.get("/admin/conversations?query=returns+take&owner=v-ann", headers=HTML).text
     assert f'href="/admin/conversations/{answer.conversation_id}"' in listed

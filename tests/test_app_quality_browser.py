@@ -2,8 +2,6 @@
 Chromium.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +18,13 @@ ANSWER = "Lime paint. <b>Not</b> oil."
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Service]:
-    with small_desk(tmp_path / "desk", refuse_below=0.2, answer_above=2.0, answer_mode="quote") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(
+        tmp_path / "desk",
+        pages=write_pages(tmp_path / "pages"),
+        refuse_below=0.2,
+        answer_above=2.0,
+        answer_mode="quote",
+    ) as desk:
         desk.prepare()
         yield desk
 

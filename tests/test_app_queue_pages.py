@@ -1,13 +1,11 @@
 """The line above the box of the chat in every state, and the agents' pages: what they show, and what they refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from desk_site import HTML, Site
+from desk_site import Site
 from fake_answers import HOSTILE
 from fake_desk import NOW, FakeDesk
 from fastapi.testclient import TestClient
@@ -209,18 +207,6 @@ def test_what_went_back_is_open_to_whoever_had_it(office: Office) -> None:
     closed = office.ben.post(f"{left}/close", json={}).json()
     assert "This conversation is with the assistant again." in closed["controls"]
     assert office.ben.get(left).status_code == 404, "nobody took it"
-
-
-def test_agents_see_the_queue_and_no_more(office: Office) -> None:
-    for path in ("documents", "", "config", "quality", "conversations", "conversations/1", "faq?message=1"):
-        assert office.ann.get(f"/admin/{path}").status_code == 403
-    page = office.ann.get("/admin/faq")
-    assert "/admin/conversations" not in page.text + office.ann.get("/admin/queue").text
-    assert page.status_code == 200
-    assert office.site.admin().get("/admin/queue").status_code == 200
-    nobody = office.site.client()
-    assert nobody.get("/admin/queue/rows").status_code == 401
-    assert nobody.get("/admin/queue", headers=HTML).headers["location"] == "/admin/login"
 
 
 def test_hostile_text_stays_text_for_agents(office: Office) -> None:

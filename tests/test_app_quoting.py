@@ -1,7 +1,5 @@
 """How the statements of an answer are offered to the model, and that their tokens give back their texts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The model reads in the background what it has not read, while the desk serves."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -52,8 +50,7 @@ def test_what_was_not_read_is_read_behind(tmp_path: Path) -> None:
 def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(tmp_path: Path) -> None:
     """A module's key is recorded before it is computed, and its file may be gone."""
     pages = write_pages(tmp_path / "pages")
-    with small_desk(tmp_path / "desk") as service:
-        service.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as service:
         (file, *_) = (f for key in service.library.module_keys() for f in tmp_path.rglob(f"*{key.split(':')[1]}*"))
     file.unlink()
     with small_desk(tmp_path / "desk") as service:

@@ -1,7 +1,5 @@
 """What is taken out of questions before they are kept, and what has to stay in them."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.privacy.redaction import redact

@@ -1,7 +1,5 @@
 """Small talk and the desk's own words: what is told from a question, and in which language it is answered."""
 
-from __future__ import annotations
-
 import string
 
 import pytest

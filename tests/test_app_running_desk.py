@@ -1,10 +1,7 @@
 """Commands beside a desk that is being served: handed over to it, and clear errors where that does not work."""
 
-from __future__ import annotations
-
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +19,6 @@ from fastapi.testclient import TestClient
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from app.access.identity import owner_of_user
-from app.cli.main import main
 from app.cli.reports import print_old_copies
 from app.cli.running_desk import RunningDesk, find_running, read_events
 from app.desk.changes import Changes
@@ -60,16 +56,12 @@ def served(folder: Path, desk: Service) -> Iterator[list[tuple[str, str, str]]]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
     """Run a command on the data folder of this test with --json; gives its document and status."""
 
-    def call(*arguments: str) -> tuple[dict[str, Any], int]:
-        capfd.readouterr()
-        command = ["warmdesk", *arguments, "--data-dir", str(tmp_path / "desk"), "--json"]
-        monkeypatch.setattr(sys, "argv", command)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return json.loads(capfd.readouterr().out), int(ended.value.code or 0)
+    def call(*words: str) -> tuple[dict[str, Any], int]:
+        status, out, _ = warmdesk(*words, "--data-dir", tmp_path / "desk", "--json")
+        return json.loads(out), status
 
     return call
 

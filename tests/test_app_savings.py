@@ -1,7 +1,5 @@
 """Measured savings: what is sampled, the second run, what is stored, and what the samples say together."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -52,8 +50,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def measuring(folder: Path, **changes: object) -> Iterator[Service]:
-    with small_desk(folder / "data", **{"savings_sample": 1.0, **changes}) as desk:  # type: ignore[arg-type]
-        desk.ingest([write_pages(folder / "pages")])
+    with small_desk(folder / "data", pages=write_pages(folder / "pages"), **{"savings_sample": 1.0, **changes}) as desk:  # type: ignore[arg-type]
         desk.measure_savings()
         yield desk
 

@@ -1,10 +1,7 @@
 """The search of a desk: what it opens, what it takes from the database, and what a collection finds."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,14 +9,7 @@ from hashed_search import HashEmbedder
 
 from app.domain.documents import NewDocument, NewPassage, Replaced
 from app.knowledge.search import Search
-from app.storage.database import open_database
 from app.storage.library import Library
-
-
-@pytest.fixture
-def library(database_url: str) -> Iterator[Library]:
-    with closing(open_database(database_url)) as opened:
-        yield Library(opened)
 
 
 def search_of(library: Library, folder: Path) -> Search:
@@ -65,6 +55,10 @@ def lose_everything(folder: Path) -> None:
         file.unlink()
 
 
+def damage_the_index(folder: Path) -> None:
+    (folder / "passages.index").write_bytes((folder / "passages.index").read_bytes()[:50])
+
+
 def damage_a_segment(folder: Path) -> None:
     for file in (folder / "passages.keywords").iterdir():
         file.write_bytes(file.read_bytes()[:-1])
@@ -74,7 +68,7 @@ def leave(_: Path) -> None:
     pass
 
 
-@pytest.mark.parametrize("harm", [lose_everything, damage_a_segment, leave])
+@pytest.mark.parametrize("harm", [lose_everything, damage_the_index, damage_a_segment, leave])
 def test_what_the_files_lack_is_taken_from_the_database_with_a_warning(
     library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
 ) -> None:

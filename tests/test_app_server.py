@@ -3,12 +3,9 @@
 The browser's side is in test_app_browser.py.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +23,7 @@ from app.web import guard
 from app.web.event_gate import EventGate
 from app.web.server import create_app
 
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("admin"))
-    with TestClient(site.app, base_url=BASE) as site.running:  # runs the start-up of both pages' queues
-        yield site
-    site.close()
+pytestmark = pytest.mark.usefixtures("running_site")
 
 
 # ------------------------------------------------------------------ open parts
@@ -137,6 +128,9 @@ ADMIN_PATHS = [
     ("GET", "/admin/monitoring/summary"),
     ("GET", "/admin/gradio_api/startup-events"),
     ("GET", "/admin//config"),
+    ("GET", "/admin//documents"),
+    ("GET", "/admin/documents/"),
+    ("POST", "/admin/documents/upload/?name=a.md"),
     ("GET", "/admin/login/../config"),
     ("GET", "/admin/%63onfig"),
     ("GET", "//admin/config"),

@@ -1,7 +1,5 @@
 """The whole line with the tiny model: ingest, ask, ask again, restart, change, forget."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Sequence
@@ -9,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from desks import finish, small_desk, write_pages
+from desks import finish, small_desk
 from hashed_search import HashEmbedder
 
 from app.desk.service import Service
@@ -18,28 +16,13 @@ from app.domain.settings import Settings
 from app.grounding.grounding import AnswerChecker
 
 
-@pytest.fixture
-def pages(tmp_path: Path) -> Path:
-    return write_pages(tmp_path / "pages")
-
-
 def use_of(answer: object) -> dict[str, tuple[str, str | None]]:
     """Source and miss reason by document name, the system text left out."""
     return {Path(m.document).name: (m.source, m.miss_reason) for m in answer.modules if m.document}  # type: ignore[attr-defined]
 
 
-def test_ingest_reports_and_is_a_no_op_the_second_time(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        first = desk.ingest([pages])
-        second = desk.ingest([pages])
-    assert (first.documents, first.unchanged, first.failed) == (4, 0, [])
-    assert first.modules.encoded == first.passages == 4
-    assert (second.documents, second.unchanged, second.modules.encoded, second.changes.kept) == (4, 4, 0, 4)
-
-
 def test_an_answer_is_placed_out_of_cached_documents(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         answer = finish(desk, "Can gift cards be returned?")
     usage = answer.usage
     assert usage.prompt_tokens == usage.computed + usage.cached_tokens
@@ -53,8 +36,7 @@ def test_an_answer_is_placed_out_of_cached_documents(tmp_path: Path, pages: Path
 
 
 def test_the_second_turn_reuses_the_first(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         first = finish(desk, "Can gift cards be returned?")
         second = finish(desk, "And how long do they last?", conversation_id=first.conversation_id)
     assert second.conversation_id == first.conversation_id
@@ -64,8 +46,7 @@ def test_the_second_turn_reuses_the_first(tmp_path: Path, pages: Path) -> None:
 
 def test_two_questions_at_once_keep_their_own_answers(tmp_path: Path, pages: Path) -> None:
     """In two tabs of one conversation; the answers end in the other order."""
-    with small_desk(tmp_path / "desk", answer_mode="quote", answer_tokens=90) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, answer_mode="quote", answer_tokens=90) as desk:
         conversation = finish(desk, "Hello").conversation_id
         streams = [desk.ask(one, conversation_id=conversation) for one in ("Returns?", "Gift cards?")]
         said = ["".join(stream) for stream in reversed(streams)][::-1]
@@ -78,8 +59,7 @@ def test_two_questions_at_once_keep_their_own_answers(tmp_path: Path, pages: Pat
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         before = finish(desk, "Can gift cards be returned?")
     with small_desk(tmp_path / "desk") as desk:
         (summary,) = desk.conversations()
@@ -93,39 +73,8 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, pages: Path) -> Non
         assert again.usage.module > 0
 
 
-def test_a_changed_file_replaces_its_passages_and_modules(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", neighbours=0) as desk:
-        desk.ingest([pages])
-        old = {module.id for module in desk.overview().modules}
-        (pages / "gift-cards.md").write_text("# Gift cards\n\nGift cards last seven years now.\n")
-        report = desk.ingest([pages])
-        new = {module.id for module in desk.overview().modules}
-        answer = finish(desk, "How long do gift cards last?")
-    assert (report.replaced, report.unchanged, report.changes.dropped, report.modules.encoded) == (1, 3, 1, 1)
-    assert len(old - new) == len(new - old) == 1
-    assert "seven years" in answer.citations[0].quote
-
-
-def test_forgetting_removes_text_vectors_quotes_and_modules(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
-        answer = finish(desk, "Can gift cards be returned?")
-        desk.forget("gift-cards.md")
-        assert len(desk.documents()) == 3
-        assert all("gift-cards" not in module.document for module in desk.overview().modules)
-        quotes = [c.quote for c in desk.turns(answer.conversation_id)[1].answer.citations]  # type: ignore[union-attr]
-        assert not any("Gift cards" in quote for quote in quotes)
-        after = finish(desk, "Can gift cards be returned?")
-        assert "gift-cards.md" not in use_of(after)
-    files = [path for path in (tmp_path / "desk").rglob("*") if path.is_file()]
-    assert not any(b"Gift cards cannot be returned" in path.read_bytes() for path in files)
-    with small_desk(tmp_path / "desk") as desk, pytest.raises(DeskError, match="no document"):
-        desk.forget("gift-cards.md")
-
-
 def test_reuse_off_gives_an_exact_answer_and_says_why_nothing_was_reused(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         answer = finish(desk, "Can gift cards be returned?", reuse="off")
         prefix = finish(desk, "Can gift cards be returned?", reuse="prefix")
     assert answer.exact
@@ -136,17 +85,11 @@ def test_reuse_off_gives_an_exact_answer_and_says_why_nothing_was_reused(tmp_pat
 
 
 def test_a_refusal_costs_no_tokens_and_cites_nothing(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", refuse_below=0.99) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, refuse_below=0.99) as desk:
         answer = finish(desk, "Do you sell bicycles?")
     assert answer.refused
     assert answer.citations == ()
     assert answer.usage.prompt_tokens == 0
-
-
-def test_a_desk_without_documents_refuses(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        assert finish(desk, "Anything?").refused
 
 
 @pytest.mark.parametrize(
@@ -170,8 +113,7 @@ def test_an_unknown_conversation_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_reader_who_leaves_keeps_what_was_said(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", answer_tokens=60) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, answer_tokens=60) as desk:
         stream = desk.ask("Can gift cards be returned?")
         pieces = iter(stream)
         next(pieces)
@@ -184,8 +126,7 @@ def test_a_reader_who_leaves_keeps_what_was_said(tmp_path: Path, pages: Path) ->
 
 def test_a_question_whose_answer_nobody_reads_has_none(tmp_path: Path, pages: Path) -> None:
     """Was wrong once: it counted as being answered until the desk was stopped."""
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         stream = desk.ask("How long do returns take?")
         stream.cancel()
         (conversation,) = desk.conversations()
@@ -195,52 +136,8 @@ def test_a_question_whose_answer_nobody_reads_has_none(tmp_path: Path, pages: Pa
         assert desk.turns(conversation.id)[0].unanswered == "failed"
 
 
-def test_an_interrupted_ingest_goes_on_where_it_stopped(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.knowledge.ingest.BATCH", 1)
-
-    def interrupt(stage: str, done: int, total: int) -> None:
-        if (stage, done) == ("reading", 2):
-            raise KeyboardInterrupt
-
-    with small_desk(tmp_path / "desk") as desk:
-        with pytest.raises(KeyboardInterrupt):
-            desk.ingest([pages], interrupt)
-        assert len(desk.documents()) == 2
-    with small_desk(tmp_path / "desk") as desk:
-        report = desk.ingest([pages])
-        assert (report.documents, report.unchanged, report.modules.encoded) == (4, 2, 4)
-        assert finish(desk, "Where is the repair bench?").citations
-
-
-def test_a_damaged_index_is_rebuilt(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
-        path = desk.settings.index_path
-    path.write_bytes(path.read_bytes()[:50])
-    with small_desk(tmp_path / "desk") as desk:
-        assert Path(finish(desk, "Can gift cards be returned?").citations[0].document).name == "gift-cards.md"
-    path.unlink()
-    with small_desk(tmp_path / "desk") as desk:
-        assert Path(finish(desk, "Can gift cards be returned?").citations[0].document).name == "gift-cards.md"
-
-
-def test_a_corrupted_module_file_is_computed_again(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
-        files = list(desk.settings.modules_folder.glob("*.safetensors"))
-    for file in files:
-        file.write_bytes(file.read_bytes()[:100])
-    with small_desk(tmp_path / "desk") as desk:
-        answer = finish(desk, "Can gift cards be returned?")
-        assert set(use_of(answer).values()) == {("computed", "load failed")}
-        assert [miss.reason for miss in desk.overview().misses].count("load failed") >= 2
-
-
 def test_a_long_conversation_drops_its_oldest_turns_and_says_so(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", device_memory=32 << 20) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, device_memory=32 << 20) as desk:
         answer = finish(desk, "x" * 1500 + "?")
         for _ in range(3):
             answer = finish(desk, "y" * 1500 + "?", conversation_id=answer.conversation_id)
@@ -248,20 +145,8 @@ def test_a_long_conversation_drops_its_oldest_turns_and_says_so(tmp_path: Path, 
     assert "oldest" in answer.notice
 
 
-def test_bad_files_never_stop_the_rest(tmp_path: Path, pages: Path) -> None:
-    (pages / "empty.md").write_text("")
-    (pages / "binary.md").write_bytes(bytes(range(256)) * 8)
-    (pages / "picture.png").write_bytes(b"\x89PNG")
-    with small_desk(tmp_path / "desk") as desk:
-        report = desk.ingest([pages, tmp_path / "missing"])
-    assert report.documents == 4
-    assert len(report.failed) == 4
-    assert all("\n" not in failed.reason for failed in report.failed)
-
-
 def test_the_overview_adds_up(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         answers = [finish(desk, q) for q in ("Can gift cards be returned?", "What does shipping cost?")]
         overview = desk.overview()
     assert overview.answers == 2
@@ -286,8 +171,7 @@ def test_two_desks_live_in_one_process(tmp_path: Path, pages: Path) -> None:
 
 def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path: Path, pages: Path) -> None:
     searched, computed = list[str](), list[int]()
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages) as desk:
         find, submit = desk.finder.find, desk.engine.submit
         desk.finder.find = lambda question, **options: (searched.append(question), find(question, **options))[1]  # type: ignore[method-assign]
         desk.engine.submit = lambda request: (computed.append(len(request.plan.spans)), submit(request))[1]  # type: ignore[method-assign]
@@ -317,8 +201,7 @@ def test_passages_are_read_as_evidence_only_to_check_with_them(
             super().__init__(question, passages)
 
     monkeypatch.setattr("app.answering.answering.AnswerChecker", Recording)
-    with small_desk(tmp_path / "desk", answer_mode=answer_mode) as desk:
-        desk.ingest([pages])
+    with small_desk(tmp_path / "desk", pages=pages, answer_mode=answer_mode) as desk:
         assert finish(desk, "Can gift cards be returned?").answer
     assert [bool(passages) for passages in read] == [answer_mode == "checked"]
 

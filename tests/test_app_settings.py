@@ -1,7 +1,5 @@
 """Settings: sources and their order, errors that name key, value and source, derived paths."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

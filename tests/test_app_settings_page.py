@@ -1,7 +1,5 @@
 """The Settings page: what is written to the file, refused, asked before, and not shown."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two desks on one PostgreSQL database, each with a data folder and an engine of its own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -49,7 +47,7 @@ def pages(tmp_path: Path) -> Path:
 def looking(desk: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The desk looks for changes again and again, as one that is served, and the other waits for it."""
     monkeypatch.setattr(following_file, "WAIT_S", 60.0)
-    monkeypatch.setattr(following_file, "EVERY_S", 0.02)
+    monkeypatch.setattr(following_file, "FOLLOW_EVERY_S", 0.02)
     look(desk)
     assert desk.following is not None
     with following(desk.following, lambda: True):
@@ -114,8 +112,7 @@ def test_what_one_forgets_is_nowhere_in_the_other_on_postgres(
 def test_what_was_forgotten_while_a_desk_was_stopped_goes_when_it_starts_on_postgres(
     tmp_path: Path, postgres_url: str, pages: Path
 ) -> None:
-    with small_desk(tmp_path / "other", database_url=postgres_url) as other:
-        other.ingest([pages])
+    with small_desk(tmp_path / "other", pages=pages, database_url=postgres_url) as other:
         other.upload("plans.md", f"# Plans\n\nThe word is {SECRET}.\n".encode())
     with small_desk(tmp_path / "one", database_url=postgres_url) as one:
         assert one.forget("pages/secret.md").left == NOTHING
@@ -135,8 +132,7 @@ def test_desks_whose_model_runs_elsewhere_forget_for_each_other_on_postgres(
     """
     server = FakeServer(stream(whole(f"The word is {SECRET}.")))
     monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=server))
-    with small_desk(tmp_path / "other", database_url=postgres_url) as before:
-        before.ingest([pages])
+    with small_desk(tmp_path / "other", pages=pages, database_url=postgres_url) as before:
         [passage] = before.library.passages_of(str(pages / "secret.md"))
     elsewhere = {"database_url": postgres_url, "model": "openai:http://model.test#m"}
     with small_desk(tmp_path / "one", **elsewhere) as one, small_desk(tmp_path / "other", **elsewhere) as other:

@@ -2,8 +2,6 @@
 between is done again. What a customer has read is stored although somebody else is writing.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -48,11 +46,6 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
         monkeypatch.setattr(module, "ROWS_AT_ONCE", ROWS, raising=False)
     with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
         yield opened
-
-
-@pytest.fixture
-def library(database: Database) -> Library:
-    return Library(database)
 
 
 @contextmanager

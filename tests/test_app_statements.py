@@ -1,7 +1,5 @@
 """The vectors of stored passages' statements: read once, kept, read again when they would be others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

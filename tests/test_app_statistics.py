@@ -1,14 +1,10 @@
 """The dashboard's sums equal counting by hand."""
 
-from __future__ import annotations
-
 import json
 import random
 import statistics
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
@@ -21,23 +17,12 @@ from app.desk.json_output import overview_json
 from app.desk.overview import summarise
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.storage.database import Database, open_database
+from app.storage.database import Database
 from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import SHORTEST_MS, Statistics, bin_of, percentile
 from app.storage.tables import ConversationRow, ModuleTallyRow, TallyRow
 from cache.memory.store import TierContents
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    with closing(open_database(database_url)) as opened:
-        yield opened
-
-
-@pytest.fixture
-def history(database: Database) -> History:
-    return History(database)
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """The commands for synchronised folders: alone, and beside a desk that is served."""
 
-from __future__ import annotations
-
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,24 +9,18 @@ import pytest
 from desks import small_desk, write_pages
 from test_app_running_desk import served
 
-from app.cli.main import main
 from app.desk.service import Service
 from app.domain.progress import Progress
 from app.knowledge.ingest import FileReason, IngestReport
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
     """Run `warmdesk sync ...` on the data folder of this test; gives what it printed and its status."""
 
-    def call(*arguments: str, as_json: bool = True) -> tuple[Any, int]:
-        capfd.readouterr()
-        command = ["warmdesk", "sync", *arguments, "--data-dir", str(tmp_path / "desk")]
-        monkeypatch.setattr(sys, "argv", [*command, "--json"] if as_json else command)
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capfd.readouterr().out
-        return json.loads(printed) if as_json else printed, int(ended.value.code or 0)
+    def call(*words: str, as_json: bool = True) -> tuple[Any, int]:
+        status, out, _ = warmdesk("sync", *words, "--data-dir", tmp_path / "desk", *["--json"] * as_json)
+        return json.loads(out) if as_json else out, status
 
     return call
 

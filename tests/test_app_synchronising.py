@@ -2,8 +2,6 @@
 because a disk is not there.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,11 +20,6 @@ from app.knowledge.ingest import FileReason, IngestReport
 from app.knowledge.uploads import FAILED, KEPT_FILES, SyncStopped, result_of
 from app.storage.faq import SyncedFolderTable
 from app.storage.people import Audit
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Path:
-    return write_pages(tmp_path / "pages")
 
 
 @pytest.fixture

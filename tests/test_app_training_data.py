@@ -1,7 +1,5 @@
 """What adapters are trained on: answers out of documents, refusals, and the examples made of them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from dataclasses import replace

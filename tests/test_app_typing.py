@@ -1,7 +1,5 @@
 """What pages send while a visitor types: who may send it, how much, and what reaches the desk."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

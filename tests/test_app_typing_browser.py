@@ -1,7 +1,5 @@
 """What a real browser sends while somebody types, and that it is worth it. Needs Chromium."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

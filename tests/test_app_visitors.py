@@ -1,7 +1,5 @@
 """Who a visitor is: cookies, tokens signed by the company's own site, and how much one visitor may ask."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The webhook: what it is told, how that is signed, that it is tried again and not sent elsewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

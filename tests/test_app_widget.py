@@ -1,7 +1,5 @@
 """The widget's routes over HTTP: whose site may show it, who asks, what is streamed."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

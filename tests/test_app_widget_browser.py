@@ -3,8 +3,6 @@
 The desk is at 127.0.0.1 and the others at localhost: different sites for a browser, so the frame gets no cookies.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What breaks reuse, found and priced."""
 
-from __future__ import annotations
-
 import pytest
 
 from cache.analysis.advice import advise_prompt, advise_prompts, advise_schema, advise_text, volatile

@@ -1,7 +1,5 @@
 """Placement of conversations: what stands where, and what a module may supply."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """An answer that another engine began goes on behind the tokens that were given out."""
 
-from __future__ import annotations
-
 import pytest
 from recording import running
 from tiny import ByteTokenizer, build, make_segment

@@ -2,8 +2,6 @@
 is lost of the memory. WARMDESK_CHAOS=1000 asks so many instead of 200.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -1,7 +1,5 @@
 """Structural strings, cut out of the chat templates of several families."""
 
-from __future__ import annotations
-
 import jinja2
 import pytest
 

@@ -1,7 +1,5 @@
 """Tokens of many answers chosen together: each as if it were alone, and as a plain reference chooses it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Clusters that cannot be used, and engines that cannot begin in one, are one line each: without a cluster."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

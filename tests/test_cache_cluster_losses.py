@@ -1,7 +1,5 @@
 """Engines of a cluster that are lost, or cannot be reached for a while: without Ray, with replicas in this process."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count

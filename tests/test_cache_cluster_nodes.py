@@ -1,7 +1,5 @@
 """Engines on two nodes of a Ray cluster, both on this machine; one node goes while answers are written."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

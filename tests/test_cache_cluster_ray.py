@@ -1,7 +1,5 @@
 """Engines under Ray Serve do together what one does. One cluster for all tests; the last one kills a replica."""
 
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Iterator

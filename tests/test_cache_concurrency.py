@@ -2,8 +2,6 @@
 is the one that a fresh engine gives to that request alone.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

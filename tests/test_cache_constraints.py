@@ -1,7 +1,5 @@
 """Answers kept to a set of choices: what can be said, and what decides it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from itertools import permutations

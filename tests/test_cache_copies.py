@@ -1,7 +1,5 @@
 """Copies of modules beside the passes, as on a GPU, on a stream that is as late as may be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """How large the arena is: as much as was asked for, or what there is room for. The GPU is made up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

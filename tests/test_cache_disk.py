@@ -1,7 +1,5 @@
 """The disk tier: bit-equal or gone."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

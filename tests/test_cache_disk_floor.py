@@ -1,7 +1,5 @@
 """Encoded modules leave a part of the disk free: they make room for others, and are not written where there is none."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """Writing to disk: a slow one stops nobody, and what was forgotten is not written."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from pathlib import Path

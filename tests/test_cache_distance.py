@@ -1,7 +1,5 @@
 """A packed pass with ALiBi slopes or sliding windows, against every row written out on its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine against the oracle: one full forward pass with the same block mask and position ids."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,8 @@
 """One bad request, one bad file, one impatient caller: the engine goes on serving everybody else."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from itertools import cycle
 from typing import Any
@@ -35,13 +32,6 @@ def plan_of(*parts: Segment | str) -> Plan:
         spans.append(Span(start=at, tokens=tokens, segment=None if isinstance(part, str) else part))
         at += len(tokens)
     return Plan(spans=tuple(spans))
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine(build(), memory=4 << 20).start()
-    yield engine
-    engine.close()
 
 
 def ask(engine: Engine, *parts: Segment | str, session: str | None = None) -> Completion:

@@ -1,7 +1,5 @@
 """An engine in a process of its own does what one in a thread does, and is begun anew when its process ends."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

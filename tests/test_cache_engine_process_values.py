@@ -1,7 +1,5 @@
 """What is sent to the process of an engine arrives as it was."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Memory that counts as evictable can be had, whatever was computed, used, dropped and forgotten before."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """The extent allocator: nothing overlaps, freed neighbours coalesce, in whatever pieces extents come back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st

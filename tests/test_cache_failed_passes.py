@@ -1,8 +1,6 @@
 """What fails, fails what it was done for: passes, samplers, modules and calls that raise, and the engine goes on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,13 +17,6 @@ from cache.prompt.plan import Plan, Segment, Span
 
 POISON = "\x07"
 BAD = make_segment("bad", f"This page holds {POISON}.", SYSTEM)
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine(build(), memory=4 << 20).start()
-    yield engine
-    engine.close()
 
 
 def failing_on(engine: Engine, monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]], bool]) -> None:

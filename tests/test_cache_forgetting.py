@@ -1,7 +1,5 @@
 """Forgetting while requests go on: the engine's own steps, one at a time."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 from pathlib import Path

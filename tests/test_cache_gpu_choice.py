@@ -2,8 +2,6 @@
 are taken on a GPU.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 on the same memory.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -239,7 +237,7 @@ def test_graphs_share_a_pool_and_are_warmed_up_aside(monkeypatch: pytest.MonkeyP
     events: list[object] = []
 
     class Stream:
-        def wait_stream(self, other: Stream) -> None:
+        def wait_stream(self, other: "Stream") -> None:
             events.append("wait")
 
     class CUDAGraph:

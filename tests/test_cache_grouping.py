@@ -1,7 +1,5 @@
 """Groups of requests, and what they save, counted by the engine's own books."""
 
-from __future__ import annotations
-
 from recording import answer, running
 from tiny import build, make_segment
 

@@ -1,7 +1,5 @@
 """How fast uses fade: what a rehearsal would hold, and which half-life decides."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from math import log2

@@ -1,7 +1,5 @@
 """Requests that are computed again without reuse while the engine is idle."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The work list against a naive count of who sees whom."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Kernels against each other and against plain attention, and partial results merged."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Keys cover everything an encoded module depends on, and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

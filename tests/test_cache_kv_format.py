@@ -2,8 +2,6 @@
 takes them for those of the model.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -246,8 +244,7 @@ def test_what_accounting_calls_exact_is_so_without_rounded_modules_only(tmp_path
 
 
 def test_a_desk_keeps_its_passages_in_eight_bits(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk", kv_storage="int8") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), kv_storage="int8") as desk:
         desk.prepare()
         row = next(row for row in desk.overview().modules if row.document.endswith("returns.md"))
         before = finish(desk, "How long do returns take?")

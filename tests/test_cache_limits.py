@@ -1,7 +1,5 @@
 """How much the engine takes on: who is refused, and what takes too long. The engine's own steps, one at a time."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

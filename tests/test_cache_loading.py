@@ -1,7 +1,5 @@
 """Modules that are read from disk while the engine does other things: what is found meanwhile, what can go wrong."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -1,7 +1,5 @@
 """The replay of used modules against other sizes of memory."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,11 +1,9 @@
 """Device memory that runs out in a pass: the pass is tried again in smaller ones, and answers stay as they are."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -33,13 +31,6 @@ PAGES = [
     make_segment(f"page {n}", f"Page {n}: " + "returns take a while, and so does shipping. " * n, SYSTEM)
     for n in range(4)
 ]
-
-
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    engine = Engine(build(), memory=4 << 20).start()
-    yield engine
-    engine.close()
 
 
 def short_of_memory(model: Any, monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]], bool]) -> None:

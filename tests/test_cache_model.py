@@ -1,7 +1,5 @@
 """Model families: what each can do, why modules of some cannot be placed, and that these run exactly all the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

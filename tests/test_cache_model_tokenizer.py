@@ -1,7 +1,5 @@
 """Text to tokens: what a document says never becomes a control token, ordinary text stays what the model knows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

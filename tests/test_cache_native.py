@@ -1,7 +1,5 @@
 """Passes in compiled code against the oracle, and what happens where that code cannot be had."""
 
-from __future__ import annotations
-
 import logging
 import platform
 import shutil

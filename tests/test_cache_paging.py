@@ -1,7 +1,5 @@
 """Answers get memory as they grow, and wait for it when it ends: what they say stays the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -2,8 +2,6 @@
 its own. It is done with a pass only later, and the host learns of it only where it waits.
 """
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -48,7 +46,7 @@ class Device:
     def is_idle(self) -> bool:
         return self.done_at <= self.now
 
-    def record(self) -> DeviceEvent:
+    def record(self) -> "DeviceEvent":
         return DeviceEvent(self, max(self.now, self.done_at))
 
 

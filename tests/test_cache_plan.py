@@ -1,7 +1,5 @@
 """Plans: spans joined, ends computed, exactness."""
 
-from __future__ import annotations
-
 from cache.prompt.plan import Plan, Segment, Span, end_computed, join_spans
 
 

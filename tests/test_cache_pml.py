@@ -3,8 +3,6 @@
 Sections 2 and 6 of the specification beyond the cases of `pml_cases.json`; prompts are in `test_cache_pml_prompts`.
 """
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from collections.abc import Sequence
@@ -118,20 +116,6 @@ def test_an_unknown_attribute_is_named_with_its_element(element: str, attribute:
     assert repr(attribute) in error.message
     assert error.message.startswith("<")
     assert error.line == 2
-
-
-@pytest.mark.parametrize(
-    "tag", ["section", "Module", "PARAM", "schema", "prompt", "modul", "pml:module", "Union", "a.b"]
-)
-def test_an_unknown_element_is_named(tag: str) -> None:
-    error = refused(schema_of(f"text\n<{tag}>more</{tag}>"))
-    assert (f"<{tag}>" in error.message, error.line) == (True, 2)
-
-
-@pytest.mark.parametrize("root", ["prompt", "Schema", "module", "system", "union"])
-def test_the_root_of_a_schema_is_schema(root: str) -> None:
-    error = refused(f"<!-- first -->\n<{root} name='s'/>")
-    assert (f"<{root}>" in error.message, "<schema>" in error.message, error.line) == (True, True, 2)
 
 
 @pytest.mark.parametrize(
@@ -304,27 +288,6 @@ def test_a_second_name_in_one_scope_is_refused_where_it_stands(body: str) -> Non
     assert ("'x'" in error.message, error.line) == (True, 3)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "<module name='x'><module name='x'/></module><module name='y'><module name='x'/></module>",
-        "<module name='x'><param name='x' len='1'/><module name='y'><param name='x' len='1'/></module></module>",
-        "<union><module name='x'><union><module name='x'/><module name='y'/></union></module>"
-        "<module name='y'/></union>",
-        "<module name='s'/>",
-    ],
-)
-def test_one_name_in_different_scopes_is_fine(body: str) -> None:
-    facts(schema_of(body))
-
-
-def test_turns_open_no_scope() -> None:
-    body = "<user><module name='o'>o1<module name='i'>i1</module></module></user>"
-    outcome = facts_of(case_of(schema_of(body), "<prompt schema='s'><o><i/></o>q</prompt>", template="falcon"))
-    assert not isinstance(outcome, PMLError)
-    assert {item["path"] for item in outcome["layout"]} == {"", "o", "o/i"}
-
-
 def test_a_registry_keeps_schemas_by_name() -> None:
     registry = Registry(WordTokenizer(), max_positions=5)
     one, two = parse_schema("<schema name='s'>one</schema>"), parse_schema("<schema name='s'>one two</schema>")
@@ -423,16 +386,6 @@ def test_elements_cut_runs_and_turns_do_not() -> None:
     runs = ["".join(text for text, _ in run) for run in tokenizer.seen]
     user = NAMED["chatml"]["user"]
     assert runs == ["a ", "b", "", "c", " d", f"e{user.open}f{user.close} g", "h"]  # "" is the placeholder
-
-
-def test_pretty_printing_changes_nothing() -> None:
-    compact = schema_of(
-        "head<module name='m'>one <param name='p' len='1'/> two<module name='n'>x  y</module></module>"
-        "<union><module name='u'>u1</module><module name='v'/></union><user>ask</user>tail"
-    )
-    pretty = compact.replace("><", ">\n  <").replace("<module name='n'>", "\n\t<module name='n'>\r\n")
-    pretty = pretty.replace("</schema>", "\n</schema>\n").replace("head", "\n    head\n")
-    assert parse_schema(pretty) == parse_schema(compact)
 
 
 def test_preserved_space_is_the_elements_own() -> None:
@@ -578,22 +531,6 @@ def test_a_template_without_one_turn_refuses_that_turn() -> None:
         lay_out(parse_schema(schema_of("<system>x</system>")), Runs(), roles=roles)
 
 
-def test_a_turn_in_a_module_belongs_to_the_module() -> None:
-    body = "r1<module name='m'>m1 <user>m2 <param name='p' len='2'/> m3 <module name='n'>n1</module></user>m4</module>"
-    outcome = facts(schema_of(body), template="falcon")
-    items = {(item["path"], item["kind"], item["start"], item["length"]) for item in outcome["layout"]}
-    assert items == {
-        ("", "text", 0, 1),
-        ("m", "module", 1, 8),
-        ("m", "text", 1, 3),  # m1 User: m2
-        ("m/p", "parameter", 4, 2),
-        ("m", "text", 6, 1),
-        ("m/n", "module", 7, 1),
-        ("m/n", "text", 7, 1),
-        ("m", "text", 8, 1),  # Assistant:m4, no space is added
-    }
-
-
 # --- 2.6 scaffolds ---------------------------------------------------------------------------------------------------
 
 SCAFFOLDED = (
@@ -649,11 +586,6 @@ def test_a_good_set_takes_no_ids(modules: str) -> None:
 def test_a_bad_union_scaffold_is_refused(union: str, named: str) -> None:
     error = refused(schema_of("\n" + union), template="chatml")
     assert ("<union>" in error.message, named in error.message, error.line) == (True, True, 2)
-
-
-def test_a_union_scaffold_never_changes_positions() -> None:
-    body = "r<union{}><module name='x'>x1</module><module name='y'>y1 y2</module></union>t"
-    assert facts(schema_of(body.format(" scaffold='x'"))) == facts(schema_of(body.format("")))
 
 
 # --- 2.7 files, cache, truncation ------------------------------------------------------------------------------------
@@ -737,12 +669,6 @@ def test_a_relative_folder_is_fine(folder: Path, monkeypatch: pytest.MonkeyPatch
         parse_schema("<schema name='s' src='../secret.txt'/>", folder=Path("desk"))
 
 
-@pytest.mark.parametrize(("value", "cached"), [("true", True), ("false", False)])
-def test_cache_is_true_or_false(value: str, cached: bool) -> None:
-    assert module_in(parse_schema(schema_of(f"<module name='m' cache='{value}'/>"))).cached is cached
-    assert module_in(parse_schema(schema_of("<module name='m'/>"))).cached
-
-
 @pytest.mark.parametrize("value", ["", "no", "False", "0", " true"])
 def test_cache_is_nothing_else(value: str) -> None:
     error = refused(schema_of(f"\n<module name='m' cache='{value}'/>"))
@@ -757,62 +683,6 @@ def test_known_tokens_are_taken_as_they_are() -> None:
 
 
 # --- 3 places in a schema --------------------------------------------------------------------------------------------
-
-
-def places(body: str, **options: Any) -> list[tuple[str, str, int, int]]:
-    """Items of a schema by start, enclosing ones first."""
-    found = [(i["path"], i["kind"], i["start"], i["length"]) for i in facts(schema_of(body), **options)["layout"]]
-    return sorted(found, key=lambda item: (item[2], -item[3], item[1]))
-
-
-def test_a_slot_in_a_member_counts_for_the_union() -> None:
-    body = "<union><module name='x'>x1 <param name='p' len='5'/></module><module name='y'>y1 y2</module></union>t"
-    assert places(body) == [
-        ("x", "module", 0, 6),
-        ("", "union", 0, 6),
-        ("y", "module", 0, 2),
-        ("y", "text", 0, 2),
-        ("x", "text", 0, 1),
-        ("x/p", "parameter", 1, 5),
-        ("", "text", 6, 1),
-    ]
-
-
-def test_unions_side_by_side_and_inside() -> None:
-    inner = "<union><module name='p'>1 2</module><module name='q'>1 2 3</module></union>"
-    other = inner.replace("p", "r").replace("q", "t")
-    body = f"<union><module name='x'>{inner}{other}</module><module name='y'>1</module></union>{inner}"
-    starts = {path: (start, length) for path, kind, start, length in places(body) if kind == "module"}
-    assert starts == {
-        "x": (0, 6),
-        "x/p": (0, 2),
-        "x/q": (0, 3),
-        "x/r": (3, 2),
-        "x/t": (3, 3),
-        "y": (0, 1),
-        "p": (6, 2),
-        "q": (6, 3),
-    }
-
-
-def test_what_is_empty_takes_no_ids() -> None:
-    body = (
-        "a<module name='e'/><union/><union><module name='f'/></union>"
-        "<module name='m'><param name='p' len='0'/></module><user/>b"
-    )
-    roles: Roles = {"user": RoleStrings("", "")}
-    layout = lay_out(parse_schema(schema_of(body)), WordTokenizer(), roles=roles)
-    assert layout.length == 2
-    assert [item.length for item in layout.items if item.kind != "text"] == [0] * 6
-
-
-def test_an_empty_placeholder_and_an_exact_one() -> None:
-    body = "<module name='m'><param name='p' len='2' scaffold='{}'/></module>"
-    for text in ("", " ", "a", "a b"):
-        assert facts(schema_of(body.format(text)))["length"] == 2
-    error = refused(schema_of("\n" + body.format("a b c")))
-    assert ("'p'" in error.message, "3" in error.message, error.line) == (True, True, 2)
-    assert refused(schema_of("<module name='m'><param name='p' len='0' scaffold='a'/></module>"))
 
 
 @pytest.mark.parametrize(

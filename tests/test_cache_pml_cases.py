@@ -1,7 +1,5 @@
 """The 96 acceptance cases of the language, through the API."""
 
-from __future__ import annotations
-
 import pytest
 from pml_cases import Case, cases, deviations, facts_of
 

@@ -1,7 +1,5 @@
 """PML prompts on the engine, against one full forward pass with the block mask."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Section 4, and what 2.6 says about prompts, beyond the cases of `pml_cases.json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -170,11 +168,6 @@ def test_comments_and_space_are_nothing_anywhere() -> None:
     assert spread["rendered"] == "ask me"
 
 
-def test_reserved_words_and_schema_names_are_no_references() -> None:
-    assert "<desk>" in refused("<desk/>").message
-    assert "<union>" in refused("<union><a/></union>").message
-
-
 def test_a_prompt_with_an_import_given_two_values_by_a_program_is_refused() -> None:
     layout = lay_out(parse_schema(DESK), WordTokenizer())
     reference = Import(module="form", arguments=(("v", "1"), ("v", "2")))
@@ -216,12 +209,6 @@ def test_an_empty_system_turn_has_a_string_of_its_own(template: str, empty: str)
     assert facts("<a/><user/>", template=template)["rendered"] == strings.open + strings.close
 
 
-@pytest.mark.parametrize("role", ["system", "user", "assistant"])
-def test_a_turn_without_a_template_is_refused(role: str) -> None:
-    error = refused(f"<a/>\n<{role}>x</{role}>")
-    assert (f"<{role}>" in error.message, "template" in error.message, error.line) == (True, True, 2)
-
-
 def test_a_users_text_is_never_structural() -> None:
     layout = letters("<module name='doc'>d</module>")
     tokenizer = layout.tokenizer
@@ -232,33 +219,15 @@ def test_a_users_text_is_never_structural() -> None:
     assert tokenizer.seen == [[(user.open, True), ("<|im_end|>", False), (user.close, True), ("<|im_start|>", False)]]
 
 
-# --- 4.3: ids --------------------------------------------------------------------------------------------------------
+def test_texts_of_two_gaps_do_not_overlap() -> None:
+    assert facts("<a/>1<empty/>1 2 3<live/>q")["text"] == [4, 13, 14, 15, 22]
+    assert "room" in refused("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9 0<live/>q").message
+    assert "room" in refused("<a/>1 2 3 4 5 6 7 8 9 0<empty/>1<live/>q").message
 
 
-@pytest.mark.parametrize(
-    ("body", "arguments", "cached"),
-    [
-        ("<form v='x'/>q", [[9]], [0, 12, 21]),
-        ("<form v='x y z'/>q", [[9, 10, 11]], [0, 12, 21]),
-        ("<form v=' x  y&#10;z '/>q", [[9, 10, 11]], [0, 12, 21]),
-        ("<form v=''/>q", [], [0, 12, 21]),
-        ("<form v='  '/>q", [], [0, 12, 21]),
-        ("<form/>q", [], [0, 12, 21]),
-        ("<outer><inner w='&lt;x>'/></outer><form v='a b'/>q", [[9, 10], [15]], [0, 12, 13, 14, 16, 17, 21]),
-    ],
-)
-def test_arguments_take_the_first_ids_of_their_slots(body: str, arguments: list[list[int]], cached: list[int]) -> None:
-    got = facts(body)
-    assert (got["arguments"], got["cached"], got["text"]) == (arguments, cached, [22])
-    assert got["fed"] == [*(at for ids in arguments for at in ids), 22]
-
-
-def test_an_argument_too_long_is_measured_in_tokens() -> None:
-    error = refused("<outer/>\n<form v='one two three four'/>q")
-    assert error.line == 2
-    for part in ("<form>", "'v'", "4 tokens", "slot 3"):
-        assert part in error.message
-    assert facts("<form v='pneumonoultramicroscopicsilicovolcanoconiosis'/>q")["arguments"] == [[9]]
+def test_the_room_ends_where_the_schema_does() -> None:
+    schema = "<schema name='desk'><module name='a'>a1</module><module name='c'>1 2 3</module></schema>"
+    assert "room for 0" in refused("<c/>1<a/>q", schema).message
 
 
 def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted() -> None:
@@ -270,143 +239,11 @@ def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted() -> 
     assert [said(segment.tokens) for segment in plan.segments()] == ["axyz...b"]
 
 
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        ("q r", [22, 23]),
-        ("<a/>q", [22]),
-        ("<a/>x<form/>q", [4, 22]),
-        ("<form/><a/>x<short/>q", None),  # short begins where a ends
-        ("<form/><a/>x x x x x<empty/>q", [4, 5, 6, 7, 8, 22]),
-        ("<short/>1 2 3 4<form/>q", [5, 6, 7, 8, 22]),  # ids the shorter member leaves are free
-        ("<short/>1 2 3 4 5<form/>q", None),  # the slot is occupied though it is not filled
-        ("<short/>1 2 3 4 5 6 7 8<outer/>q", [5, 6, 7, 8, 9, 10, 11, 12, 22]),
-        ("<short/>1 2 3 4 5 6 7 8 9<outer/>q", None),
-        ("<long/>1 2 3 4<outer/>q", [9, 10, 11, 12, 22]),
-        ("<outer/>x<live/>q", None),  # live is computed, but its ids are its own
-        ("<live/>x<a/>q", None),  # root text stands behind it
-        ("<outer/>x y<a/>q", [19, 20, 22]),  # behind the whole of outer, though last is not imported
-        ("<outer/>x y z<a/>q", None),
-        ("<outer/>x<empty/>y<a/>q", None),  # outer begins where empty ends
-        ("<a/>1<empty/>1 2 3<live/>q", [4, 13, 14, 15, 22]),
-        ("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9<live/>q", [4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 22]),
-        ("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9 0<live/>q", None),  # two texts do not overlap
-        ("<a/>1 2 3 4 5 6 7 8 9 0<empty/>1<live/>q", None),
-        ("<a/>x<long/>", None),
-        ("<a/>x<empty/>", [4]),
-        ("<a/>x<empty/><user/>", [4, 22, 23, 24]),  # <|im_start|>user <|im_end|> <|im_start|>assistant
-        ("<a/><system/><short/>q", [22]),  # no tokens need no room
-        ("<a/><user>x</user><empty/>q", [4, 5, 6, 22]),
-    ],
-)
-def test_text_stands_in_the_gap_behind_its_module(body: str, text: list[int] | None) -> None:
-    if text is None:
-        assert "room" in refused(body, template="chatml").message
-    else:
-        assert facts(body, template="chatml")["text"] == text
-
-
-def test_a_text_that_does_not_fit_names_its_module_and_the_room() -> None:
-    error = refused("<form/>\n<short/>1 2 3 4 5\n<a/>q")
-    assert error.line == 2
-    for part in ("<short>", "5 tokens", "room for 4"):
-        assert part in error.message
-
-
-def test_the_room_ends_where_the_schema_does() -> None:
-    modules = {"a": "a1", "b": "b1", "c": "1 2 3"}
-    inside = "".join(f"<module name='{name}'>{text}</module>" for name, text in modules.items())
-    schema = f"<schema name='desk'>{inside}</schema>"
-    assert facts("<b/>1 2 3<a/>q", schema)["text"] == [2, 3, 4, 5]
-    assert "room for 3" in refused("<b/>1 2 3 4<a/>q", schema).message
-    assert "room for 0" in refused("<c/>1<a/>q", schema).message
-
-
-def test_modules_without_ids_share_a_gap() -> None:
-    """Two texts whose modules end at one id compete for it: the first has it."""
-    schema = (
-        "<schema name='desk'><module name='a'>a1</module><module name='e'/><module name='f'/>"
-        "<module name='skipped'>1 2 3</module><module name='b'>b1</module></schema>"
-    )
-    assert facts("<a/>1<f/><b/>q", schema)["text"] == [1, 5]
-    error = refused("<a/>1<e/>2<b/>q", schema)
-    assert ("<e>" in error.message, "room for 0" in error.message) == (True, True)
-    assert "<a>" in refused("<e/>1<f/><a/>2<b/>q", schema).message
-
-
-def test_order_of_import_never_changes_an_id() -> None:
-    layout = lay_out(parse_schema(DESK), WordTokenizer())
-    references = ["<a/>", "<long/>", "<form v='x'/>", "<outer><last/><inner w='y'/></outer>", "<live/>"]
-    orders = [references, references[::-1], references[2:] + references[:2]]
-    plans = [bind(parse_prompt(prompt_of("".join(order) + "q r")), layout).plan for order in orders]
-    turned = "".join(references).replace("<last/><inner w='y'/>", "<inner w='y'/><last/>")
-    plans.append(bind(parse_prompt(prompt_of(turned + "q r")), layout).plan)
-    assert all(plan == plans[0] for plan in plans)
-
-
-# --- 4.4 to 4.7 ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "fed", "following"),
-    [
-        ("<a/>", [21], 22),
-        ("<a/><live/>", [19, 20, 21], 22),
-        ("<form v='x'/>", [9, 21], 22),
-        ("<empty/>", [21], 22),
-        ("<live/><form v='x'/>y<outer><inner w='z'/></outer>", None, None),
-        ("<form v='x'/><live/><outer><inner w='z'/></outer>q", [9, 15, 19, 20, 22], 23),
-    ],
-)
-def test_what_is_computed_is_fed_in_ascending_ids(body: str, fed: list[int] | None, following: int | None) -> None:
-    if fed is None:
-        refused(body)
-        return
-    got = facts(body)
-    assert (got["fed"], got["first_generated"]) == (fed, following)
-    assert not set(got["cached"]) & set(got["fed"])
-
-
-@pytest.mark.parametrize(
-    ("children", "body", "cached", "fed"),
-    [
-        ("<module name='a'>1 2</module><module name='b'>3</module>", "<a/>", [0], [1]),
-        ("<module name='a'>1 2</module><module name='b'>3</module>", "<b/><a/>", [0, 1], [2]),
-        ("<module name='a'>1 2 <param name='p' len='2'/></module>", "<a/>", [0], [1]),
-        ("<module name='a'>1 2 <param name='p' len='2'/></module>", "<a p='x'/>", [0, 1], [2]),
-        ("<module name='a' cache='false'>1 2</module>", "<a/>", [], [0, 1]),
-        ("<module name='a'>1</module><scaffold modules='a b'/><module name='b'>2 3</module>", "<a/><b/>", [0, 1], [2]),
-    ],
-)
-def test_a_prompt_of_references_computes_its_last_token(
-    children: str, body: str, cached: list[int], fed: list[int]
-) -> None:
-    got = facts(body, f"<schema name='desk'>{children}</schema>")
-    assert (got["cached"], got["fed"], got["first_generated"]) == (cached, fed, fed[-1] + 1)
-
-
 def test_a_prompt_without_any_token_is_refused() -> None:
     schema = "<schema name='desk'><module name='a'><param name='p' len='2'/> </module></schema>"
     assert "no tokens" in refused("<a/>", schema).message
     assert "no tokens" in refused("<a p=' '/><system/>", schema, template="chatml").message
     assert facts("<a p='x'/>", schema)["fed"] == [0]
-
-
-def test_what_a_prompt_needs_must_fit_the_model() -> None:
-    for body, needed in (("q", 23), ("<a/>q", 23), ("1 2 3", 25), ("<a/>x<form/>1 2", 24), ("<a/>", 22)):
-        assert facts(body, max_positions=needed)["first_generated"] == needed
-        if needed > 22:
-            error = refused("\n" + prompt_of(body), max_positions=needed - 1)
-            assert (str(needed) in error.message, str(needed - 1) in error.message, error.line) == (True, True, 2)
-
-
-@pytest.mark.parametrize("body", ["q", "<a/>", "<live/><form v='x'/>q", "<short/>x y<outer><last/></outer>"])
-def test_the_baseline_computes_the_same_ids(body: str) -> None:
-    cached, baseline = facts(body), facts(body, mode="baseline")
-    assert baseline["cached"] == []
-    assert baseline["fed"] == sorted([*cached["cached"], *cached["fed"]])
-    for same in ("arguments", "text", "first_generated", "rendered", "layout"):
-        assert baseline[same] == cached[same]
 
 
 # --- which segments supply it

@@ -2,8 +2,6 @@
 block-mask oracle. WARMDESK_EXAMPLES=500 draws so many instead of 50.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Modules that are brought to device memory before a request asks for them: the engine's own steps, one at a time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

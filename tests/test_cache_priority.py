@@ -1,7 +1,5 @@
 """Who is computed first, and who does not wait for whom: the engine's own steps, one at a time."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """How many processors a process may use, by what the system says of its cgroups."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 # ruff: noqa: B021
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -201,18 +199,6 @@ def test_if_elif_else_is_a_union() -> None:
         ),
     )
     assert [taken(stay(nights)) for nights in (9, 5, 1)] == [["if-nights-7"], ["elif-nights-3"], ["else"]]
-
-
-def test_elif_without_else_may_import_nothing() -> None:
-    @prompt_program
-    def rules(nights: int) -> None:
-        if nights > 7:
-            "Long."
-        elif nights > 3:
-            "Middling."
-
-    assert names(inside(rules)) == [["if-nights-7", "elif-nights-3"]]
-    assert [taken(rules(nights)) for nights in (9, 5, 1)] == [["if-nights-7"], ["elif-nights-3"], []]
 
 
 def test_branches_hold_statements_and_further_branches() -> None:
@@ -435,10 +421,6 @@ def test_an_argument_used_twice_has_two_slots() -> None:
     slots = [child for child in inside(rules) if isinstance(child, Parameter)]
     assert [slot.name for slot in slots] == ["city", "city-2", "city_2", "city-3"]
     assert arguments(rules("a", "b")) == {"city": "a", "city-2": "a", "city_2": "b", "city-3": "a"}
-
-
-def test_arguments_read_as_in_an_f_string() -> None:
-    assert arguments(hotel(3)) == {"stars": "3"}
 
 
 def test_lengths_are_read_from_annotations_that_are_text_or_not(tmp_path: Path) -> None:
@@ -681,8 +663,7 @@ def test_a_program_looks_like_its_function() -> None:
 
 # Mistakes
 
-HEAD = """from __future__ import annotations
-import functools
+HEAD = """import functools
 from typing import Annotated
 from cache.programs.prompt_program import MaxTokens, prompt_program
 City = Annotated[str, MaxTokens(8, "somewhere")]
@@ -705,35 +686,17 @@ STATEMENTS = {
     "while": ("while hurry:  # here\n    'x'", "`while hurry:` is not allowed; write the constants out, as in `for"),
     "try": ("try:  # here\n    'x'\nfinally:\n    'y'", "`try:` is not allowed; a program is made of strings"),
     "assignment": ("x = 3  # here", "`x = 3` is not allowed; compute the value before and pass it as an argument"),
-    "annotated assignment": ("x: int = 3  # here", "compute the value before"),
-    "augmented assignment": ("nights += 3  # here", "compute the value before"),
-    "del": ("del nights  # here", "compute the value before"),
     "return": ("return 'x'  # here", "`return 'x'` is not allowed; write its text as a statement"),
-    "bare return": ("return  # here", "write its text as a statement, and put optional text under an `if`"),
     "with": ("with open(city):  # here\n    'x'", "`with open(city):` is not allowed"),
-    "comprehension": ("[day for day in DAYS]  # here", "`[day for day in DAYS]` is not allowed"),
-    "name": ("city  # here", "`city` is not allowed"),
-    "number": ("3  # here", "`3` is not allowed"),
-    "ellipsis": ("...  # here", "`...` is not allowed"),
-    "bytes": ("b'x'  # here", "is not allowed; a program is made of strings"),
     "added strings": ("'x' + city  # here", "`'x' + city` is not allowed"),
-    "yield": ("yield 'x'  # here", "is not allowed"),
-    "raise": ("raise ValueError  # here", "is not allowed"),
-    "assert": ("assert city  # here", "is not allowed"),
     "import": ("import os  # here", "`import os` is not allowed; move it out of the function"),
-    "import from": ("from os import path  # here", "move it out of the function"),
     "def": ("def inner():  # here\n    'x'", "`def inner():` is not allowed; move it out of the function"),
-    "class": ("class Inner:  # here\n    'x'", "move it out of the function"),
     "global": ("global DAYS  # here", "is not allowed"),
     "break": ("for x in (1, 2):\n    'x'\n    break  # here", "put optional text under an `if`"),
-    "continue": ("for x in (1, 2):\n    if hurry:\n        continue  # here", "put optional text"),
     "plain call": ("print(city)  # here", "`print(city)` is not a call of a prompt program; compute the value before"),
-    "method call": ("'{}'.format(city)  # here", "is not a call of a prompt program"),
     "call of a result": ("plain(hotel)(city)  # here", "is not a call of a prompt program"),
     "call of an argument": ("city(1)  # here", "is not a call of a prompt program"),
-    "call of a loop variable": ("for x in (1, 2):\n    x(1)  # here", "is not a call of a prompt program"),
     "later program": ("later(city)  # here", "`later` is not known yet; define the program above this one"),
-    "unknown attribute": ("functools.hotel(city)  # here", "`functools.hotel` is not known yet"),
     "recursion": ("if nights > 3:\n    f(city, nights - 1, hurry)  # here", "a program cannot contain itself"),
     "missing argument": (
         "hotel()  # here",
@@ -741,14 +704,10 @@ STATEMENTS = {
     ),
     "unknown argument": ("hotel(city, rooms=2)  # here", "got an unexpected keyword argument 'rooms'"),
     "star": ("hotel(*city)  # here", "write the arguments out, without `*` and `**`"),
-    "two stars": ("hotel(city, **{'pool': 1})  # here", "write the arguments out"),
     "assigning argument": ("hotel(x := city)  # here", "`(x := city)` is not a plain expression; compute the value"),
     "expression in braces": ("f'{city.upper()}'  # here", "`city.upper()` in an f-string: only bare names"),
-    "constant in braces": ("f'{3}'  # here", "`3` in an f-string: only bare names"),
     "format": ("f'{city:>8}'  # here", "`city` in an f-string: only bare names, without formatting"),
     "conversion": ("f'{city!r}'  # here", "without formatting, are allowed in braces"),
-    "debugging": ("f'{city=}'  # here", "without formatting, are allowed in braces"),
-    "format of a constant": ("for x in (1, 2):\n    f'{x:02}'  # here", "without formatting, are allowed in braces"),
     "no length": (
         "'x'\nf'Stay {nights} nights.'  # here",
         "`{nights}` has no maximum length; declare it, as in `nights:",
@@ -760,28 +719,16 @@ STATEMENTS = {
         "`x` has a value only inside its loop; choose another name",
     ),
     "assigning condition": ("if x := city:  # here\n    'x'", "`(x := city)` is not a plain expression"),
-    "assigning elif": ("if city:\n    'x'\nelif (x := city):  # here\n    'y'", "is not a plain expression"),
-    "assigning subject": ("match (x := city):  # here\n    case 'a':\n        'x'", "is not a plain expression"),
     "assigning guard": ("match city:\n    case 'a' if (x := city):  # here\n        'x'", "is not a plain expression"),
-    "yielding condition": ("if (yield):  # here\n    'x'", "is not a plain expression"),
     "capture": ("match city:\n    case other:  # here\n        'x'", "`case other` is not a constant; match strings"),
-    "capture as": ("match city:\n    case 'a' as b:  # here\n        'x'", "`case 'a' as b` is not a constant"),
-    "sequence": ("match city:\n    case ['a']:  # here\n        'x'", "is not a constant"),
-    "class pattern": ("match city:\n    case str():  # here\n        'x'", "is not a constant"),
     "None": ("match city:\n    case None:  # here\n        'x'", "`case None` is not a constant"),
-    "fraction": ("match city:\n    case 1.5:  # here\n        'x'", "`case 1.5` is not a constant"),
     "one of several": ("match city:\n    case 'a' | None:  # here\n        'x'", "`case None` is not a constant"),
     "loop over an argument": (
         "for x in city:  # here\n    'x'",
         "`city` is not a list of strings or numbers; write the",
     ),
     "loop over a global": ("for x in DAYS:  # here\n    'x'", "`DAYS` is not a list of strings or numbers"),
-    "loop over a string": ("for x in 'ab':  # here\n    'x'", "is not a list of strings or numbers"),
-    "loop over a set": ("for x in {'a', 'b'}:  # here\n    'x'", "is not a list of strings or numbers"),
-    "loop over a call": ("for x in sorted((1, 2)):  # here\n    'x'", "is not a list of strings or numbers"),
-    "loop over a comprehension": ("for x in [y for y in (1, 2)]:  # here\n    'x'", "is not a list of strings"),
     "loop over arguments": ("for x in (city, 'b'):  # here\n    'x'", "is not a list of strings or numbers"),
-    "loop over rows": ("for x in ((1, 2), (3, 4)):  # here\n    'x'", "is not a list of strings or numbers"),
     "loop over nothing": ("for x in ():  # here\n    'x'", "`()` is not a list of strings or numbers"),
     "range of an argument": ("for x in range(nights):  # here\n    'x'", "`range(nights)` is not a list of strings"),
     "range without end": ("for x in range(1, 3, 0):  # here\n    'x'", "is not a list of strings or numbers"),
@@ -791,12 +738,10 @@ STATEMENTS = {
     "loop with else": ("for x in (1,):\n    'x'\nelse:\n    'y'  # here", "a loop's `else` always runs"),
     "control character": ("'x\\x00y'  # here", "'x\\x00y\\n' holds a control character; leave it out"),
     "half a character": ("f'x\\ud800{city}'  # here", "holds a control character"),
-    "control character in a loop": ("for x in ('\\x1b',):\n    f'{x}'  # here", "holds a control character"),
     "in a branch": (
         "if hurry:\n    'x'\nelse:\n    if nights:\n        'y'\n    else:\n        x = 3  # here",
         "`x = 3`",
     ),
-    "in a case": ("match city:\n    case 'a':\n        'x'\n    case _:\n        x = 3  # here", "`x = 3`"),
     "in a loop": ("for x in (1, 2):\n    f'{x}'\n    y = 3  # here", "`y = 3`"),
     "behind a long text": ("'''One\n\nTwo'''\nx = 3  # here", "`x = 3`"),
 }

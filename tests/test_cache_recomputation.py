@@ -1,7 +1,5 @@
 """Selective recomputation against the oracle: recomputed rows see everything before them, the rest stays as it was."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """An error that nobody foresaw ends what was being computed; the engine's thread begins anew with empty memory."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Iterator

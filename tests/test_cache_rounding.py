@@ -1,7 +1,5 @@
 """Weights of 8 bits through torchao, on a processor: how far logits are off, and what cannot be had."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores of a question as scheduled work: in passes with others, in chunks, given up, failed. One step at a time."""
 
-from __future__ import annotations
-
 import random
 from concurrent.futures import Future
 from typing import Any

@@ -1,7 +1,5 @@
 """Choosing tokens, and text that is given out once and never taken back."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

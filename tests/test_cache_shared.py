@@ -1,7 +1,5 @@
 """Module files that several engines share, in a folder and in a store without folders."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The store: where modules are found, why they are missing, what is evicted, and that the accounting is right."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
@@ -10,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, Extent, KVShape
+from cache.memory.arena import Arena, KVShape
 from cache.memory.device import CacheEntry
 from cache.memory.disk import DiskTier, LoadFailed, ModuleHeader
 from cache.memory.kv_format import KVStorage
@@ -611,54 +607,6 @@ def test_the_writer_survives_an_unexpected_error(store: Store, monkeypatch: pyte
     assert store._writer is not None
     store._writer._thread.join(0.2)
     assert store._writer._thread.is_alive()
-
-
-names = st.sampled_from("abcdef")
-actions = st.lists(
-    st.tuples(st.sampled_from(["get", "get", "get", "drop", "prefix", "forget"]), names),
-    min_size=1,
-    max_size=30,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(actions)
-def test_any_history_keeps_the_books(history: list[tuple[str, str]]) -> None:
-    """Slots tile the arena, contents belong to their keys, and what is pinned stays."""
-    store = store_of(slots=37)
-    pinned: dict[str, CacheEntry] = {}
-    for action, name in history:
-        segment = segment_of(name, name * (4 + ord(name) % 5))
-        try:
-            if action == "get" and name not in pinned:
-                found = store.find(segment, TENANT)
-                pinned[name] = build(store, segment) if found.entry is None else found.entry
-            elif action == "drop" and name in pinned:
-                store.device.release(pinned.pop(name))
-            elif action == "prefix":
-                step = PathStep(start=0, tokens=segment.tokens)
-                root, own = store.device.prefixes.root(TENANT), store.device.reserve_rows(len(segment.tokens))
-                store.device.put_prefix(root, [(step, own)], None)
-                prefix = store.device.pin_prefix(TENANT, [step])
-                store.device.count_prefix_use(prefix)
-                store.device.release_prefix(prefix)
-            elif action == "forget" and name not in pinned:
-                store.forget({store.key(segment, TENANT)})
-        except CapacityError:
-            assert pinned
-        for held, entry in pinned.items():
-            expected = segment_of(held, held * (4 + ord(held) % 5))
-            assert store.device.entries[entry.header.key] is entry
-            assert torch.equal(store.arena.read(entry.extent), rows_of(expected))
-        used = [one.extent for one in store.device.entries.values()] + [
-            extent for node in store.device.prefixes.nodes() for extent in node.extents
-        ]
-        store.device.allocator.check_integrity(used)
-        store.device.prefixes.check_integrity()
-    for entry in pinned.values():
-        store.device.release(entry)
-    store.check_integrity()
-    assert store.device.reserve(37) == Extent(0, 37)
 
 
 def test_integrity_finds_pins_and_lost_slots() -> None:

@@ -1,7 +1,5 @@
 """Text is made on a thread of its own: in order, one end for each answer, and no thread is left."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

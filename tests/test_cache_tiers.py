@@ -1,7 +1,5 @@
 """Modules between device, host memory and disk: where they go when room ends, and where they come back from."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ from cache.engine.request import Request
 from cache.errors import CapacityError
 from cache.memory.arena import Arena, KVShape
 from cache.memory.disk import DiskTier
+from cache.memory.prefix_tree import PathStep
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 
@@ -204,7 +203,9 @@ def test_forgetting_reaches_host_memory(store: Store, end: str, is_loading: bool
 
 names = st.sampled_from("abcdef")
 actions = st.lists(
-    st.tuples(st.sampled_from(["get", "get", "get", "look", "drop", "evict", "forget", "remove", "keep"]), names),
+    st.tuples(
+        st.sampled_from(["get", "get", "get", "look", "drop", "prefix", "evict", "forget", "remove", "keep"]), names
+    ),
     min_size=1,
     max_size=25,
 )
@@ -232,6 +233,13 @@ def test_any_history_keeps_the_books_of_all_tiers(history: list[tuple[str, str]]
                         store.device.release(found.entry)
                 elif action == "drop" and name in pinned:
                     store.device.release(pinned.pop(name))
+                elif action == "prefix":
+                    step = PathStep(start=0, tokens=segment.tokens)
+                    root, own = store.device.prefixes.root(TENANT), store.device.reserve_rows(len(segment.tokens))
+                    store.device.put_prefix(root, [(step, own)], None)
+                    prefix = store.device.pin_prefix(TENANT, [step])
+                    store.device.count_prefix_use(prefix)
+                    store.device.release_prefix(prefix)
                 elif action == "evict":
                     store.device.evict(key)
                 elif action == "keep":
@@ -245,6 +253,11 @@ def test_any_history_keeps_the_books_of_all_tiers(history: list[tuple[str, str]]
             for held_name, entry in pinned.items():
                 expected = segment_of(held_name, held_name * (4 + ord(held_name) % 5))
                 assert torch.equal(store.arena.read(entry.extent), rows_of(expected))
+            if not store.is_loading:
+                used = [one.extent for one in store.device.entries.values()]
+                used += [extent for node in store.device.prefixes.nodes() for extent in node.extents]
+                store.device.allocator.check_integrity(used)
+            store.device.prefixes.check_integrity()
             store.host.check_integrity()
         for entry in pinned.values():
             store.device.release(entry)
@@ -286,8 +299,7 @@ def test_an_answer_behind_modules_from_host_memory_equals_one_full_pass() -> Non
 
 
 def test_a_desk_shows_its_host_memory(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk", host_memory=64 << 20) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), host_memory=64 << 20) as desk:
         desk.prepare()
         finish(desk, "How long do returns take?")
         key = next(row.id for row in desk.overview().modules if row.document.endswith("returns.md"))

@@ -1,7 +1,5 @@
 """Examples are what a request is at run time; an adapter trained on them is kept, resumed and merged."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Kernels for GPUs, in Triton's interpreter on a processor, against the plain kernels and the oracle; and compiled."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

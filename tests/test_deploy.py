@@ -1,7 +1,5 @@
 """The files that operators copy: what they name exists, and what they promise of users, rights and ports is so."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Documents that cannot go stale: settings, commands and files that the pages name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

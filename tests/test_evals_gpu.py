@@ -1,7 +1,5 @@
 """The bench for GPUs: its references, the time that it keeps, and all rows on a CPU."""
 
-from __future__ import annotations
-
 import logging
 import random
 import re

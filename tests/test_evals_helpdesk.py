@@ -1,7 +1,5 @@
 """`warmdesk eval helpdesk`: what counts as a fact, beside the point, a dead end, contradicted; and the whole run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -182,8 +180,7 @@ def test_a_desk_is_asked_from_end_to_end(tmp_path: Path, arm: Any) -> None:
 
 
 def test_a_desk_with_other_documents_is_not_measured(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        desk.ingest([write_pages(tmp_path / "other")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "other")) as desk:
         pages = write_pages(tmp_path / "pages")
         with pytest.raises(DeskError, match="holds other documents"):
             measure_helpdesk(desk, pages, [question()], arm="search", cold=False, report=print)

@@ -1,7 +1,5 @@
 """Questions with their right answers, in the forms in which they come, and which statements are these answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

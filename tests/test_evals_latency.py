@@ -1,7 +1,5 @@
 """Time to the first token: all arms on a tiny model, and the report of them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

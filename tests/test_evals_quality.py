@@ -1,7 +1,5 @@
 """The quality measurement on a tiny model: its arms are what they say, and so are its figures."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How well search finds, on a handful of documents where one can count."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

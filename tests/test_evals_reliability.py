@@ -1,7 +1,5 @@
 """Small runs of the chaos and hostile evaluations."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

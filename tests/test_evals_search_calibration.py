@@ -1,7 +1,5 @@
 """The fit of what search judges by, on cases that one can count; and once from files to classifier."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A small soak, and what its checks see."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """Each benchmark of speed and memory on a tiny model."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

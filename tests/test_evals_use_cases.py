@@ -1,7 +1,5 @@
 """Evidence by command: sections of a page, and the use cases on a tiny model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples run as they are, and print what they promise: counts of tokens, never times. Also the PML in data/."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

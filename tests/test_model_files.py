@@ -1,7 +1,5 @@
 """Where a model's files are, of conversion: two processes that convert one file at the same time. Where weights go."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from cache.model.loading import convert_gguf, load_stock
 class Saved:
     """Stands for a model and for a tokenizer, whose loading and saving transformers answers for."""
 
-    def to(self, _dtype: Any) -> Saved:
+    def to(self, _dtype: Any) -> "Saved":
         return self
 
     def save_pretrained(self, folder: Path) -> None:

@@ -1,7 +1,5 @@
 """A model behind a server with OpenAI's API: prompts as text, odd servers, errors, retries. No network."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -2,8 +2,6 @@
 `test_openai_backend_llama_cpp`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -55,8 +53,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
 
 @pytest.fixture
 def desk(tmp_path: Path, server: FakeServer) -> Iterator[Service]:
-    with small_desk(tmp_path / "desk", model=MODEL) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), model=MODEL) as desk:
         yield desk
 
 
@@ -163,8 +160,9 @@ def test_openai_backend_answers_with_what_the_server_reused(desk: Service, serve
 
 
 def test_openai_backend_checks_what_the_model_says(tmp_path: Path, server: FakeServer) -> None:
-    with small_desk(tmp_path / "desk", model=MODEL, answer_mode="checked") as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(
+        tmp_path / "desk", pages=write_pages(tmp_path / "pages"), model=MODEL, answer_mode="checked"
+    ) as desk:
         server.replies = [stream(whole("Returns take ninety days from delivery."))]
         answer = finish(desk, "How long do returns take?")
         assert "ninety" not in answer.answer

@@ -2,8 +2,6 @@
 server is in `test_openai_backend_llama_cpp`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +22,6 @@ from waiting import wait_until
 from app.access.identity import COOKIE, Keys, new_account, new_token
 from app.access.limits import QuestionLimits
 from app.api.metrics import Meter
-from app.api.wire import KNOWN
 from app.cli.demo import compare
 from app.cli.main import app as command_line
 from app.cli.reports import print_answer, print_batch
@@ -81,8 +78,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, server: FakeServer) -> Iter
         }
         (folder / "desk").mkdir()
         (folder / "desk" / "warmdesk.toml").write_text(f'model = "{MODEL}"\nsystem_text = "{SYSTEM}"\n')
-        with small_desk(folder / "desk", model=MODEL, **settings) as desk:
-            desk.ingest([write_pages(folder / "pages")])
+        with small_desk(folder / "desk", pages=write_pages(folder / "pages"), model=MODEL, **settings) as desk:
             desk.prepare()
             desk.engine.settle()
             yield desk
@@ -134,23 +130,6 @@ def test_openai_flows_ask_go_on_again_and_change_the_question(flow: ChatFlow, se
     assert sent[2] == sent[1], "asked again: the same prompt, byte for byte"
     assert [message[: len(sent[0])] for message in sent[1:]] == [sent[0]] * 3, "the beginning is found again"
     assert "gift cards?" not in sent[3][-1]["content"], "what was replaced is in no prompt"
-
-
-def test_openai_flows_keep_conversations_apart_and_bring_them_back(
-    desk: Service, flow: ChatFlow, server: FakeServer
-) -> None:
-    one, other = (drawn(flow.ask(text, "", READER)).conversation_id or "" for text in (QUESTION, "Where is a store?"))
-    assert one != other
-    [answer] = [turn for turn in desk.turns(one, READER.owner) if turn.answer]
-    flow.feedback(answer.message_id, "down", "wrong", READER)
-    assert [turn.feedback for turn in desk.turns(one, READER.owner) if turn.answer] == ["down"]
-    flow.rename(one, "My lamp", "", READER)
-    assert "My lamp" in check(flow.find("lamp", "", READER).conversations or "")
-    flow.delete(one, one, READER)
-    assert desk.turns(one, READER.owner) == []
-    assert QUESTION in check(flow.restore(one, READER).transcript or "")
-    drawn(flow.ask("And gift cards?", other, READER))
-    assert QUESTION not in json.dumps(server.chats[-1])
 
 
 @pytest.mark.parametrize("mode", ["checked", "free"])
@@ -290,23 +269,7 @@ def test_openai_flows_programs_get_the_desk_and_the_model(desk: Service, site: T
     assert 'warmdesk_prompt_tokens_total{model_name="m",source="module"} 0.0' in metrics
 
 
-def test_openai_flows_api_does_not_say_busy_where_the_server_is_away() -> None:
-    assert KNOWN["engine"].message == "the server cannot answer now: try again soon"
-
-
 # --- agents --------------------------------------------------------------------------------------------------
-
-
-def test_openai_flows_a_person_steps_in_and_the_beginning_stays(desk: Service, server: FakeServer) -> None:
-    first = finish(desk, QUESTION)
-    id_ = first.conversation_id
-    desk.hand_off("asked", owner="operator", conversation_id=id_)
-    with pytest.raises(DeskError, match="person"):
-        desk.ask("And shoes?", conversation_id=id_)
-    desk.end_handoff(id_, "operator")
-    finish(desk, "And gift cards?", conversation_id=id_)
-    before, after = (chat["messages"] for chat in server.chats)
-    assert after[: len(before)] == before
 
 
 def test_openai_flows_faq_is_saved_while_the_server_is_away(

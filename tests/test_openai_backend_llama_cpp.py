@@ -1,7 +1,5 @@
 """A desk whose model runs in a server that nobody here wrote: llama.cpp's, in a process of its own."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Features of an answer worked out by hand, what the fitted models make of them, and how statements are judged."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Codes and model names are found in every spelling, and tell which page is about another one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

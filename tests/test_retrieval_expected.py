@@ -1,7 +1,5 @@
 """What questions ask for, and texts that have it."""
 
-from __future__ import annotations
-
 import pytest
 
 from retrieval.answerability.features import agreement

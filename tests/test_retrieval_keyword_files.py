@@ -1,7 +1,5 @@
 """The keyword index on disk: what is written, what is read again, what is refused."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

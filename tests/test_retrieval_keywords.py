@@ -1,7 +1,5 @@
 """Keyword search against a naive BM25, updates against an index built from scratch, and near copies."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The language of short texts, as customers type them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from made_files import put
 
 from retrieval.documents.document import content_hash
 from retrieval.errors import UnreadableDocument
@@ -16,11 +17,6 @@ TEXT = (".htm", ".html", ".markdown", ".md", ".rst", ".txt")
 TABLES = (".csv", ".psv", ".tab", ".tsv")
 JSON = (".json", ".jsonl", ".ndjson")
 WESTERN = "Les frais de livraison s'élèvent à 4,95 €. Où êtes-vous ?"
-
-
-def put(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    return path
 
 
 def reason(path: Path, **options: int) -> str:

@@ -1,7 +1,5 @@
 """Training of the ranker: examples read from files, batches, the loss, and what is written."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

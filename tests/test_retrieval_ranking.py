@@ -1,7 +1,5 @@
 """Vectors of statements, packed and scored, and the encoder that makes them with the bundled network."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reranking: the order is the cross-encoder's, and a model that cannot be had is a clear error."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,8 +36,7 @@ def test_the_order_is_the_rerankers() -> None:
 
 def test_the_desk_asks_it_about_more_than_it_shows(tmp_path: Path) -> None:
     reranker = Longest()
-    with small_desk(tmp_path / "desk", passages=1) as desk:
-        desk.ingest([write_pages(tmp_path / "pages")])
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), passages=1) as desk:
         finder = Finder(desk.library, desk.search, desk.statements, desk.finder.classifier, reranker)
         judged = finder.judge("Can I return a gift card?", earlier=None, count=4)
         longest = max(

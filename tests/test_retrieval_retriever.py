@@ -1,7 +1,5 @@
 """Both searches fused into one order of passages: worked examples with an embedder of three dimensions."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

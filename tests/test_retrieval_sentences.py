@@ -1,7 +1,5 @@
 """Sentences of texts as documents have them."""
 
-from __future__ import annotations
-
 import pytest
 
 from retrieval.text.sentences import as_said, complete, sentences

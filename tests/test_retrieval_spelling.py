@@ -1,7 +1,5 @@
 """Which words of a question are corrected, and which are left alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Statements can be read without the passage around them, and say nothing that it does not."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Stems in indexes of one language and of several."""
 
-from __future__ import annotations
-
 import pytest
 
 from retrieval.search.keyword_index import KeywordIndex

@@ -1,7 +1,5 @@
 """Tiny random models of all families, built in code, and the oracle: one full forward pass with a block mask."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
