@@ -1,10 +1,10 @@
 """Fixtures all tests share. One thread, also in the processes that tests start: on a busy machine more are slower and
 less predictable.
 
-What takes seconds to from __future__ import annotations
-
-import is imported by fixtures: the process that hands tests out to others needs none of it.
+What takes seconds to import is imported by fixtures: the process that hands tests out to others needs none of it.
 """
+
+from __future__ import annotations
 
 import os
 import sys
