@@ -74,7 +74,7 @@ def test_every_route_for_programs_is_described_and_served(admin: httpx.Client) -
         assert find_rule(re.sub(r"\{\w+\}", "x", path), method) is not None
     body = document["components"]["schemas"]["ChatRequest"]["properties"]
     assert {"model", "messages", "stream", "conversation_id", "user"} <= set(body)
-    assert "Keeps your users&#39; conversations apart." in page
+    assert "Separates your users&#39; conversations." in page
     assert re.findall(r"<script[^>]*>", page) == ['<script src="/api.js" defer>']
     assert "//" not in re.sub(r"https?://[\w.:]+", "", re.sub(r"<style.*?</style>", "", page))
 

@@ -316,7 +316,7 @@ def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
     page.one("#q").send_keys("warranty\n")
     until(lambda: "payments/" not in page.text(".wd-modules"))
     page.press("[formaction$=keep]")
-    assert "kept" in page.text(".wd-done")
+    assert "pinned" in page.text(".wd-done")
     assert page.site.desk.cared[-1][0] == "keep"
     page.go("/admin/api")
     page.one("#key").send_keys(Keys(page.site.database).create("tried out", ["chat"]))

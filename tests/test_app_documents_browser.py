@@ -80,7 +80,7 @@ def test_uploads_say_what_came_of_each_file_and_stay_said(page: Any, site: Site,
     lines = text(page, "#progress").splitlines()
     assert lines == [
         "unreadable.md: no text in it",
-        "cards.md: in, 3 passages",
+        "cards.md: added, 3 passages",
         "large.txt: The file is larger than 20 MB. Split it, or save it smaller.",
     ]
     until(lambda: "/desk/uploads/cards.md" in text(page, "#documents"))

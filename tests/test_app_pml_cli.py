@@ -114,7 +114,7 @@ def test_advice_fits_the_kind_of_file(run: Run, tmp_path: Path) -> None:
 def test_advice_for_people(run: Run, tmp_path: Path) -> None:
     file = write(tmp_path, "t.txt", "It is 2026-11-21.\nAlways the same.")
     _, out, _ = run("advise", file, "--tokenizer", "words")
-    assert "line 1: a date ('2026-11-21') probably changes\n    4 tokens; move it behind" in out
+    assert "line 1: a date ('2026-11-21') probably changes\n    4 tokens; move it after" in out
     assert "2 of 6 tokens can be reused" in out
 
 

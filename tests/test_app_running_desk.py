@@ -109,7 +109,7 @@ def test_what_was_there_before_a_restore_is_named_where_something_is_removed(
     with served(tmp_path / "desk", desk):
         assert run(*command)[0]["old_copies"] == [str(old)]
     print_old_copies([str(old)])
-    assert f"as it was in {old}: delete it" in capfd.readouterr().out
+    assert f"are in {old}: delete them" in capfd.readouterr().out
 
 
 def test_flags_that_a_served_desk_cannot_take_over_are_named(

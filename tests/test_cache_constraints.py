@@ -166,8 +166,8 @@ def test_tokens_that_begin_no_answer_can_only_be_ended() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Choice(tokens=()), "without tokens"),
-        (lambda: Choice(tokens=(1,), behind=()), "without tokens"),
+        (lambda: Choice(tokens=()), "a choice has no tokens"),
+        (lambda: Choice(tokens=(1,), behind=()), "no tokens"),
         (lambda: Choice(tokens=(1,), prior=math.inf), "prior is inf"),
         (lambda: Choice(tokens=(1,), prior=math.nan), "prior is nan"),
         (lambda: Choices(choices=(), stop=STOP), "no choices"),

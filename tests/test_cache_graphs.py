@@ -164,8 +164,8 @@ def test_what_is_captured_reads_no_value(
         buckets=SMALL,
     )
     model.prepare(Arena(model.info.kv, SLOTS, model.device))
-    assert [record.getMessage()[:58] for record in caplog.records] == (
-        ["passes on meta run without CUDA graphs, because capture "] if family == "dynamic-rope" else []
+    assert [record.getMessage().split(" failed")[0] for record in caplog.records] == (
+        ["passes on meta run without CUDA graphs, because capture"] if family == "dynamic-rope" else []
     )
 
 

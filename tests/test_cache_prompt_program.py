@@ -663,7 +663,9 @@ def test_a_program_looks_like_its_function() -> None:
 
 # Mistakes
 
-HEAD = """import functools
+HEAD = """from __future__ import annotations
+
+import functools
 from typing import Annotated
 from cache.programs.prompt_program import MaxTokens, prompt_program
 City = Annotated[str, MaxTokens(8, "somewhere")]

@@ -227,7 +227,7 @@ def test_openai_backend_forgets_what_is_here(desk: Service, capsys: pytest.Captu
     forgotten = desk.forget("returns.md")
     assert forgotten.left == NOTHING
     print_forgotten(asdict(forgotten), desk.settings.model_server)
-    assert "the model's server http://model.test/v1 may hold its text" in capsys.readouterr().out
+    assert "the model's server http://model.test/v1 may still have its text" in capsys.readouterr().out
 
 
 def test_openai_backend_forgets_files_of_an_engine_that_ran_here_before(tmp_path: Path, server: FakeServer) -> None:

@@ -118,7 +118,7 @@ def test_openai_backend_real_conversation_is_found_again_by_the_server(desk: Ser
     assert 0 < first.timings.ttft <= first.timings.total
     assert first.citations[0].document.endswith("returns.md")
     assert desk.hand_off("asked", owner="operator", conversation_id=first.conversation_id).reason == "asked"
-    with pytest.raises(DeskError, match="person"):
+    with pytest.raises(DeskError, match="agent answers"):
         desk.ask("And shoes?", conversation_id=first.conversation_id)
     desk.end_handoff(first.conversation_id, "operator")
     for question in ("And shoes?", "And gift cards?"):

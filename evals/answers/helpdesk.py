@@ -227,6 +227,8 @@ Arm: TypeAlias = Literal["search", "shipped", "checked"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelpdeskResult:
+    """Judged answers, and figures over all of them."""
+
     answers: tuple[JudgedAnswer, ...]
     summary: dict[str, Figure]
 
