@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from app.domain.callers import NOBODY, Caller
 from app.web import pacing
-from app.web.pacing import AT_ONCE, BROWSERS_AT_AN_ADDRESS, FAILED, REFUSED_S, Pacing
+from app.web.pacing import AT_ONCE, BROWSERS_AT_AN_ADDRESS, FAILED, PAGE, REFUSED_S, Pacing
 
 IN_A_ROW = 100
 ANN, BOB = Caller(owner="v-ann"), Caller(owner="v-bob")
@@ -30,7 +30,7 @@ class Sent:
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
 
-    def request(self, caller: Caller, address: str = "10.0.0.1", path: str = "/") -> Request:
+    def request(self, caller: Caller, address: str = "10.0.0.1", path: str = "/style.css") -> Request:
         scope = {"type": "http", "headers": [], "client": (address, 1), "path": path, "state": {"caller": caller}}
         return Request(scope)
 
@@ -76,6 +76,19 @@ def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch: Any) -> None:
         assert sum([await sent.passed(one, 1) for one in visitors]) == 2 * BROWSERS_AT_AN_ADDRESS
         assert await sent.passed(NOBODY, 1) == 0
         assert await sent.passed(NOBODY, 1, "10.0.0.2") == 1
+
+    asyncio.run(run())
+
+
+def test_a_page_counts_as_several(monkeypatch: Any) -> None:
+    monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
+
+    async def run() -> None:
+        sent, passed = Sent(), 0
+        for _ in range(IN_A_ROW):
+            async with sent.pacing.turn(sent.request(ANN, path="/")) as wait_s:
+                passed += not wait_s
+        assert passed == IN_A_ROW // PAGE
 
     asyncio.run(run())
 

@@ -142,6 +142,10 @@ BROWSERS_AT_AN_ADDRESS: Final = 10
 """An address has this many times a visitor's limit: in an office many open the page, and few ask."""
 FAILED: Final = 10
 """An error response counts as this many requests: our pages cause few."""
+PAGES: Final = frozenset({"/", "/config"})
+"""Paths that are made for each request, which takes ten times as long as sending a file."""
+PAGE: Final = 10
+"""A request for one of them counts as this many."""
 AT_ONCE: Final = 8
 """Concurrent requests of a visitor; more of them wait. A browser sends six."""
 REFUSED_S: Final = 2.0
@@ -172,6 +176,8 @@ class Pacing:
             if wait_s := self._wait_s(caller.owner, address):
                 yield wait_s
                 return
+        if request.scope["path"] in PAGES:
+            self._charge(request, PAGE - 1)
         turns = self._turns.setdefault(caller.owner or address, asyncio.Semaphore(AT_ONCE))
         with held(request.scope):
             await turns.acquire()
@@ -187,9 +193,12 @@ class Pacing:
     def failed(self, request: Request) -> None:
         """Count an error response to the sender."""
         if _is_paced(request):
-            self._addresses.charge(address_of(request), FAILED - 1)
-            if owner := caller_of(request).owner:
-                self._visitors.charge(owner, FAILED - 1)
+            self._charge(request, FAILED - 1)
+
+    def _charge(self, request: Request, tokens: int) -> None:
+        self._addresses.charge(address_of(request), tokens)
+        if owner := caller_of(request).owner:
+            self._visitors.charge(owner, tokens)
 
 
 def _is_paced(request: Request) -> bool:
