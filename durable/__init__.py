@@ -54,3 +54,15 @@ def remove_abandoned(folder: Path, pattern: str) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink()
+
+
+@contextmanager
+def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `parent` that is removed after the block, or as far as possible: `tempfile.TemporaryDirectory` of
+    Python 3.11 recurses without end in a parent that became read-only. Raises OSError if it cannot be made.
+    """
+    folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

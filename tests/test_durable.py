@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from durable import replacing
+from durable import replacing, scratch_folder
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +24,20 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match="No space"), replacing(file) as temporary:
         temporary.write_text("third")
     assert (file.read_text(), list(tmp_path.iterdir())) == ("second", [file])
+
+
+def test_a_scratch_folder_that_cannot_be_removed_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: `tempfile.TemporaryDirectory` recursed until Python ended it."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with scratch_folder(tmp_path, ".made-") as folder:
+        (folder / "file").write_text("text")
+        for name in ("unlink", "rmdir"):
+            monkeypatch.setattr(f"os.{name}", fail)
+    monkeypatch.undo()
+    with scratch_folder(tmp_path, ".other-") as other:
+        pass
+    assert [*tmp_path.iterdir()] == [folder]
+    assert not other.exists()

@@ -16,7 +16,6 @@ import os
 import shutil
 import sqlite3
 import tarfile
-import tempfile
 import time
 import zlib
 from collections.abc import Iterable, Iterator
@@ -37,7 +36,7 @@ from app.storage.database import sqlite_file
 from app.storage.files import PARTIAL, REPLACED, STAGED
 from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
 from app.storage.swap import SWAP_FILE
-from durable import put_in_place
+from durable import put_in_place, scratch_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -244,8 +243,8 @@ def back_up_folder(
     database = sqlite_file(settings.database_url)
     note = "" if database is not None else "the database is on a server and not in the archive: save it with pg_dump"
     _remove_killed(file.parent)
-    with explained(file), tempfile.TemporaryDirectory(dir=file.parent, prefix=PARTIAL) as scratch:
-        copy, archive = Path(scratch, "database"), Path(scratch, "archive")
+    with explained(file), scratch_folder(file.parent, PARTIAL) as scratch:
+        copy, archive = scratch / "database", scratch / "archive"
         about = _about(folder, with_modules)
         if database is not None:  # before files are listed, so that the archive has every file that the database names
             inside = database.resolve().is_relative_to(folder)

@@ -9,7 +9,6 @@ Out of scope: databases on a server; migrating an older database, which the serv
 import os
 import re
 import sqlite3
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,7 +24,7 @@ from app.storage.files import REPLACED, STAGED, SettingsFile
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrate import revisions
 from app.storage.swap import swap
-from durable import sync
+from durable import scratch_folder, sync
 
 _PATHS = (
     ("documents", "path"),
@@ -89,8 +88,7 @@ def restore_folder(
                     f"data folder {folder} is not empty: use another --data-dir, or --force, which moves it aside",
                     code="data-folder-not-empty",
                 )
-            with tempfile.TemporaryDirectory(dir=folder, prefix=STAGED) as name:
-                staged = Path(name)
+            with scratch_folder(folder, STAGED) as staged:
                 manifest, access = read_archive(file, staged, progress), Access()
                 if manifest.database is not None:
                     access = _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))

@@ -64,6 +64,8 @@ LARGEST_FILE: Final = 600_000
 """Maximum bytes of a file on a full disk."""
 IGNORES_PERMISSIONS: Final = (1, 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root ignores permissions."""
+LONGEST_TEXT: Final = 10_000
+"""Characters of an error that are kept: the parent reads at the end, and a pipe holds 64 KB."""
 _CAPABILITIES_VERSION: Final = 0x20080522
 
 
@@ -81,7 +83,7 @@ def in_process(
             try:
                 result = work()
             except Exception:
-                result = {"error": traceback.format_exc()}
+                result = {"error": traceback.format_exc()[-LONGEST_TEXT:]}
             json.dump(result, told)
         os._exit(0)
     os.close(write)
@@ -167,9 +169,10 @@ def damage(file: Path, rng: random.Random) -> None:
 
 
 def files_beside_database(folder: Path) -> list[Path]:
-    """Return the files of a data folder that may be damaged without harm to data that only the database has."""
+    """Return the files of a data folder that may be damaged without harm to data that nothing else has."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and ".sqlite3" not in file.name]
-    return [file for file in files if file.stat().st_size and "lock" not in file.name]
+    kept = small_settings(folder).uploads_folder
+    return [one for one in files if one.stat().st_size and "lock" not in one.name and not one.is_relative_to(kept)]
 
 
 ACTIONS: Final = ("ingest", "ask", "upload", "faq", "forget", "calibrate", "restore", "migrate")
@@ -223,7 +226,7 @@ def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, 
                 elif action == "calibrate":
                     calibrate(desk, place.pages)
     except REFUSALS.get(fault, ()) as error:
-        return {"refused": str(error)}
+        return {"refused": str(error)[:LONGEST_TEXT]}
     return {}
 
 

@@ -46,8 +46,8 @@ CANARY: Final = "quokka"
 """Beginning of words that only one document has."""
 ROWS: Final = 60
 """Rows of each table of an older database."""
-CHANGED: Final = frozenset({"alembic_version"})
-"""Tables whose rows a migration changes."""
+CHANGED: Final = frozenset({"alembic_version", "sessions"})
+"""Tables whose rows a migration changes, or a restore, which ends all sessions."""
 LATER: Final = """import sqlalchemy as sa
 from alembic import op
 
