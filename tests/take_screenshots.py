@@ -18,7 +18,7 @@ from test_app_browser import Page
 
 from app.domain.answers import HandoffState
 from app.storage.people import ADMIN
-from app.web import pacing
+from app.web import event_gate, pacing
 from app.web.admin_pages import PAGES
 from app.web.middleware import Opening
 
@@ -97,6 +97,10 @@ def many(page: Page) -> None:
         desk.store(f"Question {number} of a busy customer", replace(answer, conversation_id=desk.new_id()), when, first)
     page.driver.refresh()
     until(lambda: len(page.all("#wd-list li")) > 20)
+
+
+OF_THE_LIST = (with_menu, deleted, many)
+"""These show the list of conversations, which a phone hides."""
 
 
 def talked(page: Page, state: HandoffState, agent: str) -> None:
@@ -212,12 +216,12 @@ STATES = (*CHAT, *ADMIN_PAGES, *MORE_ADMIN, State(name="chat-thousand", show=man
 
 def variants(state: State) -> list[State]:
     """A state as it is, dark, on a phone, and in Chinese."""
-    return [
+    found = [
         state,
         replace(state, name=f"{state.name}-dark", is_dark=True),
-        replace(state, name=f"{state.name}-phone", size=PHONE),
         replace(state, name=f"{state.name}-zh", language="zh-CN"),
     ]
+    return found if state.show in OF_THE_LIST else [*found, replace(state, name=f"{state.name}-phone", size=PHONE)]
 
 
 def take(page: Page, state: State) -> None:
@@ -239,7 +243,7 @@ def take(page: Page, state: State) -> None:
 def main() -> None:
     """Take all, or those whose names begin with an argument."""
     wanted = tuple(sys.argv[1:]) or ("",)
-    pacing.IN_A_ROW = 10**6  # one browser opens all pages
+    pacing.IN_A_ROW = event_gate.EVENTS_IN_A_ROW = event_gate.MOST_PAGES = 10**6  # one browser opens all pages
     with tempfile.TemporaryDirectory() as folder:
         site = Site(Path(folder), show_technical=False, widget_origins=("https://shop.example",))
         for synced in ("/srv/help", "/srv/mixed", "/mnt/gone"):

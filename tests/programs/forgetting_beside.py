@@ -1,6 +1,6 @@
 """Whether customers are answered while thousands of passages are forgotten.
 
-    make forgetting [--passages 5000] [--customers 16]
+    make forgetting [PASSAGES=5000]
 
 Customers ask a desk with a tiny model, again and again, while a collection of so many passages is forgotten. Every
 answer must arrive and be stored, nothing of the collection be left, and no transaction of the forgetting change more
