@@ -151,7 +151,7 @@ _MOST_PAST = 400
 """Messages that a prompt may need. More do not fit into the context of a model, however short they are."""
 _REMEMBERED = 1000
 """Questions that this server remembers as its own."""
-_FORGOTTEN_AT_ONCE = 200
+_FORGOTTEN_AT_ONCE = 50
 """Answers from which one transaction removes a document. Customers' questions wait for it."""
 MAX_QUERY = 200
 """Characters of a search that are used."""
