@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from cache.attention.forward_pass import Pass, Rotation, RunningPass, ScoringFinished, attention_function, never
 from cache.attention.items import Chunk, KVView
@@ -300,6 +299,8 @@ class LanguageModel:
         self._alibi = AlibiAttention(hf) if self.info.position_scheme == "alibi" else None
         self._slopes = self._alibi.slopes if self._alibi else None
         if self._alibi is None:
+            from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # takes seconds: only with a model
+
             ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention_function)
             hf.set_attn_implementation(ATTENTION)
         self._hf = hf.eval()

@@ -30,7 +30,6 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
@@ -200,9 +199,9 @@ def convert_gguf(path: Path, folder: Path) -> Path:
         config = getattr(transformers, "GgufConfig", None)  # releases before it always dequantise
         options = {} if config is None else {"quantization_config": config(dequantize=True)}
         with _reading_once():
-            hf = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **given, **options)
+            hf = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **given, **options)
             hf.to(torch.bfloat16).save_pretrained(temporary)
-            AutoTokenizer.from_pretrained(place, **given).save_pretrained(temporary)
+            transformers.AutoTokenizer.from_pretrained(place, **given).save_pretrained(temporary)
         try:
             put_in_place(temporary, folder)  # the complete file is trusted from now on
         except OSError:
@@ -273,9 +272,12 @@ def load_stock(
     files directly to the device. Raises ModelError.
     """
     source = find_source(name, converted)
-    tokenizer = source.load(AutoTokenizer)
+    tokenizer = source.load(transformers.AutoTokenizer)
     hf = source.load(
-        AutoModelForCausalLM, dtype=dtype or default_dtype(device), use_safetensors=True, device_map={"": device}
+        transformers.AutoModelForCausalLM,
+        dtype=dtype or default_dtype(device),
+        use_safetensors=True,
+        device_map={"": device},
     )
     return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
 
@@ -284,7 +286,9 @@ def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer
     """Return a model's tokenizer and its usable positions, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
     source = find_source(name, converted)
-    return wrap_tokenizer(source.load(AutoTokenizer), name), usable_positions(source.load(AutoConfig))
+    return wrap_tokenizer(source.load(transformers.AutoTokenizer), name), usable_positions(
+        source.load(transformers.AutoConfig)
+    )
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
@@ -297,7 +301,7 @@ def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
 
 def folder_placement_problem(folder: Path) -> str:
     """Return why modules of the model in a folder cannot be placed; empty if they can. Raises ModelError."""
-    config = ModelSource(str(folder), True, "").load(AutoConfig)
+    config = ModelSource(str(folder), True, "").load(transformers.AutoConfig)
     return find_position_scheme(config, str(folder))[1]
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from cache.attention.forward_pass import Rotation
 from cache.errors import ModelError
@@ -187,6 +186,8 @@ class TrainingModel:
         self._rotation = find_rotation(hf)
         if reason := why_not_placeable(hf.config):
             raise ModelError(f"this model cannot encode passages one by one, so there is nothing to train: {reason}")
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # takes seconds: only with a model
+
         ALL_ATTENTION_FUNCTIONS.register(EXAMPLE_ATTENTION, example_attention)
         hf.set_attn_implementation(EXAMPLE_ATTENTION)
         self.hf = hf.eval()

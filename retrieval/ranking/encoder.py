@@ -18,11 +18,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AutoModel, AutoTokenizer
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.ranking.scoring import Mixture, QuestionVectors, StatementVectors, short_form
@@ -69,7 +69,7 @@ class RankerModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = AutoModel.from_pretrained(bundled_folder(), local_files_only=True)
+        self.encoder = transformers.AutoModel.from_pretrained(bundled_folder(), local_files_only=True)
         self.encoder.pooler = None  # unused; skipping it while loading would print a report
         hidden = self.encoder.config.hidden_size
         self.shorten = nn.Linear(hidden, SHORT, bias=False)
@@ -189,7 +189,7 @@ class RankerTokens:
     """Tokenizes texts for the network."""
 
     def __init__(self) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(bundled_folder(), local_files_only=True)
+        self._tokenizer = transformers.AutoTokenizer.from_pretrained(bundled_folder(), local_files_only=True)
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text loses its beginning."""
