@@ -95,7 +95,6 @@ def _said(message: Message) -> Said:
 
 
 def _end(asked: Replying) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
-    """Return the finished answer, why it ended, and the fields that only Warmdesk has."""
     answer = asked.running.answer
     if isinstance(answer, PlainAnswer):
         return answer, answer.finish_reason, plain_fields(answer, asked.caller)

@@ -92,7 +92,6 @@ class Meter:
             self._sources.labels(model, source).inc(getattr(usage, source))
 
     def text(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
@@ -142,7 +141,6 @@ def gauges(load: Load) -> Iterator[Metric]:
 
 
 def disk(load: Load) -> Iterator[Metric]:
-    """Free disk space for encoded passages, and writes that failed or were skipped."""
     if load.disk_free is not None and load.disk_floor is not None:
         yield GaugeMetricFamily(
             "warmdesk_disk_free_bytes", "Free bytes on the disk with encoded passages", load.disk_free

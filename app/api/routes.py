@@ -92,7 +92,6 @@ def conversations_router(desk: Service) -> APIRouter:
 
 
 def documents_router(desk: Service, keys: Keys, record: Record) -> APIRouter:
-    """record: writes to the audit log."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["documents"])
 
     def stored(document_id: str) -> StoredDocument:
@@ -237,7 +236,6 @@ def models_router(desk: Service, keys: Keys) -> APIRouter:
 
 
 def add_api_routes(app: FastAPI, desk: Service, keys: Keys, record: Record) -> None:
-    """Add all routes under /v1, and /metrics. record: writes to the audit log."""
     for router in (
         chat_router(desk, keys),
         models_router(desk, keys),

@@ -69,7 +69,6 @@ class RunningAnswer(Generic[T]):
 
     @property
     def answer(self) -> T:
-        """The whole answer, after the end of the iteration."""
         return self._answer[0]
 
     def cancel(self) -> None:

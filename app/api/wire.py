@@ -115,7 +115,6 @@ class ApiError(Exception):
 
 
 def told(error: Exception) -> ApiError:
-    """Return an error in words for a caller."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestValidationError):
@@ -249,7 +248,6 @@ class ChatRequest(BaseModel):
 
     @property
     def longest(self) -> int | None:
-        """The maximum tokens of the answer, if a limit was given."""
         return self.max_completion_tokens or self.max_tokens
 
 
@@ -364,7 +362,6 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
 
 
 def plain_fields(answer: PlainAnswer, caller: Caller) -> dict[str, Any]:
-    """The same for an answer of the language model alone."""
     return {"timings_ms": times(answer.timings, caller)}
 
 
@@ -375,7 +372,6 @@ class ChatReply:
         self._common = {"id": id, "created": created, "model": model}
 
     def whole(self, text: str, finish_reason: str, usage: AnswerUsage, extra: dict[str, Any]) -> dict[str, Any]:
-        """The response in one piece."""
         message = {"role": "assistant", "content": text, "refusal": None}
         choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
         return {
@@ -387,18 +383,15 @@ class ChatReply:
         }
 
     def piece(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> str:
-        """Return an event with a piece of the text; more: further fields."""
         choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
         return event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
 
     def usage(self, usage: AnswerUsage) -> str:
-        """The last event, without a choice."""
         chunk = {**self._common, "object": "chat.completion.chunk", "choices": []}
         return event({**chunk, "usage": usage_reply(usage)})
 
 
 def event(document: dict[str, Any]) -> str:
-    """A server-sent event."""
     return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
 
 
@@ -423,7 +416,6 @@ def _vector(row: Vectors, in_base64: bool) -> str | list[float]:
 
 
 def document_reply(document: StoredDocument) -> dict[str, Any]:
-    """A document as it is listed."""
     return {
         "id": str(document.id),
         "object": "document",
@@ -437,7 +429,6 @@ def document_reply(document: StoredDocument) -> dict[str, Any]:
 
 
 def summary_reply(summary: ConversationSummary) -> dict[str, Any]:
-    """A conversation as it is listed."""
     return {
         "id": summary.id,
         "object": "conversation",
@@ -462,7 +453,6 @@ def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
 
 
 def listed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A list as OpenAI sends it."""
     return {"object": "list", "data": list(rows)}
 
 

@@ -39,12 +39,10 @@ class Texts:
 
 @cache
 def all_texts() -> Mapping[str, Texts]:
-    """Every language by its code."""
     return {file.stem: Texts(**tomllib.loads(file.read_text("utf-8"))) for file in sorted(_FOLDER.glob("*.toml"))}
 
 
 def texts_in(language: str) -> Texts:
-    """The texts of a language, or the English ones."""
     return all_texts().get(language, all_texts()[FALLBACK])
 
 
@@ -53,13 +51,11 @@ CONTACTS = ("email", "phone", "url", "hours")
 
 
 def contact_lines(settings: Settings, texts: Texts) -> str:
-    """The contacts that are set, each as a list item; "" if none is."""
     given = {name: getattr(settings, f"contact_{name}") for name in CONTACTS}
     return "\n".join(f"- {texts.says[name]}: {value}" for name, value in given.items() if value is not None)
 
 
 def contact_links(settings: Settings) -> Mapping[str, str]:
-    """Link targets by their text: http, https, mailto or tel."""
     links = {}
     if settings.contact_email is not None:
         links[settings.contact_email] = f"mailto:{settings.contact_email}"
@@ -203,7 +199,6 @@ def human_text(settings: Settings, language: str, page: str = "") -> str:
 
 
 def vague_text(topics: Sequence[str], language: str) -> str:
-    """The question back to a message that is too vague, with topics of the documents."""
     return texts_in(language).says["vague"].format(topics=", ".join(topics))
 
 

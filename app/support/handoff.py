@@ -81,11 +81,9 @@ class AgentQueue:
         return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
 
     def take(self, handoff_id: int, agent: str) -> None:
-        """Take the hand-off; the customer sees it."""
         self._handoffs.take(handoff_id, agent, self._now())
 
     def answer(self, handoff_id: int, agent: str, text: str) -> None:
-        """Write to the customer. Raises DeskError unless this agent has taken the conversation."""
         check_length(text, LONGEST_TEXT, "message")
         text, handoff = text.strip(), self._handoffs.named(handoff_id).handoff
         if handoff.state != "taken" or handoff.agent != agent:
@@ -95,7 +93,6 @@ class AgentQueue:
         self._history.record_said(handoff.conversation_id, text, handoff_id, agent)
 
     def close(self, handoff_id: int) -> None:
-        """Give the conversation back to the assistant."""
         self._handoffs.close(handoff_id, self._now())
 
 
@@ -126,7 +123,6 @@ class HandingOff:
         return None if found is None else self._shown(found)
 
     def handoffs(self, owner: str) -> list[Handoff]:
-        """All hand-offs of an owner, as the customer may see them, the oldest first."""
         return [self._shown(one) for one in self._handoffs.of_owner(owner)]
 
     def hand_off(
@@ -186,7 +182,6 @@ class HandingOff:
             self._handoffs.close(found.id, self._now())
 
     def check_with_machine(self, conversation_id: str | None, owner: str) -> None:
-        """Raises DeskError while an agent answers this conversation."""
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
         if current is not None and current.is_with_person:
             raise DeskError("an agent answers this conversation: the assistant does not", code="with-person")
@@ -199,13 +194,11 @@ class HandingOff:
         return handoff if self._settings.show_agent_names else replace(handoff, agent="")
 
     def _owned(self, conversation_id: str | None, owner: str) -> str | None:
-        """Return the id if the owner has this conversation. Raises DeskError."""
         if conversation_id is not None and not self._history.is_there(conversation_id, owner):
             raise DeskError(f"there is no conversation {conversation_id!r}", code="no-such-conversation")
         return conversation_id
 
     def _checked(self, text: str, email: str = "") -> str:
-        """The text as it may be stored. Raises DeskError."""
         check_length(text, self._settings.max_question_chars, "message")
         check_length(email, LONGEST_LINE, "e-mail address")
         name, at, domain = email.partition("@")
@@ -217,6 +210,5 @@ class HandingOff:
 
 
 def asks_for_person(text: str) -> bool:
-    """Whether a message only asks for a person."""
     said = heard(text, language_of(text))
     return said is not None and said.kind == "human"

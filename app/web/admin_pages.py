@@ -75,13 +75,11 @@ class AdminLink:
 
 
 def links_for(caller: Caller) -> list[AdminLink]:
-    """The pages that a caller may open."""
     rules = ((path, words, find_rule(path, "GET")) for path, words in PAGES)
     return [AdminLink(path, words) for path, words, rule in rules if rule is not None and rule.allows(caller)]
 
 
 def home_of(caller: Caller) -> str:
-    """The first page after signing in."""
     links = links_for(caller)
     return links[0].path if links else "/admin/"
 
@@ -98,7 +96,6 @@ def admin_page(request: Request, template: str, *, status: int = 200, **values: 
 
 
 def done(path: str, did: str, **query: str) -> RedirectResponse:
-    """Redirect to a page that shows a message: a key of DONE."""
     return RedirectResponse(f"{path}?{urlencode({**query, 'did': did})}", 303)
 
 
@@ -132,8 +129,6 @@ ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
 
 
 def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
-    """The page, and its buttons."""
-
     def shown(request: Request, query: str, sort: str, page: int, error: DeskError | None = None) -> HTMLResponse:
         order = sort if sort in _ORDER else "saved"
         overview = desk.overview()
@@ -181,7 +176,6 @@ def _outcome(verified: Verified) -> str:
 
 
 def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[ModuleRow]:
-    """The modules whose document or passage contains each word of a query, in an order of `_ORDER`."""
     words = query.casefold().split()
     rows = [row for row in modules if all(word in f"{row.document} {row.passage}".casefold() for word in words)]
     return sorted(rows, key=lambda row: (*_ORDER[order](row), row.document, row.passage))
@@ -214,7 +208,6 @@ class Operation:
 
     @property
     def draft(self) -> str:
-        """A body to be filled in, with the required fields."""
         return json.dumps({one.name: [] if one.kind.startswith("list") else "" for one in self.body if one.required})
 
 
@@ -244,7 +237,6 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
-    """The operations of a document, in its order."""
     for path, methods in document["paths"].items():
         for method, one in methods.items():
             yield Operation(

@@ -45,7 +45,6 @@ def suggestions(question: str, answer: Answer) -> list[str]:
 
 
 def _names(text: str, topic: str) -> bool:
-    """Whether a text contains every word of a topic."""
     return {word.lower() for word in _WORD.findall(topic)} <= {word.lower() for word in _WORD.findall(text)}
 
 
@@ -229,7 +228,6 @@ class ChatFlow:
         return asking
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
-        """Ask the last question again, replacing its answer."""
         try:
             question = self._last_question(conversation_id, reader)
         except Exception as error:
@@ -238,7 +236,6 @@ class ChatFlow:
         yield from self.ask(question, conversation_id, reader, replaces_last=True)
 
     def edit(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Put the last question into the box; sending it replaces the question."""
         try:
             return ChatView(box=self._last_question(conversation_id, reader), editing=True)
         except Exception as error:
@@ -270,7 +267,6 @@ class ChatFlow:
         return replace(self.open("", reader) if is_open else ChatView(), conversations=listed)
 
     def restore(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Restore a conversation that was just deleted, and open it."""
         try:
             self._desk.restore_conversation(conversation_id, reader.owner)
         except Exception as error:
@@ -287,7 +283,6 @@ class ChatFlow:
             return ChatView(live=_failure("", error, reader))
 
     def find(self, query: str, open_id: str, reader: Reader) -> ChatView:
-        """List the conversations that contain these words; all for no words."""
         try:
             return ChatView(conversations=self._listed(open_id, reader, query=query[:LONGEST_LINE].strip()))
         except Exception as error:
@@ -345,13 +340,11 @@ class ChatFlow:
 
 
 def _without(question: str, turns: Sequence[Turn]) -> Sequence[Turn]:
-    """Messages without the last question and its answer."""
     at = next((place for place, turn in enumerate(turns) if turn.message_id == question), len(turns))
     return [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
 
 
 def _failure(question: str, error: Exception, reader: Reader) -> str:
-    """A question without an answer, and one line with the reason."""
     if not isinstance(error, DeskError):
         log.error("the chat page failed", exc_info=error)
     elif not error.is_away:

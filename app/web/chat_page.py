@@ -146,7 +146,6 @@ def _reader(request: gr.Request) -> Reader:
 
 
 def _text(sent: object) -> str:
-    """A text that the page's script sent with an event; it may be anything."""
     return sent if isinstance(sent, str) else ""
 
 

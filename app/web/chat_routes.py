@@ -31,8 +31,6 @@ from app.web.rendering import error_words, page_language, render, translations
 
 
 def add_visitor_routes(app: FastAPI, desk: Service, site: Site) -> None:
-    """Routes for a caller with the cookie; the guard lets no others through."""
-
     @app.get("/conversations/{conversation_id}/export.{kind}")
     def export(request: Request, conversation_id: Id, kind: Id) -> Response:
         with speaking(translations(page_language(request.headers))):
@@ -114,7 +112,6 @@ class HandoffView:
         self._desk, self._settings, self._limits, self._now = desk, settings, limits, now
 
     def line(self, conversation_id: str, reader: Reader, problem: str = "") -> HandoffLine:
-        """The line of a conversation; "" is a new one. problem: an error, in English. Raises DeskError."""
         handoff = self._desk.handoff(conversation_id, reader.owner) if conversation_id else None
         html = render(
             "chat/handoff.html",

@@ -107,17 +107,14 @@ class Axis:
 
     @property
     def ticks(self) -> list[str]:
-        """Labels at equal distances, the last one at the end; in the server's time zone."""
         parts = self.range.ticks
         times = (self.since + self.range.length * part / parts for part in range(parts + 1))
         return [time.astimezone().strftime(gettext(self.range.label)) for time in times]
 
     def place(self, span: UsageSpan) -> int:
-        """The step of a span on the axis."""
         return round((span.start - self.since) / self.range.step)
 
     def when(self, step: int) -> str:
-        """A step's beginning, for people."""
         time = (self.since + self.range.step * step).astimezone()
         return f"{time.strftime(gettext(_DATE))} {time.strftime(_CLOCK)}"
 

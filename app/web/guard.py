@@ -42,13 +42,11 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def host_name(host: str) -> str:
-    """Host header without port and brackets, in lower case."""
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+))(?::\d+)?", host.strip())
     return (match[1] or match[2]).lower().rstrip(".") if match else ""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the listening address is this machine's own."""
     return host in LOOPBACK or host_name(host) in LOOPBACK
 
 
@@ -62,7 +60,6 @@ class Site:
         self._is_tls = url.scheme == "https"
 
     def answers_to(self, request: Request) -> bool:
-        """Whether the Host header names this server."""
         return self._hosts is None or host_name(request.headers.get("host", "")) in self._hosts
 
     def takes_from(self, request: Request) -> bool:
@@ -95,11 +92,9 @@ class WidgetFrame:
         self._origins = tuple(origins)
 
     def is_missing(self, path: str) -> bool:
-        """Whether a path is of the widget, and the widget is off."""
         return not self._origins and (path in (SCRIPT, PAGE) or path.startswith(f"{PAGE}/"))
 
     def loosened(self, path: str, headers: Mapping[str, str]) -> dict[str, str]:
-        """The guard's headers for this path."""
         changed = dict(headers)
         if self._origins and path == SCRIPT:
             changed["cross-origin-resource-policy"] = "cross-origin"
@@ -122,11 +117,9 @@ class SiteCookie:
     samesite: Literal["lax", "strict"]
 
     def read(self, request: Request, site: Site) -> str:
-        """Its value; "" if it was not sent."""
         return request.cookies.get(self._named(request, site), "")
 
     def give(self, response: Response, value: str, lifetime_s: int, request: Request, site: Site) -> None:
-        """Set the cookie."""
         response.set_cookie(
             self._named(request, site),
             value,
@@ -138,7 +131,6 @@ class SiteCookie:
         )
 
     def drop(self, response: Response, request: Request, site: Site) -> None:
-        """Delete the cookie."""
         self.give(response, "", 0, request, site)
 
     def _named(self, request: Request, site: Site) -> str:
@@ -176,7 +168,6 @@ class Guard:
     """Wraps the whole application."""
 
     def __init__(self, app: ASGIApp, *, site: Site, identity: Identity, widget_origins: Sequence[str] = ()) -> None:
-        """widget_origins: of the sites that may show the widget; none: there is no widget."""
         self._app, self._site, self._identity = app, site, identity
         self._widget, self._pacing = WidgetFrame(widget_origins), Pacing()
 
@@ -212,7 +203,6 @@ class Guard:
             await self._passed(request, send, nonce)
 
     async def _passed(self, request: Request, send: Send, nonce: str) -> None:
-        """Serve a request that was let through."""
         scope, receive = request.scope, request.receive
         if scope["method"] == "GET" and scope["path"] in ("/", "/admin/"):
             del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not get their nonce
@@ -304,7 +294,6 @@ class Guard:
 
 
 def _refused(request: Request, status: int, words: str) -> Response:
-    """One line, in the language of the browser."""
     with speaking(translations(page_language(request.headers))):
         words = gettext(words)
     if GRADIO in request.scope["path"]:
@@ -327,7 +316,6 @@ def too_often(request: Request, wait_s: float) -> Response:
 
 
 def unavailable(request: Request, error: DeskError) -> Response:
-    """The response if the database could not do its work."""
     if not error.is_away:
         log.warning("%s", error)
     return come_again(request)
@@ -363,8 +351,6 @@ def _secured(send: Send, more: Mapping[str, str]) -> Send:
 
 
 def _noted(send: Send, failed: Callable[[], None]) -> Send:
-    """Report when a response is an error of the client."""
-
     async def noting(message: Message) -> None:
         if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
             failed()

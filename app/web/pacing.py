@@ -130,7 +130,6 @@ class BoundedConnection(H11Protocol):
             self._watch = self.loop.call_later(LOOK_S, self._look)
 
     def abort(self) -> None:
-        """End it at once, whatever is not sent yet."""
         self.transport.abort()
 
 
@@ -191,7 +190,6 @@ class Pacing:
         return (owner and self._visitors.wait_s(owner)) or self._addresses.wait_s(address)
 
     def failed(self, request: Request) -> None:
-        """Count an error response to the sender."""
         if _is_paced(request):
             self._charge(request, FAILED - 1)
 

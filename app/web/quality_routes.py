@@ -40,8 +40,6 @@ LISTED = 200
 
 
 def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, record: Record) -> None:
-    """The pages, and the routes of their script. record: writes to the audit log."""
-
     def by(request: Request) -> Changes:
         return Changes(desk, record, caller_of(request).who)
 
@@ -145,8 +143,6 @@ _WORDS = {
 
 
 def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
-    """The pages, and the routes of their script."""
-
     def drawn(request: Request, template: str, **values: object) -> str:
         caller = caller_of(request)
         values |= {"reasons": REASONS, "caller": caller, "links": links_for(caller), "now": datetime.now(UTC)}

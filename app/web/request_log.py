@@ -65,7 +65,6 @@ def find_id(headers: Headers) -> str:
 
 
 def _log(scope: Scope, status: int, milliseconds: float) -> None:
-    """status: 0 if no response was begun."""
     method, path = scope["method"], quote(scope["path"][:_LONGEST_PATH])
     level = logging.DEBUG if scope["path"] in _ASKED_ALL_THE_TIME else logging.INFO
     fields = {"method": method, "path": path, "status": status, "milliseconds": round(milliseconds, 1)}

@@ -214,7 +214,6 @@ def serve(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, before anything slow. Raises DeskError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, or asyncio leaves Nagle's algorithm on: the second part of an answer then waits 40 ms for the
     # reader's delayed acknowledgement of the first.

@@ -107,7 +107,6 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
 
 
 def largest_body(settings: Settings, path: str) -> int:
-    """Maximum bytes of a request's body."""
     if path in UPLOADS:
         return MAX_UPLOAD
     return MAX_BODY if path.startswith(("/v1/", "/admin/")) else largest_event(settings.max_question_chars)
