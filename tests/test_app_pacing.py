@@ -98,7 +98,7 @@ def test_what_fails_counts_as_several() -> None:
         sent = Sent()
         for _ in range(IN_A_ROW // FAILED):
             assert await sent.passed(ANN, 1) == 1
-            sent.pacing.failed(sent.request(ANN))
+            sent.pacing.answered(sent.request(ANN), 404)
         assert await sent.passed(ANN, 1) == 0
         assert await sent.passed(BOB, 20) == 20
 

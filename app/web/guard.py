@@ -182,7 +182,8 @@ class Guard:
         self._drop_foreign_names(request)
         if self._site.keeps_to_tls(request):
             headers["strict-transport-security"] = f"max-age={visitors.LIFETIME_S}"
-        send = _secured(send, self._widget.loosened(scope["path"], headers))
+        more = self._widget.loosened(scope["path"], headers)
+        send = at_start(send, lambda sent, _: _secure(sent, more))
         try:
             refusal = self._refused_unread(request)
             is_look = scope["path"] in (ALIVE, READY) and request.method in ("GET", "HEAD")
@@ -196,7 +197,7 @@ class Guard:
             if wait_s:
                 await too_often(request, wait_s)(scope, receive, send)
                 return
-            send = _noted(send, lambda: self._pacing.failed(request))
+            send = at_start(send, lambda _, status: self._pacing.answered(request, status))
             if refusal is not None:
                 await refusal(scope, receive, send)
                 return
@@ -214,7 +215,7 @@ class Guard:
             if not caller_of(request).owner:
                 given = Response()
                 VISITOR.give(given, visitors.new_token(), visitors.LIFETIME_S, request, self._site)
-                send = _with_cookie(send, given.headers["set-cookie"].encode())
+                send = at_start(send, lambda sent, _: sent.append("set-cookie", given.headers["set-cookie"]))
         await self._app(scope, receive, send)
 
     def _drop_foreign_names(self, request: Request) -> None:
@@ -328,35 +329,22 @@ def come_again(request: Request) -> Response:
     return answer
 
 
-def _with_cookie(send: Send, cookie: bytes) -> Send:
+def at_start(send: Send, change: Callable[[MutableHeaders, int], None]) -> Send:
+    """`send`, but a response's headers are changed before they are sent. change: gets them, and the status."""
+
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"set-cookie", cookie)]
+            change(MutableHeaders(scope=message), message["status"])
         await send(message)
 
     return sending
 
 
-def _secured(send: Send, more: Mapping[str, str]) -> Send:
-    async def secured(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            # Gradio lets other local ports read answers with cookies; our pages need no cross-origin access.
-            for name in {name for name in headers if name == "server" or name.startswith("access-control-")}:
-                del headers[name]
-            headers.update(more)
-        await send(message)
-
-    return secured
-
-
-def _noted(send: Send, failed: Callable[[], None]) -> Send:
-    async def noting(message: Message) -> None:
-        if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
-            failed()
-        await send(message)
-
-    return noting
+def _secure(headers: MutableHeaders, more: Mapping[str, str]) -> None:
+    # Gradio lets other local ports read answers with cookies; our pages need no cross-origin access.
+    for name in {name for name in headers if name == "server" or name.startswith("access-control-")}:
+        del headers[name]
+    headers.update(more)
 
 
 def _rewritten(send: Send, nonce: str, language: str) -> Send:
