@@ -10,9 +10,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.access.identity import Keys, caller_of
-from app.api.chat import chat_router
+from app.api.chat import chat_router, count, owner_of
 from app.api.metrics import metrics_router
-from app.api.running import count, owner_of
 from app.api.wire import (
     ApiError,
     ApiRoute,

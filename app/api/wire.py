@@ -8,11 +8,9 @@ Paths of documents are never sent: a document has an id and a file name.
 """
 
 import base64
-import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -30,7 +28,6 @@ from app.domain.answers import (
     ConversationSummary,
     Embedded,
     ModelNames,
-    PlainAnswer,
     Turn,
 )
 from app.domain.callers import Caller
@@ -361,40 +358,6 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
     }
 
 
-def plain_fields(answer: PlainAnswer, caller: Caller) -> dict[str, Any]:
-    return {"timings_ms": times(answer.timings, caller)}
-
-
-class ChatReply:
-    """The documents of one chat completion. id: of the response; created: seconds since 1970."""
-
-    def __init__(self, id: str, created: int, model: str) -> None:
-        self._common = {"id": id, "created": created, "model": model}
-
-    def whole(self, text: str, finish_reason: str, usage: AnswerUsage, extra: dict[str, Any]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
-        return {
-            **self._common,
-            "object": "chat.completion",
-            "choices": [choice],
-            "usage": usage_reply(usage),
-            DESK: extra,
-        }
-
-    def piece(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        return event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
-
-    def usage(self, usage: AnswerUsage) -> str:
-        chunk = {**self._common, "object": "chat.completion.chunk", "choices": []}
-        return event({**chunk, "usage": usage_reply(usage)})
-
-
-def event(document: dict[str, Any]) -> str:
-    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
-
-
 def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
     """The names for the field `model`. started: seconds since 1970."""
     kinds = ((DESK, "desk"), (names.language, "language"), (names.embedder, "embedding"))
@@ -454,11 +417,6 @@ def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
 
 def listed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"object": "list", "data": list(rows)}
-
-
-def seconds(moment: datetime) -> int:
-    """Seconds since 1970."""
-    return int(moment.timestamp())
 
 
 def not_found(what: str) -> ApiError:

@@ -8,7 +8,7 @@ elsewhere. Its requests use a key that the reader types. They never use the read
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -66,22 +66,13 @@ DONE = {
 NO_STORE = {"cache-control": "no-store"}
 
 
-@dataclass(frozen=True, slots=True)
-class AdminLink:
-    """A page that the caller may open. words: English, translated when shown."""
-
-    path: str
-    words: str
-
-
-def links_for(caller: Caller) -> list[AdminLink]:
-    rules = ((path, words, find_rule(path, "GET")) for path, words in PAGES)
-    return [AdminLink(path, words) for path, words, rule in rules if rule is not None and rule.allows(caller)]
+def links_for(caller: Caller) -> list[tuple[str, str]]:
+    """The pages that the caller may open, as in PAGES."""
+    return [page for page in PAGES if (rule := find_rule(page[0], "GET")) and rule.allows(caller)]
 
 
 def home_of(caller: Caller) -> str:
-    links = links_for(caller)
-    return links[0].path if links else "/admin/"
+    return next((path for path, _ in links_for(caller)), "/admin/")
 
 
 def admin_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -186,29 +177,18 @@ FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A parameter or a field of a body. kind: its type, in words."""
-
-    name: str
-    kind: str
-    required: bool
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, with its parameters. is_json: its body is JSON, not a form with a file."""
+    """One method of one path, with its parameters and the fields of its body: name, type in words, required, meaning.
+    is_json: its body is JSON, not a form with a file. draft: a body to be filled in, with the required fields.
+    """
 
     method: str
     path: str
     words: str
-    parameters: tuple[Field, ...] = ()
-    body: tuple[Field, ...] = field(default=())
-    is_json: bool = False
-
-    @property
-    def draft(self) -> str:
-        return json.dumps({one.name: [] if one.kind.startswith("list") else "" for one in self.body if one.required})
+    parameters: list[dict[str, Any]]
+    body: list[dict[str, Any]]
+    is_json: bool
+    draft: str
 
 
 def add_api_page(app: FastAPI, public_url: str | None) -> None:
@@ -239,25 +219,33 @@ def describe(app: FastAPI) -> dict[str, Any]:
 def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
     for path, methods in document["paths"].items():
         for method, one in methods.items():
+            contents = one.get("requestBody", {}).get("content", {})
+            body = [row for content in contents.values() for row in _fields(content["schema"], document)]
+            draft = {row["name"]: [] if row["kind"].startswith("list") else "" for row in body if row["required"]}
             yield Operation(
                 method=method.upper(),
                 path=path,
                 words=one_line(one.get("description", "")),
-                parameters=tuple(
-                    Field(row["name"], kind_of(row["schema"]), row.get("required", False), row.get("description", ""))
+                parameters=[
+                    _field(row["name"], row["schema"], row.get("required", False), row.get("description", ""))
                     for row in one.get("parameters", ())
-                ),
-                body=tuple(_body(one, document)),
-                is_json="application/json" in one.get("requestBody", {}).get("content", {}),
+                ],
+                body=body,
+                is_json="application/json" in contents,
+                draft=json.dumps(draft),
             )
 
 
-def _body(operation: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Field]:
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
-        required = schema.get("required", ())
-        for name, row in schema["properties"].items():
-            yield Field(name, kind_of(row), name in required, row.get("description", ""))
+def _fields(reference: Mapping[str, str], document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    schema = document["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
+    required = schema.get("required", ())
+    return [
+        _field(name, row, name in required, row.get("description", "")) for name, row in schema["properties"].items()
+    ]
+
+
+def _field(name: str, schema: Mapping[str, Any], required: bool, words: str) -> dict[str, Any]:
+    return {"name": name, "kind": kind_of(schema), "required": required, "words": words}
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:

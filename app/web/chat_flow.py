@@ -236,10 +236,7 @@ class ChatFlow:
         yield from self.ask(question, conversation_id, reader, replaces_last=True)
 
     def edit(self, conversation_id: str, reader: Reader) -> ChatView:
-        try:
-            return ChatView(box=self._last_question(conversation_id, reader), editing=True)
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
+        return _or_failure(reader, lambda: ChatView(box=self._last_question(conversation_id, reader), editing=True))
 
     def _last_question(self, conversation_id: str, reader: Reader) -> str:
         turns = self._turns(conversation_id, reader)
@@ -257,36 +254,35 @@ class ChatFlow:
     def delete(self, conversation_id: str, open_id: str, reader: Reader) -> ChatView:
         """Delete a conversation, and offer to restore it; if it was open, show a new one."""
         is_open = conversation_id == open_id
-        if is_open:
-            self._end(reader.session, left=True)
-        try:
+
+        def work() -> ChatView:
             self._desk.delete_conversation(conversation_id, reader.owner)
             listed = self._listed("" if is_open else open_id, reader, deleted=conversation_id)
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
-        return replace(self.open("", reader) if is_open else ChatView(), conversations=listed)
+            return replace(self.open("", reader) if is_open else ChatView(), conversations=listed)
+
+        if is_open:
+            self._end(reader.session, left=True)
+        return _or_failure(reader, work)
 
     def restore(self, conversation_id: str, reader: Reader) -> ChatView:
-        try:
+        def work() -> ChatView:
             self._desk.restore_conversation(conversation_id, reader.owner)
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
-        return self.open(conversation_id, reader)
+            return self.open(conversation_id, reader)
+
+        return _or_failure(reader, work)
 
     def rename(self, conversation_id: str, title: str, open_id: str, reader: Reader) -> ChatView:
-        try:
+        def work() -> ChatView:
             check_length(title, LONGEST_LINE, "title")
             if title.strip():
                 self._desk.rename_conversation(conversation_id, title, reader.owner)
             return ChatView(conversations=self._listed(open_id, reader))
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
+
+        return _or_failure(reader, work)
 
     def find(self, query: str, open_id: str, reader: Reader) -> ChatView:
-        try:
-            return ChatView(conversations=self._listed(open_id, reader, query=query[:LONGEST_LINE].strip()))
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
+        query = query[:LONGEST_LINE].strip()
+        return _or_failure(reader, lambda: ChatView(conversations=self._listed(open_id, reader, query=query)))
 
     def _empty(self, reader: Reader) -> str:
         return render(
@@ -342,6 +338,13 @@ class ChatFlow:
 def _without(question: str, turns: Sequence[Turn]) -> Sequence[Turn]:
     at = next((place for place, turn in enumerate(turns) if turn.message_id == question), len(turns))
     return [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
+
+
+def _or_failure(reader: Reader, work: Callable[[], ChatView]) -> ChatView:
+    try:
+        return work()
+    except Exception as error:
+        return ChatView(live=_failure("", error, reader))
 
 
 def _failure(question: str, error: Exception, reader: Reader) -> str:

@@ -102,8 +102,14 @@ class Axis:
     def ending(cls, now: datetime, name: Range) -> "Axis":
         """The latest `name` of time, in whole steps."""
         chosen = RANGES[name]
-        until = datetime.fromtimestamp(ceil(now.timestamp() / _seconds(chosen.step)) * _seconds(chosen.step), UTC)
+        step_s = chosen.step.total_seconds()
+        until = datetime.fromtimestamp(ceil(now.timestamp() / step_s) * step_s, UTC)
         return cls(until - chosen.length, until, chosen)
+
+    @property
+    def width(self) -> float:
+        """Of a step."""
+        return 100 * self.range.step / self.range.length
 
     @property
     def ticks(self) -> list[str]:
@@ -154,7 +160,7 @@ def _bars(
     """Stacked values of each step. as_shares: of their sum."""
     values = {step: row for step, row in values.items() if sum(row)}
     top = 100.0 if as_shares else _round_up(max(map(sum, values.values()), default=0))
-    width = 100 * axis.range.step / axis.range.length
+    width = axis.width
     paths = [""] * len(names)
     for step, row in sorted(values.items()):
         unit = 100 / (sum(row) if as_shares else top)
@@ -177,7 +183,7 @@ def _lines(
     """Values as steps in time; a line ends where the next step has no value."""
     measured = {step: row for step, row in values.items() if any(value is not None for value in row)}
     top = _round_up(max((value for row in measured.values() for value in row if value is not None), default=0))
-    width = 100 * axis.range.step / axis.range.length
+    width = axis.width
     paths = [""] * len(names)
     for i in range(len(names)):
         before = -2
@@ -201,13 +207,12 @@ def _chart(
     *,
     are_bars: bool,
 ) -> Chart:
-    width = 100 * axis.range.step / axis.range.length
     labels = [gettext(label) for _, label in names]
     layers = tuple(Layer(name, label, path) for (name, _), label, path in zip(names, labels, paths, strict=True))
     bins = tuple(
         Bin(
-            step * width,
-            width,
+            step * axis.width,
+            axis.width,
             "\n".join([axis.when(step), *(f"{label}: {value}" for label, value in zip(labels, row, strict=True))]),
         )
         for step, row in sorted(words.items())
@@ -220,10 +225,6 @@ def _round_up(value: float) -> float:
         return 1.0
     power = 10.0 ** int(log10(value)) if value >= 1 else 1.0
     return next(power * step for step in (1, 2, 5, 10) if power * step >= value)
-
-
-def _seconds(step: timedelta) -> int:
-    return int(step.total_seconds())
 
 
 REFRESH_S = 5.0

@@ -340,7 +340,9 @@ def _environment() -> Environment:
     environment.globals |= {"translated": words.gettext, "_": _in_page_language}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module
-    environment.globals |= {name: getattr(macros, name) for name in ("icon", "scrolling_table", "admin_head")}
+    environment.globals |= {
+        name: getattr(macros, name) for name in ("icon", "scrolling_table", "admin_head", "turning", "tile")
+    }
     return environment
 
 
