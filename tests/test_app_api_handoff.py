@@ -23,12 +23,7 @@ def test_a_program_hands_over_and_back(site: ApiSite) -> None:
     with site.http() as client:
         body = {"message": "My parcel is broken.", "user": "ann"}
         handed = client.post("/v1/handoffs", json=body).json()
-        assert (handed["object"], handed["state"], handed["reason"], handed["place"]) == (
-            "handoff",
-            "waiting",
-            "api",
-            1,
-        )
+        assert [handed[name] for name in ("object", "state", "reason", "place")] == ["handoff", "waiting", "api", 1]
         address = f"/v1/handoffs/{handed['conversation_id']}"
         written = client.post(f"{address}/messages", json={"message": "Order 1234.", "user": "ann"})
         assert written.json()["state"] == "waiting"
@@ -54,15 +49,7 @@ def test_a_program_hands_over_and_back(site: ApiSite) -> None:
         assert client.post("/v1/chat/completions", json=asked).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [({}, 400), ({"conversation_id": "nosuch"}, 404), ({"message": "Hello", "email": "no address"}, 400)],
-)
-def test_what_cannot_be_asked_is_refused(site: ApiSite, body: dict[str, str], status: int) -> None:
+def test_what_cannot_be_asked_is_refused(site: ApiSite) -> None:
     with site.http() as client:
-        assert client.post("/v1/handoffs", json=body).status_code == status
-
-
-def test_a_key_needs_the_scope(site: ApiSite) -> None:
-    with site.http(site.keys.create("reader", ("documents",))) as client:
-        assert client.post("/v1/handoffs", json={"message": "Hello"}).status_code == 403
+        for body, status in (({}, 400), ({"conversation_id": "no"}, 404), ({"message": "Hi", "email": "none"}, 400)):
+            assert client.post("/v1/handoffs", json=body).status_code == status, body

@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from app.access.identity import Keys
 from app.cli.options import recorded
-from app.domain.callers import COMMAND_LINE, Caller
+from app.domain.callers import COMMAND_LINE
 from app.domain.settings import Settings
 from app.storage.database import Database, open_database
 from app.storage.people import KEPT, Accounts, Audit
@@ -134,8 +134,3 @@ def test_every_action_has_its_words() -> None:
     used = {name for call in calls for name in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', call)}
     assert used <= set(ACTIONS), used - set(ACTIONS)
     assert {name for name in ACTIONS if not name.startswith(("module-", "handoff-"))} <= used
-
-
-def test_who_somebody_is_called() -> None:
-    assert Caller(name="ann", role="admin").who == "ann"
-    assert Caller(name="ann", scopes=frozenset({"documents"})).who == "API: ann"

@@ -88,42 +88,6 @@ def test_requests_from_other_sites_are_refused(site: Site, origin: str) -> None:
     assert site.client().post("/admin/logout", headers={"origin": BASE}).status_code == 303
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/docs",
-        "/openapi.json",
-        "/redoc",
-        "/monitoring",
-        "/monitoring/summary",
-        "/gradio_api/upload",
-        "/gradio_api/openapi.json",
-        "/gradio_api/file=/etc/passwd",
-        "/gradio_api/proxy=http://example.com",
-        "/gradio_api/run/predict",
-        "/gradio_api/component_server",
-        "/gradio_api/runs",
-        "/gradio_api/run-history/buckets",
-        "/gradio_api/vibe-code",
-        "/gradio_api/dev/reload",
-        "/static/%2e%2e/config.py",
-        "/login",
-        "/logout",
-        "/login/huggingface",
-    ],
-)
-def test_parts_of_gradio_that_no_page_needs_are_not_there(site: Site, path: str) -> None:
-    for client in (site.client(), site.admin()):
-        for prefix in ("", "/admin"):
-            for method in ("GET", "POST"):
-                if (ADMIN.name in client.cookies or prefix == "") and prefix + path not in (
-                    "/admin/login",
-                    "/admin/logout",
-                    "/admin/openapi.json",  # our own, of the API
-                ):
-                    assert client.request(method, prefix + path).status_code == 404
-
-
 def test_large_requests_are_refused(site: Site) -> None:
     body = b"x" * (MAX_BODY + 1)
     for content in (body, iter([body[:9], body[9:]])):

@@ -140,13 +140,13 @@ def test_only_who_took_it_answers(people: People) -> None:
     assert codes == ["not-taken", "handoff-taken", "not-taken", "handoff-closed", "not-taken"]
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "x" * 10_001])
-def test_an_agent_writes_something_of_sensible_length(people: People, text: str) -> None:
+def test_an_agent_writes_something_of_sensible_length(people: People) -> None:
     _, number = people.waiting()
     people.agents.take(number, "Ann")
-    with pytest.raises(DeskError) as error:
-        people.agents.answer(number, "Ann", text)
-    assert failure(error) == "bad-message"
+    for text in ("  \n", "x" * 10_001):
+        with pytest.raises(DeskError) as error:
+            people.agents.answer(number, "Ann", text)
+        assert failure(error) == "bad-message"
 
 
 def test_others_can_do_nothing_with_a_conversation(people: People) -> None:

@@ -20,7 +20,6 @@ from desks import write_pages
 
 from app.access.identity import COOKIE, new_token
 from app.access.limits import FREE_FAILURES
-from app.web.pacing import FAILED, IN_A_ROW
 
 SECRET, CANARY = "s" * 40, "canary-7c211433f0207159"
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
@@ -143,20 +142,3 @@ def test_all_addresses_of_a_network_are_one(desk: Served) -> None:
     tries = [try_password(f"2001:db8::{number:x}") for number in range(FREE_FAILURES + 1)]
     assert tries == [401] * FREE_FAILURES + [429]
     assert try_password("2001:db8:0:1::1") == 401
-
-
-def test_of_gradio_a_visitor_reaches_what_the_list_says(desk: Served) -> None:
-    listed = (Path(__file__).parent / "gradio_routes.txt").read_text().splitlines()
-    closed = [line.split(" ")[1:] for line in listed if line.startswith("closed")]
-    assert len(closed) > 50
-    for few in batched(closed, IN_A_ROW // FAILED):  # more of them that fail, and a visitor has to wait
-        with desk.visitor() as client:
-            for method, path in few:
-                status = client.request(method, path, headers={"accept": "*/*"}).status_code
-                assert status == 404, (method, path)
-            client.cookies.clear()
-            assert client.post(JOIN, json={}).status_code == 401
-
-
-def batched(many: list[list[str]], size: int) -> Iterator[list[list[str]]]:
-    return (many[first : first + size] for first in range(0, len(many), size))

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from desk_site import BASE, Site
+from desk_site import BASE
 from desks import small_desk, small_settings
 from fake_desk import FakeDesk
 from fastapi import FastAPI
@@ -121,15 +121,6 @@ def test_an_application_that_cannot_start_is_an_error() -> None:
         with pytest.raises(OSError, match="no queue"):
             opening.open(FastAPI(lifespan=lifespan))
         assert client.get("/").status_code == 503
-
-
-def test_readiness_of_an_open_desk(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    client = site.client()
-    assert (client.get("/readyz").status_code, client.get("/readyz").json()) == (200, {"status": "ready"})
-    site.desk.ready = False
-    assert client.get("/readyz").status_code == 503
-    site.close()
 
 
 def test_what_a_desk_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,21 +116,3 @@ def test_an_answer_is_pinned_and_corrected(desk: Service, site: RealSite, browse
     assert browser.sees("#outcome blockquote", "Thirty days.")
     assert finish(desk, asked).answer == "Thirty days."
     assert browser.problems() == []
-
-
-def test_the_flow_in_chinese(desk: Service, site: RealSite, browser: Browser) -> None:
-    browser.speak("zh-CN,zh;q=0.9")
-    try:
-        finish(desk, "地下室用什么油漆？")
-        browser.sign_in(site)
-        go(browser, site, "/admin/quality")
-        assert browser.sees(".wd-group summary", "未找到 1")
-        browser.press(".wd-group summary")
-        browser.press(".wd-group a[href^='/admin/faq']")
-        browser.one("#answer").send_keys("石灰漆。")
-        browser.press("#faq button")
-        assert browser.sees("#outcome blockquote", "石灰漆。")
-        ask(browser, site, "地下室用什么油漆？")
-        assert browser.sees("#wd-transcript .wd-text", "石灰漆。")
-    finally:
-        browser.speak("en")

@@ -88,13 +88,6 @@ def test_two_refusals_lead_to_a_person() -> None:
     assert chat.view.line(conversation, READER).live
 
 
-def test_agents_names_may_be_kept_from_customers() -> None:
-    chat = Chat()
-    conversation = chat.ask("I want to talk to a human")
-    chat.desk.say("Hello", conversation, READER.owner, "agent")
-    assert "Our team" in check(chat.transcript(conversation))
-
-
 def test_outside_of_hours_an_address_can_be_left() -> None:
     chat = Chat(office_hours=HOURS, contact_hours="Mon-Fri 9:00-17:00")
     conversation = chat.ask("Can I return it?")

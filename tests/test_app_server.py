@@ -29,14 +29,6 @@ pytestmark = pytest.mark.usefixtures("running_site")
 # ------------------------------------------------------------------ open parts
 
 
-def test_health_and_chat_are_open(site: Site) -> None:
-    client = site.client()
-    assert client.get("/healthz").json() == {"status": "ok"}
-    page = client.get("/", headers=HTML)
-    assert page.status_code == 200
-    assert "Warmdesk" in page.text
-
-
 def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: Site) -> None:
     messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], "s1")
     kinds = [message["msg"] for message in messages]
@@ -105,45 +97,25 @@ def test_the_chat_speaks_the_language_of_the_browser(site: Site) -> None:
 # ------------------------------------------------------------------ login
 
 
-ADMIN_PATHS = [
-    ("GET", "/admin"),
-    ("GET", "/admin/"),
-    ("GET", "/admin/config"),
-    ("GET", "/admin/config/"),
-    ("GET", "/admin/theme.css"),
-    ("GET", "/admin/gradio_api/info"),
-    ("GET", "/admin/gradio_api/openapi.json"),
-    ("GET", "/admin/gradio_api/queue/status"),
-    ("GET", "/admin/gradio_api/queue/data?session_hash=x"),
-    ("POST", "/admin/gradio_api/queue/join"),
-    ("POST", "/admin/gradio_api/run/predict"),
-    ("POST", "/admin/gradio_api/call/refresh"),
-    ("POST", "/admin/gradio_api/api/predict"),
-    ("POST", "/admin/gradio_api/upload"),
-    ("POST", "/admin/gradio_api/component_server"),
-    ("POST", "/admin/gradio_api/cancel"),
-    ("GET", "/admin/gradio_api/heartbeat/x"),
-    ("GET", "/admin/gradio_api/file=/etc/passwd"),
-    ("GET", "/admin/monitoring"),
-    ("GET", "/admin/monitoring/summary"),
-    ("GET", "/admin/gradio_api/startup-events"),
-    ("GET", "/admin//config"),
-    ("GET", "/admin//documents"),
-    ("GET", "/admin/documents/"),
-    ("POST", "/admin/documents/upload/?name=a.md"),
-    ("GET", "/admin/login/../config"),
-    ("GET", "/admin/%63onfig"),
-    ("GET", "//admin/config"),
-    ("GET", "/ADMIN/config"),
-]
+ADMIN_PATHS = (
+    *("GET /admin", "GET /admin/", "GET /admin/config/", "GET /admin/gradio_api/queue/data?session_hash=x"),
+    *("POST /admin/gradio_api/queue/join", "POST /admin/gradio_api/upload", "GET /admin/gradio_api/file=/etc/passwd"),
+    *(
+        "GET /admin//config",
+        "GET /admin//documents",
+        "GET /admin/documents/",
+        "POST /admin/documents/upload/?name=a.md",
+    ),
+    *("GET /admin/login/../config", "GET /admin/%63onfig", "GET //admin/config", "GET /ADMIN/config"),
+)
 
 
-@pytest.mark.parametrize(("method", "path"), ADMIN_PATHS)
 @pytest.mark.parametrize("cookie", ["", "warmdesk_admin=", "warmdesk_admin=9999999999.x.y", "warmdesk_admin"])
-def test_anonymous_reaches_nothing_of_the_admin_page(site: Site, method: str, path: str, cookie: str) -> None:
-    response = site.client().request(method, BASE + path, headers={"cookie": cookie} if cookie else {})
-    assert response.status_code in (401, 404)
-    assert len(response.content) < 100
+def test_anonymous_reaches_nothing_of_the_admin_page(site: Site, cookie: str) -> None:
+    for method, path in (one.split(" ") for one in ADMIN_PATHS):
+        response = site.client().request(method, BASE + path, headers={"cookie": cookie} if cookie else {})
+        assert response.status_code in (401, 404), path
+        assert len(response.content) < 100
 
 
 def test_the_mount_itself_also_refuses_anonymous(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
