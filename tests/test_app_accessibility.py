@@ -6,6 +6,7 @@ in PAGES. Not covered: what no program can see; the keyboard is in the tests of 
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,9 +95,9 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "login": ("/admin/login", opened("#password")),
     "dashboard": ("/admin/", opened(".wd-tile")),
     "documents": ("/admin/documents", opened("#documents")),
-    "passages": ("/admin/documents/1", opened(".wd-passage")),
+    "document": ("/admin/documents/1", opened(".wd-passage")),
     "queue": ("/admin/queue", opened("main")),
-    "waiting customer": ("/admin/queue/1", opened("#wd-turns article")),
+    "waiting-customer": ("/admin/queue/1", opened("#wd-turns article")),
     "quality": ("/admin/quality", unfolded(".wd-group")),
     "faq": ("/admin/faq", opened("#documents")),
     "conversations": ("/admin/conversations", opened("#documents")),
@@ -118,13 +119,24 @@ def test_every_admin_page_is_looked_at() -> None:
     assert {path for path, _ in ADMIN_PAGES} <= {path.partition("?")[0] for path, _ in PAGES.values()}
 
 
+def filled(folder: Path, **settings: Any) -> Site:
+    site = Site(folder, widget_origins=("https://shop.example",), **settings)
+    for synced in ("/srv/help", "/srv/mixed", "/mnt/gone"):
+        site.desk.synced.save(synced, "", 60, who="ann")
+        site.desk.synced.run(synced, who="ann")
+    site.conversation = fill(site)
+    return site
+
+
+def sign_in(driver: Any, site: Site) -> None:
+    driver.get(site.url + "/admin/login")
+    see(driver, "#password").send_keys(site.password + "\n")
+    see(driver, "#wd-admin")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("desk"), widget_origins=("https://shop.example",))
-    for folder in ("/srv/help", "/srv/mixed", "/mnt/gone"):
-        site.desk.synced.save(folder, "", 60, who="ann")
-        site.desk.synced.run(folder, who="ann")
-    site.conversation = fill(site)
+    site = filled(tmp_path_factory.mktemp("desk"))
     yield site
     site.close()
 
@@ -132,9 +144,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
     driver = start_browser(tmp_path_factory.mktemp("chromium"))
-    driver.get(site.url + "/admin/login")
-    see(driver, "#password").send_keys(site.password + "\n")
-    see(driver, "#wd-admin")
+    sign_in(driver, site)
     yield driver
     driver.quit()
 

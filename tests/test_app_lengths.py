@@ -2,11 +2,14 @@
 
 What is costly are the rooms that read a text: words, languages, small talk, redaction, search. A profile function looks
 at every call into them. The bound is that of a question, or of a title; programs may send more to the models alone.
+What is done with a text within the bounds takes time that grows with its length and not faster.
 """
 
 import inspect
 import json
+import os
 import re
+import subprocess
 import sys
 import threading
 from collections import deque
@@ -229,3 +232,46 @@ def calls(made: object, long: str) -> Iterator[tuple[str, dict[str, Any]]]:
         texts = [one for one, of in parameters.items() if of.annotation in (str, "str", str | None, "str | None")]
         for place in () if name.startswith("_") else texts:
             yield name, {one: long if one == place else "x" for one in texts}
+
+
+# --- texts that may be read ----------------------------------------------------------------------------------
+
+MUCH = 100_000
+"""Characters: seconds where time grows with the length, minutes where it grows with its square."""
+UNITS = (
+    *("a", "a.", "1", "12 34 ", "#", "@", "-@a.de", " "),
+    *("order ", "a1-", "a0", "\u5462", "4111111111111111 ", "0171 "),
+)
+READ_ALL = f"""
+from retrieval.text.codes import codes
+from retrieval.text.terms import telling_words
+from app.domain.setting_values import table_of
+from app.knowledge.prompts import question_text
+from app.privacy.redaction import redact
+
+for unit in {UNITS!r}:
+    text = "b" + unit * ({MUCH} // len(unit)) + "b"
+    for read in (redact, telling_words, codes, question_text):
+        print(read.__name__, repr(unit), flush=True)
+        read(text)
+    print("table_of", repr(unit), flush=True)
+    table_of(text + "=1")
+"""
+
+
+def test_time_does_not_grow_faster_than_a_text() -> None:
+    # no clock: what grows with the square of the length would take minutes, and is ended
+    done = subprocess.Popen(
+        [sys.executable, "-c", READ_ALL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    try:
+        said, errors = done.communicate(timeout=100)
+    except subprocess.TimeoutExpired:
+        done.kill()
+        said, _ = done.communicate()
+        raise AssertionError(f"this does not end: {said.splitlines()[-1]}") from None
+    assert done.returncode == 0, errors[-2000:]

@@ -1,4 +1,6 @@
-"""Who a visitor is: cookies, tokens signed by the company's own site, and how much one visitor may ask."""
+"""Who a visitor is: cookies, tokens signed by the company's own site, how much one visitor may ask, and what pages send
+while one types.
+"""
 
 import json
 import time
@@ -12,7 +14,7 @@ from fastapi.testclient import TestClient
 from httpx import Response
 
 from app.access.identity import COOKIE, SESSION_S, linked, new_session, new_token, of_cookie, owner_of_user, visitor
-from app.access.limits import QuestionLimits, TooMany, Windows
+from app.access.limits import PAUSES_A_QUESTION, VISITORS_AT_AN_ADDRESS, QuestionLimits, TooMany, Windows
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -285,3 +287,56 @@ def test_answers_at_once_are_counted_until_they_end() -> None:
     with limits.asking("v-ann", "10.0.0.1"):
         pass
     assert not limits._running
+
+
+# ------------------------------------------------------------------ what is typed
+
+SHOP = "https://shop.example"
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, widget_origins=(SHOP,), questions_per_minute=1)
+    yield site
+    site.close()
+
+
+@pytest.mark.parametrize("path", ["/typing", "/widget/typing"])
+def test_what_is_typed_reaches_the_desk_and_nothing_comes_back(box: Site, path: str) -> None:
+    client = box.client()
+    for body in ({"text": "How long"}, {"text": "How long do", "conversation_id": "c1"}, {"text": ""}):
+        reply = client.post(path, json=body)
+        assert (reply.status_code, reply.content) == (204, b"")
+    assert box.desk.typed == [("How long", None), ("How long do", "c1"), ("", None)]
+
+
+def test_other_sites_may_not_send_it(box: Site) -> None:
+    reply = box.client().post("/typing", json={"text": "How long"}, headers={"origin": SHOP})
+    assert reply.status_code == 403
+    assert box.desk.typed == []
+
+
+def test_typing_has_a_limit_that_is_not_seen_and_takes_nothing_from_questions(box: Site) -> None:
+    client = box.client()
+    for number in range(2 * PAUSES_A_QUESTION):
+        assert client.post("/typing", json={"text": f"text {number}"}).status_code == 204
+    assert len(box.desk.typed) == PAUSES_A_QUESTION
+    assert client.post("/typing", json={"text": ""}).status_code == 204
+    assert box.desk.typed[-1] == ("", None), "to take back is always possible"
+
+
+def test_visitors_and_addresses_are_counted_apart_from_their_questions() -> None:
+    limits = QuestionLimits(Settings(questions_per_minute=1))
+    typed = [limits.may_type(f"v-{i}", "1.2.3.4") for i in range(PAUSES_A_QUESTION * VISITORS_AT_AN_ADDRESS + 1)]
+    assert typed == [True] * PAUSES_A_QUESTION * VISITORS_AT_AN_ADDRESS + [False]
+    assert not limits.may_type("v-new", "1.2.3.4")
+    assert limits.may_type("v-new", "1.2.3.5")
+    with limits.asking("v-0", "1.2.3.4"):
+        pass
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"text": 1}', '{"words": "How long"}'])
+def test_what_is_malformed_is_refused(box: Site, body: str) -> None:
+    headers = {"content-type": "application/json"}
+    assert box.client().post("/typing", content=body, headers=headers).status_code == 422
+    assert box.desk.typed == []
