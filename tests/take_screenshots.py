@@ -106,7 +106,6 @@ def starting(page: Page) -> None:
 
 
 CHAT: dict[str, Callable[[Page], object]] = {
-    "chat-empty": lambda page: page.one(".wd-examples"),
     "chat-streaming": streaming,
     "chat-source": with_source,
     "chat-long": long_conversation,
@@ -145,7 +144,10 @@ def main() -> None:
         page = Page(driver, site)
         states = {name: ("/", show) for name, show in CHAT.items()}
         for name, (path, ready) in PAGES.items():
-            states[name if path == "/" else f"admin-{name}"] = (path, lambda page, ready=ready: ready(page.driver))
+            states[f"{'chat' if path == '/' else 'admin'}-{name}"] = (
+                path,
+                lambda page, ready=ready: ready(page.driver),
+            )
         try:
             for name, (path, show) in states.items():
                 if name.startswith(wanted):

@@ -90,7 +90,7 @@ def answered(driver: Any) -> None:
 
 
 PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
-    "chat": ("/", opened(".wd-examples button")),
+    "empty": ("/", opened(".wd-examples button")),
     "answer": ("/", answered),
     "login": ("/admin/login", opened("#password")),
     "dashboard": ("/admin/", opened(".wd-tile")),
