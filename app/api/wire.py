@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -51,11 +51,8 @@ TYPES = {
 """OpenAI's type of an error, by status; all others are invalid_request_error."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """How a DeskError is told. message: replaces its own, which names settings or commands. code: OpenAI's name, if
-    any.
-    """
+class _Known(NamedTuple):
+    """How a DeskError is told. message: replaces its own, which names settings or commands. code: OpenAI's, if any."""
 
     status: int
     message: str | None = None
@@ -196,7 +193,13 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class ChatRequest(BaseModel):
+class OfUser(BaseModel):
+    """A body that may name one of the caller's own users."""
+
+    user: Annotated[str | None, Field(max_length=512, description="Separates your users' conversations.")] = None
+
+
+class ChatRequest(OfUser):
     """The body of /v1/chat/completions."""
 
     model_config = ConfigDict(extra="allow")
@@ -205,7 +208,6 @@ class ChatRequest(BaseModel):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool = False
     stream_options: StreamOptions | None = None
-    user: Annotated[str | None, Field(max_length=512, description="Separates your users' conversations.")] = None
     conversation_id: Annotated[
         Id | None,
         Field(description="Continues a stored conversation; its history is used, not the messages."),
@@ -248,7 +250,7 @@ class ChatRequest(BaseModel):
         return self.max_completion_tokens or self.max_tokens
 
 
-class EmbeddingRequest(BaseModel):
+class EmbeddingRequest(OfUser):
     """The body of /v1/embeddings."""
 
     model: Line = Field(description="The name of the embedder; see /v1/models.")
@@ -258,7 +260,6 @@ class EmbeddingRequest(BaseModel):
     input_type: Annotated[
         Literal["document", "query"], Field(description="Some embedders treat questions differently.")
     ] = "document"
-    user: Annotated[str | None, Field(max_length=512)] = None
 
     @field_validator("input", mode="before")
     @classmethod
@@ -282,29 +283,26 @@ class EmbeddingRequest(BaseModel):
         return [self.input] if isinstance(self.input, str) else self.input
 
 
-class FeedbackRequest(BaseModel):
+class FeedbackRequest(OfUser):
     """The body of /v1/feedback. value: None removes the rating."""
 
     message_id: Id
     value: Literal["up", "down"] | None
     reason: Annotated[str, Field(max_length=500)] = ""
-    user: Annotated[str | None, Field(max_length=512)] = None
 
 
-class HandoffRequest(BaseModel):
+class HandoffRequest(OfUser):
     """The body of POST /v1/handoffs."""
 
     conversation_id: Annotated[Id | None, Field(description="Default: a new one.")] = None
     message: Annotated[str, Field(max_length=10_000, description="The customer's message.")] = ""
     email: Annotated[str, Field(max_length=254, description="The customer's e-mail address for the answer.")] = ""
-    user: Annotated[str | None, Field(max_length=512)] = None
 
 
-class HandoffMessage(BaseModel):
+class HandoffMessage(OfUser):
     """The body of POST /v1/handoffs/ID/messages."""
 
     message: Annotated[str, Field(min_length=1, max_length=10_000)]
-    user: Annotated[str | None, Field(max_length=512)] = None
 
 
 DESK = "warmdesk"

@@ -249,13 +249,13 @@ def build_admin(desk: Service) -> gr.Blocks:
 
     def refresh(chosen: str, request: gr.Request) -> list[Any]:
         try:
-            return drawn_now(chosen, request)
+            return draw(chosen, request)
         except DeskError as error:
             if not error.is_of_database:
                 raise
             return [gr.skip()] * (len(PARTS) + 1)  # the old numbers stay, and the next refresh may succeed
 
-    def drawn_now(chosen: str, request: gr.Request) -> list[Any]:
+    def draw(chosen: str, request: gr.Request) -> list[Any]:
         now, language = datetime.now(UTC), page_language(request.headers)
         overview, axis = desk.overview(), Axis.ending(now, cast("Range", chosen) if chosen in RANGES else "day")
         with speaking(translations(language)):
