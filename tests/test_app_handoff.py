@@ -20,7 +20,7 @@ from app.storage.conversation_care import ConversationCare
 from app.storage.database import open_database
 from app.storage.handoffs import Judged
 from app.storage.history import History, PastMessage
-from app.support.handoff import WATCHED_FOR, AgentQueue, HandingOff, asks_for_person, due
+from app.support.handoff import WATCHED_FOR, AgentQueue, HandingOff, due
 
 ANN, BOB = "v-ann", "v-bob"
 MONDAY = datetime(2026, 3, 9, 10, 0, tzinfo=UTC)
@@ -226,7 +226,6 @@ def test_who_writes_that_they_want_a_person_gets_one(people: People, text: str) 
 
 @pytest.mark.parametrize("text", ["Is a person needed to sign for the parcel?", "hello", "Are you human?"])
 def test_other_messages_are_for_the_machine(people: People, text: str) -> None:
-    assert not asks_for_person(text)
     assert people.customers.to_person(text, None, ANN) is None
 
 

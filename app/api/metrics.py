@@ -146,16 +146,10 @@ def metrics_router(desk: Service) -> APIRouter:
     @router.get("/metrics")
     def metrics(request: Request) -> Response:
         """Numbers for Prometheus."""
-        if not may_read(request):
+        is_local = request.client is not None and request.client.host in _LOCAL
+        is_forwarded = any(name in request.headers for name in _FORWARDED)
+        if (not is_local or is_forwarded) and "admin" not in caller_of(request).scopes:
             raise ApiError(401, "A key of scope admin is needed: send it as `Authorization: Bearer KEY`.", "no-key")
         return Response(meter.text(), media_type=CONTENT_TYPE_LATEST)
 
     return router
-
-
-def may_read(request: Request) -> bool:
-    """Whether a request is from a program of this machine without a proxy, or has a key of scope admin."""
-    is_local = request.client is not None and request.client.host in _LOCAL
-    if is_local and not any(name in request.headers for name in _FORWARDED):
-        return True
-    return "admin" in caller_of(request).scopes

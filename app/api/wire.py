@@ -31,7 +31,7 @@ from app.domain.answers import (
     Turn,
 )
 from app.domain.callers import Caller
-from app.domain.documents import StoredDocument, Vectors
+from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.logs import request_id
@@ -365,15 +365,15 @@ def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
 def embeddings_reply(embedded: Embedded, model: str, *, in_base64: bool) -> dict[str, Any]:
     """Vectors in the order of their texts. in_base64: as little-endian float32."""
     data = [
-        {"object": "embedding", "index": number, "embedding": _vector(row, in_base64)}
+        {
+            "object": "embedding",
+            "index": number,
+            "embedding": base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else row.tolist(),
+        }
         for number, row in enumerate(embedded.vectors)
     ]
     usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
-
-
-def _vector(row: Vectors, in_base64: bool) -> str | list[float]:
-    return base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else [float(x) for x in row]
 
 
 def document_reply(document: StoredDocument) -> dict[str, Any]:

@@ -158,7 +158,9 @@ class ChatFlow:
             with self._limits.asking(reader.owner, reader.address):
                 if replaces_last and conversation_id:
                     replaced = self._desk.last_question(conversation_id, reader.owner)
-                    turns = _without(replaced, self._turns(conversation_id, reader))
+                    turns = self._turns(conversation_id, reader)
+                    at = next((place for place, turn in enumerate(turns) if turn.message_id == replaced), len(turns))
+                    turns = [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
                     yield ChatView(transcript=self._transcript(turns, reader), editing=False)
                 yield from self._draw(question, conversation_id, reader, run, replaced)
             if run.left and session not in self._runs:
@@ -333,11 +335,6 @@ class ChatFlow:
             stream = run.stream
         if stream is not None:
             stream.cancel()
-
-
-def _without(question: str, turns: Sequence[Turn]) -> Sequence[Turn]:
-    at = next((place for place, turn in enumerate(turns) if turn.message_id == question), len(turns))
-    return [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
 
 
 def _or_failure(reader: Reader, work: Callable[[], ChatView]) -> ChatView:

@@ -5,7 +5,7 @@ and the chat in pages of other sites.
 script that another site's page loads, the page in its frame, and their routes. It behaves as the chat page
 (`chat_flow`), without the list of conversations. A frame of another site has no cookies, so the page sends the
 visitor's token in a header. Out of scope: the search for typed text (`app.answering.prefetching`), Gradio
-(`chat_page`), the agents' pages (`quality_routes`), which sites may show the widget (`guard.WidgetFrame`).
+(`chat_page`), the agents' pages (`quality_routes`), which sites may show the widget (`guard`).
 """
 
 import hashlib
@@ -126,13 +126,14 @@ class HandoffView:
 
     def line(self, conversation_id: str, reader: Reader, problem: str = "") -> HandoffLine:
         handoff = self._desk.handoff(conversation_id, reader.owner) if conversation_id else None
+        hours = self._settings.contact_hours
         html = render(
             "chat/handoff.html",
             language=reader.language,
             handoff=handoff,
             offered=self._settings.handoff != "off",
             is_open=is_open(self._settings.office_hours, self._now()),
-            contacts=self._contacts(),
+            contacts=[*self._desk.contacts().items(), *([(hours, "")] if hours else [])],
             problem=problem,
         )
         live = handoff is not None and handoff.is_with_person
@@ -167,12 +168,6 @@ class HandoffView:
             "button", owner=reader.owner, conversation_id=conversation_id or None, text=text, email=email
         )
         return handed.conversation_id
-
-    def _contacts(self) -> list[tuple[str, str]]:
-        """The contacts as they are shown, and the address of a link or ""."""
-        links = self._desk.contacts()
-        hours = self._settings.contact_hours
-        return [*links.items(), *([(hours, "")] if hours else [])]
 
 
 _NO_STORE = {"cache-control": "no-store", "x-accel-buffering": "no"}

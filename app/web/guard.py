@@ -2,7 +2,7 @@
 
 `Site` knows the server's own names. They follow the setting `public_url`, because a proxy may hide the browser's
 address. Without it, a server on loopback accepts loopback names only, and a server on the network accepts any.
-`WidgetFrame` opens the widget for the sites in `widget_origins`; all else stays closed. `SiteCookie` has the cookies of
+`Guard` opens the widget for the sites in `widget_origins`; all else stays closed. `SiteCookie` has the cookies of
 visitors and of signed-in users. With TLS, their names have a prefix with which browsers accept them over TLS only, and
 a visitor's only from this host: a page of a neighbouring domain cannot set one.
 
@@ -85,28 +85,6 @@ class Site:
 SCRIPT, PAGE = "/widget.js", "/widget"
 
 
-class WidgetFrame:
-    """The paths of the widget and their headers. origins: of the sites that may show it; none: there is no widget."""
-
-    def __init__(self, origins: Sequence[str]) -> None:
-        self._origins = tuple(origins)
-
-    def is_missing(self, path: str) -> bool:
-        return not self._origins and (path in (SCRIPT, PAGE) or path.startswith(f"{PAGE}/"))
-
-    def loosened(self, path: str, headers: Mapping[str, str]) -> dict[str, str]:
-        changed = dict(headers)
-        if self._origins and path == SCRIPT:
-            changed["cross-origin-resource-policy"] = "cross-origin"
-        if self._origins and path == PAGE:
-            del changed["x-frame-options"]  # it has no list of origins, and would forbid what the policy allows
-            changed["content-security-policy"] = (
-                "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; "
-                f"connect-src 'self'; form-action 'none'; base-uri 'self'; frame-ancestors {' '.join(self._origins)}"
-            )
-        return changed
-
-
 @dataclass(frozen=True, slots=True)
 class SiteCookie:
     """A cookie. name: without TLS. prefix: of the name with TLS. path: where it is sent."""
@@ -154,6 +132,10 @@ _CSP = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
     "manifest-src 'self'; form-action 'self'; base-uri 'self'; frame-ancestors 'none'"
 )
+_WIDGET_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; connect-src 'self'; "
+    "form-action 'none'; base-uri 'self'; frame-ancestors "
+)
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -168,8 +150,9 @@ class Guard:
     """Wraps the whole application."""
 
     def __init__(self, app: ASGIApp, *, site: Site, identity: Identity, widget_origins: Sequence[str] = ()) -> None:
+        """widget_origins: of the sites that may show the widget; none: there is no widget."""
         self._app, self._site, self._identity = app, site, identity
-        self._widget, self._pacing = WidgetFrame(widget_origins), Pacing()
+        self._widget_origins, self._pacing = tuple(widget_origins), Pacing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -182,8 +165,12 @@ class Guard:
         self._drop_foreign_names(request)
         if self._site.keeps_to_tls(request):
             headers["strict-transport-security"] = f"max-age={visitors.LIFETIME_S}"
-        more = self._widget.loosened(scope["path"], headers)
-        send = at_start(send, lambda sent, _: _secure(sent, more))
+        if self._widget_origins and scope["path"] == SCRIPT:
+            headers["cross-origin-resource-policy"] = "cross-origin"
+        if self._widget_origins and scope["path"] == PAGE:
+            del headers["x-frame-options"]  # it has no list of origins, and would forbid what the policy allows
+            headers["content-security-policy"] = _WIDGET_CSP + " ".join(self._widget_origins)
+        send = at_start(send, lambda sent, _: _secure(sent, headers))
         try:
             refusal = self._refused_unread(request)
             is_look = scope["path"] in (ALIVE, READY) and request.method in ("GET", "HEAD")
@@ -250,7 +237,7 @@ class Guard:
         if path == "/admin":
             return RedirectResponse("/admin/", 307)
         rule = find_rule(path, method)
-        if rule is None or self._widget.is_missing(path):
+        if rule is None or (not self._widget_origins and (path == SCRIPT or f"{path}/".startswith(f"{PAGE}/"))):
             return refused(request, 404, translatable("Not found."), "not_found")
         if rule.allows(caller):
             return None

@@ -21,7 +21,7 @@ from app.domain.callers import Record
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.progress import Progress
-from app.domain.quality import CAUSES, Cause, FaqDraft, FaqPair
+from app.domain.quality import CAUSES, Cause, FaqDraft
 from app.domain.words import gettext, speaking, translatable
 from app.storage.conversation_care import Transcripts
 from app.storage.people import Audit
@@ -71,7 +71,10 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         pairs = desk.quality.faq()
         asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
         draft = (transcripts.answered(message) if message else None) or asked
-        changed = next((pair for pair in pairs if pair.id == id_ or _asks(pair, draft.question)), None)
+        asked_line = folded_line(draft.question)
+        changed = next(
+            (pair for pair in pairs if pair.id == id_ or asked_line in map(folded_line, pair.questions)), None
+        )
         if changed is not None:
             draft = replace(changed, wordings=tuple(dict.fromkeys((*changed.wordings, *draft.wordings))))
         return page(request, "faq", pairs=pairs, draft=draft, changed=changed)
@@ -118,10 +121,6 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
             except DeskError as error:
                 problem = str(error)
         return page(request, "search", question=question, found=found, problem=problem)
-
-
-def _asks(pair: FaqPair, question: str) -> bool:
-    return folded_line(question) in map(folded_line, pair.questions)
 
 
 def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:
