@@ -42,9 +42,6 @@ def key(site: ApiSite, name: str, scopes: Sequence[str] = ("chat",), per_minute:
     return site.keys.create(name, scopes, per_minute)
 
 
-# --- the desk ----------------------------------------------------------------------------------------------
-
-
 def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(model="warmdesk", messages=ASKED)
     assert reply.object == "chat.completion"
@@ -163,9 +160,6 @@ def test_a_reader_who_leaves_stops_the_answer(site: ApiSite, monkeypatch: pytest
         assert answers[1].stopped.wait(20)
 
 
-# --- whose it is -------------------------------------------------------------------------------------------
-
-
 def test_a_key_sees_its_own_conversations_only(site: ApiSite) -> None:
     mine, other = site.http(key(site, "mine")), site.http(key(site, "other"))
     asked = {"model": "warmdesk", "messages": ASKED}
@@ -227,9 +221,6 @@ def test_a_conversation_is_exported(site: ApiSite) -> None:
     assert file.headers["content-disposition"].endswith('.csv"')
 
 
-# --- the language model alone, models, embeddings ----------------------------------------------------------
-
-
 def test_the_language_model_alone(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(model="llama", messages=LONG, max_tokens=5)
     assert reply.usage is not None
@@ -266,9 +257,6 @@ def test_embeddings_are_those_of_search_in_both_formats(site: ApiSite, client: o
     assert list(struct.unpack("<256f", base64.b64decode(raw))) == pytest.approx(expected[0].tolist())
 
 
-# --- documents ---------------------------------------------------------------------------------------------
-
-
 def test_a_document_is_added_found_replaced_and_removed(site: ApiSite) -> None:
     client = site.http()
     text = b"# Lamps\n\nA lamp has a warranty of two years.\n"
@@ -293,9 +281,6 @@ def test_nothing_says_where_files_lie(site: ApiSite) -> None:
     for path in ("/v1/documents", "/v1/models", conversation, f"{conversation}/export", "/metrics"):
         assert folder not in client.get(path).text
     assert folder not in asked.text
-
-
-# --- errors ------------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_key_no_key_and_a_key_without_the_scope(site: ApiSite) -> None:
@@ -414,9 +399,6 @@ def test_a_busy_desk_says_when_to_try_again(
     assert "memory" not in str(error.value)
 
 
-# --- metrics, the page for admins --------------------------------------------------------------------------
-
-
 def test_metrics_are_for_this_machine_or_a_key_of_scope_admin(site: ApiSite) -> None:
     assert "vllm:num_requests_running" in site.http("").get("/metrics").text
     for header in ("x-forwarded-for", "forwarded", "x-real-ip", "via"):
@@ -436,9 +418,6 @@ def test_connections_do_not_wait_for_acknowledgements() -> None:
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.proto == socket.IPPROTO_TCP
-
-
-# --- hand-offs ---------------------------------------------------------------------------------------------
 
 
 def code(response: object) -> tuple[int, str]:

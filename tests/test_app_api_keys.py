@@ -111,9 +111,6 @@ def test_each_key_has_a_limit_of_its_own(keys: Keys) -> None:
     assert keys.seconds_to_wait(NOBODY) == 0
 
 
-# --- commands ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
     """Run a command on the data folder of this test with --json; gives its document."""

@@ -117,15 +117,6 @@ def test_commands_that_change_accounts_and_keys(tmp_path: Path, warmdesk: Callab
     assert not any(secret in repr(written) for secret in secrets)
 
 
-def test_the_page_says_it_in_the_readers_language(site: Site) -> None:
-    audit, admin = Audit(site.database), site.admin()
-    audit.record(COMMAND_LINE, "document-ingest", "/help")
-    assert "<b>command line</b>" in admin.get("/admin/audit").text
-    page = admin.get("/admin/audit", headers={"accept-language": "zh"}).text
-    assert "<b>命令行</b>" in page
-    assert "收录了文档，来自" in page
-
-
 def test_every_action_has_its_words() -> None:
     """The names of actions stand in the code as strings."""
     app = Path(__file__).parent.parent / "app"

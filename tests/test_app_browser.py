@@ -141,25 +141,6 @@ def test_hostile_text_does_nothing(page: Page) -> None:
     assert page.script(f"return document.querySelectorAll('{inside}').length") == 0
 
 
-def test_keyboard_and_labels(page: Page) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    page.go()
-    box = page.one("#wd-box textarea")
-    box.send_keys("line one", Keys.SHIFT, Keys.ENTER)
-    box.send_keys(Keys.NULL, "line two")
-    assert box.get_attribute("value") == "line one\nline two"
-    assert page.all("#wd-live article") == []
-    names = "return [...document.querySelectorAll('button, textarea, input')].filter(e => e.checkVisibility())"
-    unnamed = names + ".filter(e => !(e.ariaLabel || e.innerText.trim() || e.labels?.length)).map(e => e.outerHTML)"
-    until(lambda: page.script(unnamed) == [])
-    box.send_keys("\n")
-    until(lambda: page.all("#wd-transcript .wd-citation"))
-    summary = page.all("#wd-transcript .wd-citation summary")[0]
-    summary.send_keys("\n")
-    assert page.all(".wd-citation blockquote")
-
-
 def test_example_feedback_new_and_delete(page: Page) -> None:
     desk = page.site.desk
     page.go()

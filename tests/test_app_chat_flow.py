@@ -31,9 +31,6 @@ def flow(desk: FakeDesk) -> ChatFlow:
     return ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW)
 
 
-# ------------------------------------------------------------------ handlers
-
-
 def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDesk) -> None:
     first, *rest, last = ask(flow, "  Can I return it?  ")
     assert (first.box, first.answering, first.transcript) == ("", True, "")
@@ -219,9 +216,6 @@ def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) 
     assert len({views[-1].conversation_id for views in seen.values()}) == 8
 
 
-# ------------------------------------------------------------------ two visitors
-
-
 def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() -> None:
     desk = FakeDesk(seeded=False)
     flow = ChatFlow(desk, LIMITS, SETTINGS)
@@ -233,12 +227,6 @@ def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() 
     assert "This conversation no longer exists" in (ask(flow, "And then?", conversation, bob)[-1].live or "")
     flow.delete(conversation, "", bob)
     assert "Can I return it?" in (flow.open(conversation, ann).transcript or "")
-
-
-# ------------------------------------------------------------------ languages
-
-
-# ------------------------------------------------------------------ again, otherwise, undone
 
 
 @pytest.mark.parametrize("trouble", ["the desk is busy", "no engine", "the database is away"])

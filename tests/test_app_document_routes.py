@@ -37,9 +37,6 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-# --- the admin's page --------------------------------------------------------------------------------------
-
-
 def test_the_page_lists_documents_and_is_not_kept(site: Site) -> None:
     site.desk.listed["/help/returns.md"] = fake_document("/help/returns.md", "Our returns", collection="shop")
     page = site.admin().get("/admin/documents")
@@ -96,9 +93,6 @@ def test_too_much_is_refused_before_it_is_read(site: Site) -> None:
     assert response.status_code == 413
     assert site.desk.uploads == {}
     assert MAX_UPLOAD > MAX_BYTES, "a file of the greatest size passes"
-
-
-# --- uploaded files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,9 +163,6 @@ def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
     with pytest.raises(OSError, match="No space"):
         keep_file(tmp_path / "uploads" / "a.md", b"new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "uploads").iterdir()} == {"a.md": b"old"}
-
-
-# --- with a real desk --------------------------------------------------------------------------------------
 
 
 def client_of(desk: Service) -> TestClient:

@@ -63,9 +63,6 @@ def failure(error: pytest.ExceptionInfo[DeskError]) -> str:
     return error.value.code
 
 
-# ------------------------------------------------------------------ states
-
-
 def test_the_limit_of_conversations_is_for_customers(people: People, tmp_path: Path) -> None:
     """Was wrong once: a program could hand off 500 conversations, and no more."""
     people.settings(Settings(data_dir=tmp_path, conversations_kept=1))
@@ -211,9 +208,6 @@ def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> No
     assert people.history.turns(conversation, ANN)[-1].text == "Write to [e-mail]"
 
 
-# ------------------------------------------------------------------ by words
-
-
 @pytest.mark.parametrize(
     "text", ["I want to talk to a human", "agent please", "转人工", "Ich möchte einen Menschen sprechen"]
 )
@@ -228,8 +222,6 @@ def test_who_writes_that_they_want_a_person_gets_one(people: People, text: str) 
 def test_other_messages_are_for_the_machine(people: People, text: str) -> None:
     assert people.customers.to_person(text, None, ANN) is None
 
-
-# ------------------------------------------------------------------ by rule
 
 NOTHING = Judged(outcome="nothing", grounding=None, feedback=None)
 GOOD = Judged(outcome="answered", grounding=0.9, feedback=None)
@@ -310,9 +302,6 @@ def test_without_rules_nothing_happens_by_itself(people: People, tmp_path: Path,
         assert failure(error) == "handoff-off"
 
 
-# ------------------------------------------------------------------ office hours
-
-
 @pytest.mark.parametrize(
     ("moment", "answers"),
     [
@@ -350,9 +339,6 @@ def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people: Peo
     people.now = MONDAY + timedelta(days=1)  # back in the morning, the customer waits in person
     waiting = people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
     assert (waiting.id, waiting.state, waiting.email) == (left.id, "waiting", "ann@example.com")
-
-
-# ------------------------------------------------------------------ the machine
 
 
 def test_what_agents_wrote_is_the_conversations_past() -> None:

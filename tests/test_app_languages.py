@@ -54,9 +54,6 @@ def catalogue(language: str) -> Catalog:
         return read_po(file, locale=language)
 
 
-# ------------------------------------------------------------------ catalogues
-
-
 @pytest.mark.parametrize("language", OTHERS)
 def test_every_text_is_translated_and_nothing_else_is(language: str) -> None:
     used = texts()
@@ -117,9 +114,6 @@ def test_scripts_hold_no_text() -> None:
         assert shown == [], script.name
 
 
-# ------------------------------------------------------------------ which language
-
-
 @pytest.mark.parametrize(
     ("accepted", "language"),
     [
@@ -137,9 +131,6 @@ def test_scripts_hold_no_text() -> None:
 )
 def test_a_page_has_the_language_that_its_reader_prefers(accepted: str, language: str) -> None:
     assert page_language({"accept-language": accepted}) == language
-
-
-# ------------------------------------------------------------------ what is shown
 
 
 def test_words_follow_the_page_and_end_with_it() -> None:

@@ -234,8 +234,6 @@ def calls(made: object, long: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, {one: long if one == place else "x" for one in texts}
 
 
-# --- texts that may be read ----------------------------------------------------------------------------------
-
 MUCH = 100_000
 """Characters: seconds where time grows with the length, minutes where it grows with its square."""
 UNITS = (

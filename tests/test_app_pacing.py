@@ -139,9 +139,6 @@ def test_only_so_many_requests_of_a_visitor_are_answered_at_once() -> None:
     asyncio.run(run())
 
 
-# --- how often somebody may do something ---------------------------------------------------------------------
-
-
 class Clock:
     now = 100.0
 

@@ -32,9 +32,6 @@ def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) 
     return render("chat/transcript.html", language="en", **shown)
 
 
-# ------------------------------------------------------------------ escaping
-
-
 def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
     answer = replace(make_answer("c", HOSTILE, "html"), policy=HOSTILE, notice=HOSTILE)
     desk.store(HOSTILE, answer)
@@ -110,9 +107,6 @@ def test_work_on_a_long_line_grows_with_its_length(piece: str) -> None:
     assert lines_run(piece * 2000) < 6 * lines_run(piece * 500)
 
 
-# ------------------------------------------------------------------ numbers
-
-
 def test_numbers_in_words() -> None:
     assert count(1234) == "1,234"
     assert [percent(1, 0), percent(1, 1000), percent(999, 1000), percent(1, 2)] == ["–", "<1%", ">99%", "50%"]
@@ -125,9 +119,6 @@ def test_numbers_in_words() -> None:
         "never", "just now", "3 min ago", "2 h ago", "yesterday", "5 days ago", "28 Nov 2025",
     ]  # fmt: skip
     assert ago(NOW.replace(tzinfo=None), NOW) == "just now"
-
-
-# ------------------------------------------------------------------ answers
 
 
 def test_reuse_line_says_what_was_reused_and_from_where() -> None:
@@ -196,9 +187,6 @@ def test_links_are_escaped() -> None:
     assert html.count("<a ") == 1
 
 
-# ------------------------------------------------------------------ dashboard
-
-
 def test_dashboard_numbers() -> None:
     overview = make_overview(NOW)
     text = check(admin("tiles", overview))
@@ -219,9 +207,6 @@ def test_new_install_is_told_what_to_do() -> None:
     assert admin("welcome", make_overview(NOW)) == ""
     assert [admin(name, empty) for name in ("tiles", "answers", "prefixes", "misses")] == [""] * 4
     assert "–" in check(admin("tiles", replace(empty, answers=1)))
-
-
-# ------------------------------------------------------------------ sources and suggestions
 
 
 def test_statements_carry_the_numbers_of_their_sources_which_mark_what_was_said(desk: FakeDesk) -> None:
@@ -269,13 +254,8 @@ def test_suggestions_are_topics_that_the_question_does_not_name() -> None:
 @pytest.mark.parametrize(
     ("reading", "line"),
     [
-        (None, ""),
         (PassagesRead(read=214, total=214, is_reading=False), ""),
         (PassagesRead(read=1120, total=2140, is_reading=True), "1,120 of 2,140 passages are encoded."),
-        (
-            PassagesRead(read=0, total=9, is_reading=False),
-            "9 passages are encoded. The others are encoded when a question needs them.",
-        ),
     ],
 )
 def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading: PassagesRead | None, line: str) -> None:

@@ -26,9 +26,6 @@ from app.web.server import create_app
 pytestmark = pytest.mark.usefixtures("running_site")
 
 
-# ------------------------------------------------------------------ open parts
-
-
 def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: Site) -> None:
     messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], "s1")
     kinds = [message["msg"] for message in messages]
@@ -92,9 +89,6 @@ def test_the_chat_speaks_the_language_of_the_browser(site: Site) -> None:
     messages = json.dumps(call(client, "", "submit", ["please crash", "", ""], "s3"), ensure_ascii=False)
     assert "系统出了点问题" in messages
     assert "Something went wrong" not in messages
-
-
-# ------------------------------------------------------------------ login
 
 
 ADMIN_PATHS = (

@@ -67,9 +67,6 @@ def loaded(site: Site) -> Settings:
     return load_settings({"data_dir": str(site.folder)}, {})
 
 
-# ------------------------------------------------------------------ lists and tables as text
-
-
 @pytest.mark.parametrize(
     "table",
     [
@@ -91,9 +88,6 @@ def test_a_table_and_a_list_as_people_write_them() -> None:
     assert lines_of(" one \n\n two, too\n") == ("one", "two, too")
     assert lines_of("one, two\nthree", ",") == ("one", "two", "three")
     assert text_of(("one", "two")) == "one\ntwo"
-
-
-# ------------------------------------------------------------------ saved
 
 
 def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) -> None:
@@ -218,9 +212,6 @@ def test_what_was_refused_stands_in_its_field_to_be_mended(site: Site, admin: Te
     assert [(one["name"], one["value"]) for one in page.select("[autofocus]")] == [("passages", "0")]
 
 
-# ------------------------------------------------------------------ asked before
-
-
 def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site, admin: TestClient) -> None:
     asked = save(admin, neighbours="2", passages="3")
     assert asked.status_code == 200
@@ -234,9 +225,6 @@ def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site, 
 
 def test_what_is_in_use_already_is_saved_unasked(site: Site, admin: TestClient) -> None:
     assert save(admin, **dict.fromkeys(COSTLY, "")).status_code == 303
-
-
-# ------------------------------------------------------------------ not shown
 
 
 def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,9 +48,6 @@ def stranger(site: Site, base: str = "https://help.example") -> TestClient:
     return TestClient(site.app, base_url=base, follow_redirects=False)
 
 
-# ------------------------------------------------------------------ tokens
-
-
 def test_owners_tell_visitors_apart_and_say_nothing_of_them() -> None:
     one, two = new_token(), new_token()
     assert visitor(one, None) == visitor(one, SECRET) != visitor(two, None)
@@ -105,9 +102,6 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         before.setattr("time.time", lambda: began)
         session = new_session("u-1", SECRET)
     assert of_cookie(session, SECRET) == NOBODY
-
-
-# ------------------------------------------------------------------ cookies
 
 
 def test_the_page_gives_a_cookie_that_scripts_cannot_read(site: Site) -> None:
@@ -199,9 +193,6 @@ def test_browsers_keep_to_tls(site: Site, tmp_path: Path) -> None:
     plain.close()
 
 
-# ------------------------------------------------------------------ behind a proxy
-
-
 def test_host_and_origin_follow_the_public_address(site: Site) -> None:
     client = stranger(site, "http://127.0.0.1:7860")
     assert client.get("/healthz").status_code == 200
@@ -227,9 +218,6 @@ def test_forwarded_addresses_are_believed_from_trusted_proxies_only(tmp_path: Pa
         blocked = site.client(wanted).post("/admin/login", data={"password": "x"})
         assert blocked.status_code == 429, "it is this address whose tries were counted"
         site.close()
-
-
-# ------------------------------------------------------------------ limits
 
 
 def test_one_visitor_cannot_ask_without_end_and_does_not_stop_the_others() -> None:
@@ -288,8 +276,6 @@ def test_answers_at_once_are_counted_until_they_end() -> None:
         pass
     assert not limits._running
 
-
-# ------------------------------------------------------------------ what is typed
 
 SHOP = "https://shop.example"
 
