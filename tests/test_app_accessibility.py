@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Site, start_browser, until
+from browser import NEEDS_BROWSER, Browser, Site, until
 from filled_site import fill
 
 from app.web.admin_pages import PAGES as ADMIN_PAGES
@@ -142,11 +142,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
-    driver = start_browser(tmp_path_factory.mktemp("chromium"))
-    sign_in(driver, site)
-    yield driver
-    driver.quit()
+def driver(chromium: Browser, site: Site) -> Iterator[Any]:
+    sign_in(chromium.driver, site)
+    yield chromium.driver
+    chromium.forget()
 
 
 def look(driver: Any, prefers: str, width: int) -> None:

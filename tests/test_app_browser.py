@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Elements, Site, problems, start_browser, until
+from browser import NEEDS_BROWSER, Browser, Elements, Site, problems, until
 
 from app.access.identity import Keys
 
@@ -55,11 +55,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
-    """It ends before the server, which waits for the connections of its pages."""
-    driver = start_browser(tmp_path_factory.mktemp("chromium"))
-    yield driver
-    driver.quit()
+def driver(chromium: Browser, site: Site) -> Iterator[Any]:
+    yield chromium.driver
+    chromium.forget()
 
 
 @pytest.fixture

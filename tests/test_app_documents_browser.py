@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Site, start_browser, until
+from browser import NEEDS_BROWSER, Browser, Site, until
 from fake_desk import fake_document
 from selenium.webdriver.common.by import By
 
@@ -20,13 +20,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
-    driver = start_browser(tmp_path_factory.mktemp("chromium"))
+def browser(chromium: Browser, site: Site) -> Iterator[Any]:
+    driver = chromium.driver
     driver.get(site.url + "/admin/login")
     driver.find_element(By.ID, "password").send_keys(site.password + "\n")
     until(lambda: not driver.find_elements(By.ID, "password"))
     yield driver
-    driver.quit()
+    chromium.forget()
 
 
 @pytest.fixture

@@ -20,20 +20,18 @@ def site(tmp_path: Path) -> Iterator[RealSite]:
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, Browser]]:
-    """Both browsers, for all tests."""
-    customer, agent = (Browser(tmp_path_factory.mktemp(name)) for name in ("customer", "agent"))
-    yield customer, agent
-    for browser in (customer, agent):
-        browser.driver.quit()
+def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("agent"))
+    yield browser
+    browser.driver.quit()
 
 
 @pytest.fixture
-def browsers(started: tuple[Browser, Browser], site: RealSite) -> Iterator[tuple[Browser, Browser]]:
+def browsers(chromium: Browser, another: Browser, site: RealSite) -> Iterator[tuple[Browser, Browser]]:
     """A customer's and an agent's, who have never been here."""
-    yield started
-    for browser in started:
-        browser.forget()
+    yield chromium, another
+    chromium.forget()
+    another.forget()
 
 
 def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(

@@ -11,7 +11,7 @@ from typing import Any
 
 import jwt
 import pytest
-from browser import NEEDS_BROWSER, Elements, Site, start_browser, until
+from browser import NEEDS_BROWSER, Browser, Elements, Site, until
 
 pytestmark = NEEDS_BROWSER
 SECRET = "s" * 32
@@ -104,11 +104,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Iterator[Site]
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
-    """It ends before the server, which waits for the connections of its pages."""
-    driver = start_browser(tmp_path_factory.mktemp("chromium"))
-    yield driver
-    driver.quit()
+def driver(chromium: Browser, site: Site) -> Iterator[Any]:
+    yield chromium.driver
+    chromium.forget()
 
 
 @pytest.fixture
