@@ -8,11 +8,9 @@ from desk_site import HTML, Site
 from fake_overview import make_usage
 from fastapi.testclient import TestClient
 from quick_account import quick_account
-from sqlalchemy import delete
 
 from app.domain.statistics import UsageSpan
 from app.storage.people import Accounts, Audit
-from app.storage.tables import AccountRow, AuditRow
 from app.web.access_rules import find_rule
 from app.web.accounts import ACTIONS
 from app.web.admin_pages import ACTIONS as MODULE_ACTIONS
@@ -25,11 +23,7 @@ PLAIN_PAGES = [path for path, _ in PAGES if path != "/admin/" and find_rule(path
 
 @pytest.fixture
 def site(site: Site) -> Site:
-    """A site on which nothing was done yet."""
-    site.desk.cared.clear()
-    with site.database.write() as session:
-        session.execute(delete(AuditRow))
-        session.execute(delete(AccountRow).where(AccountRow.name != "admin"))
+    site.forget()
     return site
 
 

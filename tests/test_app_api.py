@@ -49,8 +49,6 @@ def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client
     assert reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "length"
     usage = reply.usage
-    assert usage is not None
-    assert usage.prompt_tokens_details is not None
     assert 0 < usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     desk = reply.warmdesk
@@ -74,7 +72,6 @@ def test_a_conversation_goes_on_and_finds_what_it_computed(client: openai.OpenAI
     going_on: Any = {"conversation_id": begun.warmdesk["conversation_id"]}
     second = client.chat.completions.create(model="warmdesk", messages=follow, user="goes on", extra_body=going_on)
     assert second.warmdesk["conversation_id"] == begun.warmdesk["conversation_id"]
-    assert second.usage is not None
     assert second.usage.prompt_tokens_details.session > 0  # type: ignore[union-attr]
 
 
@@ -83,8 +80,6 @@ def test_earlier_messages_are_the_conversation_so_far(client: openai.OpenAI) -> 
     alone = client.chat.completions.create(model="warmdesk", messages=[follow])  # type: ignore[list-item]
     said: Any = [*ASKED, {"role": "assistant", "content": "They take thirty days from delivery."}, follow]
     reply = client.chat.completions.create(model="warmdesk", messages=said)
-    assert alone.usage is not None
-    assert reply.usage is not None
     assert reply.usage.prompt_tokens > alone.usage.prompt_tokens
     assert reply.warmdesk["conversation_id"] != alone.warmdesk["conversation_id"]
 
@@ -93,9 +88,7 @@ def test_system_messages_are_left_out_and_a_notice_says_so(client: openai.OpenAI
     said: Any = [{"role": "system", "content": "Talk like a pirate."}, *ASKED]
     reply = client.chat.completions.create(model="warmdesk", messages=said)
     assert "system messages were ignored" in reply.warmdesk["notice"]
-    assert reply.usage is not None
     without = client.chat.completions.create(model="warmdesk", messages=ASKED)
-    assert without.usage is not None
     assert reply.usage.prompt_tokens == without.usage.prompt_tokens
 
 
@@ -120,8 +113,6 @@ def test_a_stream_is_the_same_answer_in_pieces(client: openai.OpenAI) -> None:
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + ["length"]
     assert chunks[-2].warmdesk["sources"] == whole.warmdesk["sources"]
     assert chunks[-1].choices == []
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.prompt_tokens_details is not None
     assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
     assert len({chunk.id for chunk in chunks}) == 1
 
@@ -205,8 +196,6 @@ def test_what_a_key_computed_is_found_by_that_key_alone(site: ApiSite) -> None:
     tokens = [key(site, "first"), key(site, "second")]
     for token in (tokens[0], tokens[0], tokens[1]):
         reply = site.openai(token).chat.completions.create(model="llama", messages=LONG, max_tokens=2)
-        assert reply.usage is not None
-        assert reply.usage.prompt_tokens_details is not None
         used.append(reply.usage.prompt_tokens_details.cached_tokens or 0)
     assert used[0] == used[2] == 0
     assert used[1] > 250
@@ -223,15 +212,12 @@ def test_a_conversation_is_exported(site: ApiSite) -> None:
 
 def test_the_language_model_alone(client: openai.OpenAI) -> None:
     reply = client.chat.completions.create(model="llama", messages=LONG, max_tokens=5)
-    assert reply.usage is not None
     assert (reply.choices[0].finish_reason, reply.usage.completion_tokens) == ("length", 5)
     said: Any = [*LONG, {"role": "assistant", "content": "Lima."}, {"role": "user", "content": "And of Chile?"}]
     chunks = list(client.chat.completions.create(model="llama", messages=said, max_tokens=5, stream=True))
     assert chunks[-1].choices[0].finish_reason == "length"
     assert set(chunks[-1].warmdesk) == {"timings_ms"}
     again = client.chat.completions.create(model="llama", messages=said, max_completion_tokens=5)
-    assert again.usage is not None
-    assert again.usage.prompt_tokens_details is not None
     assert again.usage.prompt_tokens_details.cached_tokens == again.usage.prompt_tokens - 1
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == again.choices[0].message.content
 

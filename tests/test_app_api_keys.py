@@ -38,7 +38,6 @@ def keys(database: Database, clock: Clock) -> Keys:
 def test_a_key_is_its_callers_name_scopes_and_conversations(keys: Keys) -> None:
     token = keys.create("shop", ["chat", "documents"])
     caller = keys.find_key(token)
-    assert caller is not None
     assert (caller.name, caller.role, caller.scopes) == ("shop", "", {"chat", "documents"})
     assert caller.owner == f"k-{keys.all()[0].id}"
 

@@ -1,7 +1,7 @@
 """The audit log: what agents, programs and commands change is written down, once, with who did it."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,10 +28,9 @@ def entries(database: Database) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """On which nothing was done yet."""
-    with closing(Site(tmp_path / "site")) as site:
-        yield site
+def site(site: Site) -> Site:
+    site.forget()
+    return site
 
 
 def test_entries_are_read_in_pages_and_go_after_a_year(database_url: str) -> None:

@@ -300,7 +300,6 @@ def test_a_page_is_forgotten_when_both_of_its_readers_left(
         while kept(site) != [0] * 5:
             await asyncio.sleep(0.02)
 
-    assert client.portal is not None
     client.portal.call(asyncio.wait_for, run(), 30)
 
 

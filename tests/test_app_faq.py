@@ -32,7 +32,6 @@ def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk: Se
     stages: list[str] = []
     saved = desk.quality.save_faq(GALWAY, "ann", progress=lambda stage, done, total: stages.append(stage))
     assert list(dict.fromkeys(stages)) == ["reading", "embedding", "encoding", "asking"]
-    assert saved.answer is not None
     assert saved.answer.answer == GALWAY.answer
     [line] = desk.settings.faq_file.read_text().splitlines()
     assert json.loads(line) == {"question": GALWAY.question, "answer": GALWAY.answer}
@@ -111,7 +110,6 @@ def test_the_threshold_is_a_setting(tmp_path: Path) -> None:
         desk.quality.save_faq(GALWAY, "ann")
         assert finish(desk, "do you repair toasters in our galway").answer != GALWAY.answer
         nearest = desk.quality.explain("do you repair toasters in our galway").faq
-        assert nearest is not None
         assert 0.8 < nearest.likeness < nearest.threshold == 1.0
 
 

@@ -64,7 +64,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         cwd=Path(__file__).parent,
         env={**os.environ, "TMPDIR": str(temporary)},
     )
-    assert process.stdout is not None
     try:
         yield Served(process.stdout.readline().split()[1].rstrip("/"), folder / "desk", temporary, pages)
     finally:

@@ -36,9 +36,9 @@ def link(subject: str = "customer 17", age_s: float = 0, lasts_s: float = 300) -
     return signed(subject, seconds=made + lasts_s - time.time(), iat=made)
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, visitor_secret=SECRET, public_url="https://help.example")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"), visitor_secret=SECRET, public_url="https://help.example")
     yield site
     site.close()
 
@@ -280,11 +280,17 @@ def test_answers_at_once_are_counted_until_they_end() -> None:
 SHOP = "https://shop.example"
 
 
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, widget_origins=(SHOP,), questions_per_minute=1)
+@pytest.fixture(scope="module")
+def typing_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("typing"), widget_origins=(SHOP,), questions_per_minute=1)
     yield site
     site.close()
+
+
+@pytest.fixture
+def box(typing_site: Site) -> Site:
+    typing_site.desk.typed.clear()
+    return typing_site
 
 
 @pytest.mark.parametrize("path", ["/typing", "/widget/typing"])
