@@ -171,14 +171,11 @@ class RequestLog:
                     raise
                 await come_again(Request(scope))(scope, receive, send)
             finally:
-                _log(scope, status, (time.perf_counter() - begun) * 1e3)
-
-
-def _log(scope: Scope, status: int, milliseconds: float) -> None:
-    method, path = scope["method"], quote(scope["path"][:_LONGEST_PATH])
-    level = logging.DEBUG if scope["path"] in _ASKED_ALL_THE_TIME else logging.INFO
-    fields = {"method": method, "path": path, "status": status, "milliseconds": round(milliseconds, 1)}
-    _requests.log(level, "%s %s %d %.1f ms", method, path, status, milliseconds, extra=fields)
+                spent_ms = (time.perf_counter() - begun) * 1e3
+                method, path = scope["method"], quote(scope["path"][:_LONGEST_PATH])
+                level = logging.DEBUG if scope["path"] in _ASKED_ALL_THE_TIME else logging.INFO
+                fields = {"method": method, "path": path, "status": status, "milliseconds": round(spent_ms, 1)}
+                _requests.log(level, "%s %s %d %.1f ms", method, path, status, spent_ms, extra=fields)
 
 
 class DeskServer(uvicorn.Server):
