@@ -165,6 +165,7 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page: Page) ->
     page.ask("Where is my lamp?")
     page.one("#wd-transcript .wd-citation")
     page.press(".wd-new")
+    page.one(".wd-empty")
     page.ask("Where is my zeppelin?")
     until(lambda: page.text("#wd-transcript .wd-bubble") == "Where is my zeppelin?")  # the answer is over
     until(lambda: len(page.all("#wd-list li")) > 1)
