@@ -212,7 +212,11 @@ def test_new_install_is_told_what_to_do() -> None:
 def test_statements_carry_the_numbers_of_their_sources_which_mark_what_was_said(desk: FakeDesk) -> None:
     desk.store("Can I return it?", make_answer("c", "m", "Can I return it?"))
     page = transcript(desk, "c", technical=False)
-    check(page)
+    text = check(page)
+    for citation in make_answer("c", "m", "Can I return it?").citations:
+        assert citation.title in text
+        assert citation.passage in text
+        assert citation.quote in text
     numbers = re.findall(r'data-act="source" data-source="(\d)" aria-label="Source \1">', page)
     assert numbers == ["1", "1", "2"]
     assert re.findall(r"<mark>(.{20})", page)[0] == "You have 30 days fro"
