@@ -9,7 +9,7 @@ import httpx
 import pytest
 from desk_site import Site
 from desks import small_desk
-from fake_desk import Ingested, fake_document
+from fake_desk import fake_document
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -64,15 +64,6 @@ def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
     assert rows.count('"') == 2 * 9, "no quotation mark ends an attribute early"
     quoted = rows.partition('data-document="')[2].partition('"')[0]
     assert html.unescape(quoted) == path.replace("\u202e", ""), "what the button sends back"
-
-
-def test_uploading_keeps_the_file_and_ingests_it_under_its_collection(site: Site) -> None:
-    response = site.admin().post(
-        "/admin/documents/upload", params={"name": "a.md", "collection": "shop"}, content=b"# A"
-    )
-    assert events(response)[-1]["result"]["documents"] == 1
-    assert site.desk.uploads == {"a.md": b"# A"}
-    assert site.desk.ingested == [Ingested(("/desk/uploads/a.md",), "shop", sync=False, warm=False)]
 
 
 def test_an_unreadable_upload_is_an_error_that_names_the_file_only(site: Site) -> None:
@@ -190,13 +181,6 @@ def test_a_second_upload_of_the_same_name_replaces_the_first(tmp_path: Path) -> 
         assert Path(document.path).stat().st_mode & 0o077 == 0
     assert (first["documents"], first["replaced"]) == (1, 0)
     assert (same["unchanged"], second["replaced"], second["changes"]["dropped"]) == (1, 1, 1)
-
-
-def test_an_upload_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        assert upload(client_of(desk), "secret.exe", "Confidential")["error"]["code"] == "unreadable"
-        assert desk.documents() == []
-        assert list(desk.settings.uploads_folder.iterdir()) == []
 
 
 def kept_files(desk: Service) -> dict[str, str]:

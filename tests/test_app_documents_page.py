@@ -110,14 +110,6 @@ def test_a_collection_that_comes_from_elsewhere_has_no_button(site: Site, admin:
     assert buttons == ["", "club"]
 
 
-def test_a_reading_that_failed_says_so_in_the_readers_language(admin: TestClient) -> None:
-    order: dict[str, object] = {"folder": "/srv/gone", "every_minutes": 60}
-    result = send(admin, "folders", order, **ZH)["result"]
-    assert result["problem"] == "没有这个文件夹。它所在的磁盘挂载了吗？"
-    assert "There is no such folder. Is its disk mounted?" in admin.get("/admin/documents").text
-    assert result["problem"] in admin.get("/admin/documents", headers=ZH).text
-
-
 @pytest.mark.parametrize(
     ("order", "code"),
     [

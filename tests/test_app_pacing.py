@@ -159,13 +159,6 @@ def test_so_many_at_once_and_then_one_at_a_time() -> None:
     assert [often.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5], "a pause gives no more than at once"
 
 
-def test_everybody_has_a_limit_of_his_own() -> None:
-    often = Rate(1, 1, clock=Clock())
-    assert often.wait_s("ann") == 0
-    assert often.wait_s("bob") == 0
-    assert often.wait_s("ann") == 1
-
-
 def test_only_so_many_askers_are_kept() -> None:
     clock, most = Clock(), limits.MOST_BUCKETS
     often = Rate(1, 1, clock=clock)

@@ -116,12 +116,6 @@ def test_the_page_gives_a_cookie_that_scripts_cannot_read(site: Site) -> None:
     assert "set-cookie" in planted.headers, "a neighbouring domain may have set a name without the prefix"
 
 
-def test_without_a_cookie_nothing_can_be_asked(site: Site) -> None:
-    reply = stranger(site).post("/gradio_api/queue/join", json={})
-    assert reply.status_code == 401
-    assert "allow cookies" in reply.text
-
-
 def follow(browser: TestClient, token: str) -> Response:
     return browser.get("/", params={"visitor": token})
 
@@ -302,12 +296,6 @@ def test_what_is_typed_reaches_the_desk_and_nothing_comes_back(box: Site, path: 
     assert box.desk.typed == [("How long", None), ("How long do", "c1"), ("", None)]
 
 
-def test_other_sites_may_not_send_it(box: Site) -> None:
-    reply = box.client().post("/typing", json={"text": "How long"}, headers={"origin": SHOP})
-    assert reply.status_code == 403
-    assert box.desk.typed == []
-
-
 def test_typing_has_a_limit_that_is_not_seen_and_takes_nothing_from_questions(box: Site) -> None:
     client = box.client()
     for number in range(2 * PAUSES_A_QUESTION):
@@ -325,10 +313,3 @@ def test_visitors_and_addresses_are_counted_apart_from_their_questions() -> None
     assert limits.may_type("v-new", "1.2.3.5")
     with limits.asking("v-0", "1.2.3.4"):
         pass
-
-
-@pytest.mark.parametrize("body", ["", "[]", '{"text": 1}', '{"words": "How long"}'])
-def test_what_is_malformed_is_refused(box: Site, body: str) -> None:
-    headers = {"content-type": "application/json"}
-    assert box.client().post("/typing", content=body, headers=headers).status_code == 422
-    assert box.desk.typed == []
