@@ -108,7 +108,7 @@ def test_a_customers_conversations_on_postgres(site: RealSite) -> None:
     assert (judged.feedback, judged.reason) == ("down", STORED)
     assert "restore" in shown(ann, "remove", [""], id=conversation)
     assert ann.get(f"/conversations/{conversation}/export.md").status_code == 404
-    assert "RETURNS" in shown(ann, "restore", [], id=conversation)
+    assert "RETURNS" in shown(ann, "restore", [""], id=conversation)
     for kind in ("json", "csv", "md"):
         assert STORED in ann.get(f"/conversations/{conversation}/export.{kind}").text.replace("\\\\", "\\")
     assert STORED in json.dumps(ann.get("/my-data").json(), ensure_ascii=False).replace("\\\\", "\\")

@@ -241,7 +241,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
             place.example(chosen, [open_id], shown, **answers)
         transcript.retry(retried, [open_id], shown, **answers)
         transcript.edit(edited, [open_id], shown, **direct)
-        verdict = transcript.verdict(judged, None, None, **direct)
+        verdict = transcript.verdict(judged, None, None, trigger_mode="multiple", **direct)  # a reason follows at once
         handoff.connect(open_id, transcript, shown, verdict)
         side.open(clicked, [open_id], shown, **direct)
         side.find(searched, [open_id], shown, **direct)
