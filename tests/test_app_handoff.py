@@ -25,6 +25,8 @@ from app.support.handoff import WATCHED_FOR, AgentQueue, HandingOff, due
 ANN, BOB = "v-ann", "v-bob"
 MONDAY = datetime(2026, 3, 9, 10, 0, tzinfo=UTC)
 HOURS = "Mon-Fri 9:00-17:00 Europe/Dublin"
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Of tests that ask little of the database."""
 
 
 class People:
@@ -63,6 +65,7 @@ def failure(error: pytest.ExceptionInfo[DeskError]) -> str:
     return error.value.code
 
 
+@ON_SQLITE
 def test_the_limit_of_conversations_is_for_customers(people: People, tmp_path: Path) -> None:
     """Was wrong once: a program could hand off 500 conversations, and no more."""
     people.settings(Settings(data_dir=tmp_path, conversations_kept=1))
@@ -105,6 +108,7 @@ def test_the_queue_is_first_come_first_served(people: People) -> None:
     assert [one.handoff.conversation_id for one in people.agents.rows()] == [second, first]
 
 
+@ON_SQLITE
 def test_asking_twice_is_asking_once(people: People) -> None:
     conversation, number = people.waiting()
     people.now += timedelta(minutes=5)
@@ -132,6 +136,7 @@ def test_only_who_took_it_answers(people: People) -> None:
     assert codes == ["not-taken", "handoff-taken", "not-taken", "handoff-closed", "not-taken"]
 
 
+@ON_SQLITE
 def test_an_agent_writes_something_of_sensible_length(people: People) -> None:
     _, number = people.waiting()
     people.agents.take(number, "Ann")
@@ -184,6 +189,7 @@ def test_customers_write_while_they_wait_and_end_it_themselves(people: People) -
     assert people.agents.case(number).of.handoff.state == "closed"
 
 
+@ON_SQLITE
 def test_names_are_shown_only_if_the_setting_says_so(people: People, tmp_path: Path) -> None:
     people.settings(Settings(data_dir=tmp_path, show_agent_names=False))
     conversation, number = people.waiting()
@@ -193,6 +199,7 @@ def test_names_are_shown_only_if_the_setting_says_so(people: People, tmp_path: P
     assert people.agents.case(number).of.handoff.agent == "Ann"
 
 
+@ON_SQLITE
 def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> None:
     people.settings(Settings(data_dir=tmp_path, redact=True))
     conversation, _ = people.waiting()
@@ -200,6 +207,7 @@ def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> No
     assert people.history.turns(conversation, ANN)[-1].text == "Write to [e-mail]"
 
 
+@ON_SQLITE
 @pytest.mark.parametrize(
     "text", ["I want to talk to a human", "agent please", "转人工", "Ich möchte einen Menschen sprechen"]
 )
@@ -209,6 +217,7 @@ def test_who_writes_that_they_want_a_person_gets_one(people: People, text: str) 
     assert people.history.turns(handed.conversation_id, ANN)[0].text == text
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("text", ["Is a person needed to sign for the parcel?", "hello", "Are you human?"])
 def test_other_messages_are_for_the_machine(people: People, text: str) -> None:
     assert people.customers.to_person(text, None, ANN) is None
@@ -250,6 +259,7 @@ def test_two_refusals_hand_over_while_somebody_is_there(people: People) -> None:
     assert people.customers.hand_off_by_rule(conversation, ANN) is None
 
 
+@ON_SQLITE
 def test_there_are_no_loops(people: People) -> None:
     """Back with the machine, the next refusals change nothing until five questions were asked."""
     people.agents.rows()
@@ -277,6 +287,7 @@ def test_rules_look_at_answers_with_their_thumbs(people: People) -> None:
 
 
 @pytest.mark.parametrize("mode", ["asked", "off"])
+@ON_SQLITE
 def test_without_rules_nothing_happens_by_itself(people: People, tmp_path: Path, mode: str) -> None:
     people.settings(Settings.model_validate({"data_dir": tmp_path, "handoff": mode}))
     people.agents.rows()
@@ -309,6 +320,7 @@ def test_hours_that_cannot_be_read_are_refused(text: str) -> None:
         office_hours(text)
 
 
+@ON_SQLITE
 def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people: People, tmp_path: Path) -> None:
     people.settings(Settings(data_dir=tmp_path, office_hours=HOURS))
     people.now = MONDAY + timedelta(hours=12)

@@ -113,6 +113,7 @@ def test_a_customers_conversations_on_postgres(site: RealSite) -> None:
         assert STORED in ann.get(f"/conversations/{conversation}/export.{kind}").text.replace("\\\\", "\\")
     assert STORED in json.dumps(ann.get("/my-data").json(), ensure_ascii=False).replace("\\\\", "\\")
     assert ann.get(f"/sources/{answer.message_id}/0").status_code == 200
+    assert bob.get(f"/sources/{answer.message_id}/0").status_code == 404
     assert ann.get(f"/sources/{answer.message_id}/{TOO_LARGE}").status_code == 404
     assert ann.post("/my-data/delete").json() == {"conversations": 1, "messages": 2, "feedback": 1}
     assert conversation not in {one.id for one in Transcripts(site.database).conversations()}
