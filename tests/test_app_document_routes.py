@@ -37,18 +37,6 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-def test_the_page_lists_documents_and_is_not_kept(site: Site) -> None:
-    site.desk.listed["/help/returns.md"] = fake_document("/help/returns.md", "Our returns", collection="shop")
-    page = site.admin().get("/admin/documents")
-    assert page.status_code == 200
-    assert page.headers["cache-control"] == "no-store"
-    assert "'unsafe-inline'" not in page.headers["content-security-policy"].partition("style-src")[0]
-    for expected in ("Our returns", "/help/returns.md", "<td>shop</td>", "1 document", "3 passages"):
-        assert expected in page.text
-    site.desk.listed.clear()
-    assert "No documents yet" in site.admin().get("/admin/documents").text
-
-
 def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
     hostile = """"><script>window.owned=1</script><img src=x onerror='window.owned=2'>\u202e&amp;"""
     path = f"/help/{hostile}.md"

@@ -123,19 +123,6 @@ def test_an_application_that_cannot_start_is_an_error() -> None:
         assert client.get("/").status_code == 503
 
 
-def test_what_a_desk_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise DeskError("the disk is full", code="disk-full")
-
-    with small_desk(tmp_path) as service:
-        assert service.missing() == ("model", "engine")
-        service.prepare()
-        assert service.missing() == ()
-        service.engine.close()
-        monkeypatch.setattr(service.library, "set_fact", full)
-        assert service.missing() == ("engine", "database")
-
-
 def test_a_start_that_fails_leaves_the_first_password_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

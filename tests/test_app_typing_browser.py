@@ -74,22 +74,6 @@ def test_it_is_sent_with_its_conversation_and_does_not_disturb_the_answer(browse
     assert browser.problems() == []
 
 
-def test_nothing_is_sent_where_it_is_switched_off(browser: Browser, tmp_path: Path) -> None:
-    site = Site(tmp_path, prefetch=False)
-    try:
-        opened(browser, site)
-        assert browser.driver.execute_script("return document.querySelector('.wd-hint').dataset.typing") is None
-        browser.driver.execute_script("window.sent = []; window.fetch = (...all) => { window.sent.push(all[0]); };")
-        type_at_once(browser, "How long do returns")
-        pause = "setTimeout(arguments[0], 500)"  # the page's own is shorter, and began before
-        browser.driver.execute_async_script(pause)
-        assert browser.driver.execute_script("return window.sent") == []
-        assert site.desk.typed == []
-    finally:
-        browser.leave()
-        site.close()
-
-
 def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(browser: Browser, tmp_path: Path) -> None:
     with small_desk(tmp_path / "desk", show_technical=True) as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
