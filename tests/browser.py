@@ -101,7 +101,9 @@ class Elements:
 
 
 class Browser(Elements):
-    """What a test does with one browser."""
+    """What a test does with one browser. site: where it is, if the tests say so."""
+
+    site: Any = None
 
     def __init__(self, folder: Path) -> None:
         super().__init__(start_browser(folder))
@@ -135,6 +137,7 @@ class Browser(Elements):
             ("Emulation.setEmulatedMedia", {"features": []}),
         ):
             self.driver.execute_cdp_cmd(command, given)
+        self.problems()
 
     def problems(self) -> list[str]:
         return problems(self.driver)

@@ -24,6 +24,7 @@ import pytest
 from filelock import FileLock
 
 if TYPE_CHECKING:
+    from browser import Browser
     from desk_site import Site
     from fake_desk import FakeDesk
     from postgres_server import PostgresServer
@@ -72,6 +73,16 @@ def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = bundled_gguf()
     with FileLock(base / "models.lock"):
         return convert_gguf(path, base / "models" / file_digest(path).replace(":", "-"))
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """The browser of this test process. A file of tests leaves it with `forget`, before it ends its server."""
+    from browser import Browser
+
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.driver.quit()
 
 
 @pytest.fixture(scope="session")

@@ -9,11 +9,13 @@ from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 from made_database import put_database
 from quick_account import quick_account
+from sqlalchemy import delete
 
 from app.access.identity import COOKIE, new_token
 from app.domain.settings import Settings
 from app.storage.database import open_database
 from app.storage.people import Accounts, Audit
+from app.storage.tables import AccountRow, AuditRow
 from app.web.server import create_app
 
 BASE = "http://127.0.0.1:7860"
@@ -34,6 +36,13 @@ class Site:
 
     def close(self) -> None:
         self.database.close()
+
+    def forget(self) -> None:
+        """As if nothing had been done yet."""
+        self.desk.cared.clear()
+        with self.database.write() as session:
+            session.execute(delete(AuditRow))
+            session.execute(delete(AccountRow).where(AccountRow.name != "admin"))
 
     def client(self, address: str = "10.0.0.1") -> TestClient:
         """A browser of its own (cookies), in the event loop of the running application if there is one."""

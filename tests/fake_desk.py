@@ -207,9 +207,8 @@ class FakeDesk:
         return all(word in text for word in words)
 
     def turns(self, conversation_id, owner=OPERATOR, last=None):
-        return (
-            self._turns.get(conversation_id, [])[-last if last else 0 :] if self.belongs(conversation_id, owner) else []
-        )
+        turns = self._turns.get(conversation_id, []) if self.belongs(conversation_id, owner) else []
+        return turns[-last if last else 0 :]
 
     def rename_conversation(self, conversation_id, title, owner=OPERATOR):
         if not title.strip():
@@ -234,7 +233,7 @@ class FakeDesk:
         self._turns[conversation_id], self._updated[conversation_id] = self._hidden.pop(conversation_id)
 
     def last_question(self, conversation_id, owner=OPERATOR):
-        turns = self._turns.get(conversation_id, []) if self.belongs(conversation_id, owner) else []
+        turns = self.turns(conversation_id, owner)
         if not turns:
             raise DeskError("there is no such conversation", code="no-such-conversation")
         return [turn.message_id for turn in turns if turn.role == "user"][-1]
@@ -382,26 +381,10 @@ class FakeDesk:
         return report
 
     def overview(self):
-        return (
-            make_overview(self.now)
-            if self.seeded
-            else Overview(
-                documents=0,
-                passages=0,
-                conversations=0,
-                answers=0,
-                answered=0,
-                unsure=0,
-                refusals=0,
-                smalltalk=0,
-                computed_tokens=0,
-                session_tokens=0,
-                prefix_tokens=0,
-                module_tokens=0,
-                ttft_ms_median=None,
-                ttft_ms_p95=None,
-            )
-        )
+        none = dict.fromkeys(("documents", "passages", "conversations", "answers", "answered", "unsure", "refusals"), 0)
+        none |= dict.fromkeys((f"{source}_tokens" for source in ("computed", "session", "prefix", "module")), 0)
+        empty = Overview(**none, smalltalk=0, ttft_ms_median=None, ttft_ms_p95=None)
+        return make_overview(self.now) if self.seeded else empty
 
     def usage_over_time(self, since, until, step):
         return make_usage(since, until, step) if self.seeded else []

@@ -1,42 +1,28 @@
-"""`make screenshots`: every state of every page as an image in docs/images, with a desk of fixed answers and Chromium.
+"""`make screenshots`: every page as an image in docs/images, with a desk of fixed answers and Chromium: as it is, dark,
+in Chinese and on a phone.
 
-Look at them before a release. Chinese pages need a font with Chinese characters (Debian: fonts-noto-cjk). A new state
-is a line of STATES.
+Look at them before a release. Chinese pages need a font with Chinese characters (Debian: fonts-noto-cjk). Pages and
+what is done on them are those of the tests of accessibility; a state of the chat is a line of CHAT.
 """
 
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from browser import Served, Site, start_browser, until
-from filled_site import fill
+from browser import Served, start_browser, until
+from test_app_accessibility import PAGES, filled, look, sign_in
 from test_app_browser import Page
 
 from app.domain.answers import HandoffState
-from app.storage.people import ADMIN
 from app.web import event_gate, pacing
-from app.web.admin_pages import PAGES
 from app.web.middleware import Opening
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
-WIDE, PHONE = (1280, 900), (390, 844)
 QUESTION = "Can I send a lamp back?"
-
-
-@dataclass(frozen=True, kw_only=True)
-class State:
-    """One image. show: what is done on the page until it can be taken; path: where it begins."""
-
-    name: str
-    path: str = "/"
-    show: Callable[[Page], object] = lambda page: page.one("body")
-    size: tuple[int, int] = WIDE
-    is_dark: bool = False
-    language: str = "en"
 
 
 def asked(question: str, wanted: str = "#wd-transcript .wd-actions") -> Callable[[Page], object]:
@@ -81,10 +67,17 @@ def deleted(page: Page) -> None:
     page.one(".wd-undo")
 
 
-def with_person(page: Page) -> None:
+def talked(page: Page, state: HandoffState) -> None:
+    """A customer who asked for a person, and how that went on."""
     asked("weather in Galway?")(page)
     page.press("[data-person=ask]")
     page.one("[data-person=end]")
+    desk = page.site.desk
+    conversation, handoff = list(desk.handed.items())[-1]
+    desk.handed[conversation] = replace(handoff, state=state, agent="Ann", fresh=True)
+    desk.say("Ann here. Which lamp is it, please?", conversation, desk.first, "agent", "Ann")
+    page.driver.refresh()
+    page.one(".wd-agent")
 
 
 def many(page: Page) -> None:
@@ -97,52 +90,6 @@ def many(page: Page) -> None:
         desk.store(f"Question {number} of a busy customer", replace(answer, conversation_id=desk.new_id()), when, first)
     page.driver.refresh()
     until(lambda: len(page.all("#wd-list li")) > 20)
-
-
-OF_THE_LIST = (with_menu, deleted, many)
-"""These show the list of conversations, which a phone hides."""
-
-
-def talked(page: Page, state: HandoffState, agent: str) -> None:
-    """A customer who asked for a person, and how that went on."""
-    with_person(page)
-    desk = page.site.desk
-    conversation, handoff = list(desk.handed.items())[-1]
-    desk.handed[conversation] = replace(handoff, state=state, agent=agent, fresh=True)
-    desk.say("Ann here. Which lamp is it, please?", conversation, desk.first, "agent", agent)
-    page.driver.refresh()
-    page.one(".wd-agent")
-
-
-def in_widget(page: Page) -> None:
-    """It goes on with the conversation that it had."""
-    until(lambda: page.all(".wd-examples button, #wd-transcript .wd-ref"))
-    if page.all(".wd-examples button"):
-        page.one("textarea").send_keys(QUESTION + "\n")
-    page.one("#wd-transcript .wd-ref")
-
-
-def refused(page: Page) -> None:
-    signed_in(page)
-    page.go("/admin/no-such-page")
-    page.one("body")
-
-
-def confirming(page: Page) -> None:
-    admin("/admin/settings", ".wd-setting")(page)
-    page.script("const one = document.querySelector('[name=neighbours]'); one.value = 2; one.form.submit()")
-    page.one("[role=alertdialog]")
-
-
-def grouped(page: Page) -> None:
-    admin("/admin/quality", ".wd-group")(page)
-    page.script("document.querySelector('.wd-group').open = true")
-
-
-def saved(page: Page) -> None:
-    admin("/admin/", "#wd-savings section, #wd-savings div")(page)
-    until(lambda: page.script("return document.querySelector('#wd-savings').innerText.length > 50"))
-    page.script("document.querySelector('#wd-savings').scrollIntoView()")
 
 
 def starting(page: Page) -> None:
@@ -158,86 +105,32 @@ def starting(page: Page) -> None:
         site.close()
 
 
-def signed_in(page: Page) -> None:
-    page.go("/admin/queue")  # leads to the form, if that is needed
-    if page.all("#password"):
-        page.one("#name").clear()
-        page.one("#name").send_keys(ADMIN)
-        page.one("#password").send_keys(page.site.password + "\n")
-        until(lambda: not page.all("#password"))
+CHAT: dict[str, Callable[[Page], object]] = {
+    "chat-streaming": streaming,
+    "chat-source": with_source,
+    "chat-long": long_conversation,
+    "chat-menu": with_menu,
+    "chat-deleted": deleted,
+    "chat-agent": lambda page: talked(page, "taken"),
+    "chat-agent-left": lambda page: talked(page, "closed"),
+    "chat-starting": starting,
+    "chat-thousand": many,
+}
+LOOKS = {"": ("light", 1280, "en"), "-dark": ("dark", 1280, "en"), "-zh": ("light", 1280, "zh-CN")}
+LOOKS["-phone"] = ("light", 390, "en")
 
 
-def admin(path: str, wanted: str) -> Callable[[Page], object]:
-    def show(page: Page) -> object:
-        signed_in(page)
-        page.go(path)
-        return page.one(wanted)
-
-    return show
-
-
-CHAT = (
-    State(name="chat-empty", show=lambda page: page.one(".wd-examples")),
-    State(name="chat-streaming", show=streaming),
-    State(name="chat-answered", show=asked(QUESTION)),
-    State(name="chat-source", show=with_source),
-    State(name="chat-unsure", show=asked("perhaps I can send it back?")),
-    State(name="chat-nothing", show=asked("weather in Galway?")),
-    State(name="chat-error", show=asked("please break", ".wd-error")),
-    State(name="chat-long", show=long_conversation),
-    State(name="chat-menu", show=with_menu),
-    State(name="chat-deleted", show=deleted),
-    State(name="chat-person", show=with_person),
-    State(name="chat-agent", show=lambda page: talked(page, "taken", "Ann")),
-    State(name="chat-agent-left", show=lambda page: talked(page, "closed", "Ann")),
-    State(name="widget", path="/widget", show=in_widget, size=(400, 640)),
-    State(name="starting", show=starting),
-    State(name="login", path="/admin/login", show=lambda page: page.one("#password")),
-)
-ADMIN_PAGES = tuple(
-    State(
-        name=f"admin-{path.removeprefix('/admin/') or 'dashboard'}",
-        show=admin(path, ".wd-tile" if path == "/admin/" else "main"),
-    )
-    for path, _ in PAGES
-)
-MORE_ADMIN = (
-    State(name="admin-quality-open", show=grouped),
-    State(name="admin-search-found", show=admin("/admin/search?question=lamp", "#decision")),
-    State(name="admin-memory", show=admin("/admin/modules/memory", ".wd-table")),
-    State(name="admin-settings-asking", show=confirming),
-    State(name="admin-savings", show=saved),
-    State(name="admin-case", show=admin("/admin/queue/1", "#wd-turns article")),
-    State(name="admin-passages", show=admin("/admin/documents/1", ".wd-passage")),
-    State(name="admin-refused", show=refused),
-)
-STATES = (*CHAT, *ADMIN_PAGES, *MORE_ADMIN, State(name="chat-thousand", show=many))
-
-
-def variants(state: State) -> list[State]:
-    """A state as it is, dark, on a phone, and in Chinese."""
-    found = [
-        state,
-        replace(state, name=f"{state.name}-dark", is_dark=True),
-        replace(state, name=f"{state.name}-zh", language="zh-CN"),
-    ]
-    return found if state.show in OF_THE_LIST else [*found, replace(state, name=f"{state.name}-phone", size=PHONE)]
-
-
-def take(page: Page, state: State) -> None:
-    """Show a state and save it."""
-    width, height = state.size
-    run = page.driver.execute_cdp_cmd
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
-    run("Emulation.setDeviceMetricsOverride", size)
-    scheme = "dark" if state.is_dark else "light"
-    run("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+def take(page: Page, name: str, path: str, show: Callable[[Page], object]) -> None:
+    """Show a page in every look, and save it."""
     agent = page.script("return navigator.userAgent")
-    run("Network.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": state.language})
-    page.go(state.path)
-    state.show(page)
-    time.sleep(0.3)  # transitions
-    page.driver.save_screenshot(str(FOLDER / f"{state.name}.png"))
+    for of, (prefers, width, language) in LOOKS.items():
+        look(page.driver, prefers, width)
+        page.driver.execute_cdp_cmd("Network.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
+        page.go(path.format(conversation=page.site.conversation))
+        show(page)
+        time.sleep(0.3)  # transitions
+        page.driver.save_screenshot(str(FOLDER / f"{name}{of}.png"))
+    print(name, flush=True)
 
 
 def main() -> None:
@@ -245,17 +138,20 @@ def main() -> None:
     wanted = tuple(sys.argv[1:]) or ("",)
     pacing.IN_A_ROW = event_gate.EVENTS_IN_A_ROW = event_gate.MOST_PAGES = 10**6  # one browser opens all pages
     with tempfile.TemporaryDirectory() as folder:
-        site = Site(Path(folder), show_technical=False, widget_origins=("https://shop.example",))
-        for synced in ("/srv/help", "/srv/mixed", "/mnt/gone"):
-            site.desk.synced.save(synced, "", 60, who=ADMIN)
-            site.desk.synced.run(synced, who=ADMIN)
-        fill(site)
+        site = filled(Path(folder), show_technical=False)
         driver = start_browser(Path(folder) / "chromium")
+        sign_in(driver, site)
+        page = Page(driver, site)
+        states = {name: ("/", show) for name, show in CHAT.items()}
+        for name, (path, ready) in PAGES.items():
+            states[f"{'chat' if path == '/' else 'admin'}-{name}"] = (
+                path,
+                lambda page, ready=ready: ready(page.driver),
+            )
         try:
-            for state in (one for basic in STATES for one in variants(basic)):
-                if state.name.startswith(wanted):
-                    take(Page(driver, site), state)
-                    print(state.name, flush=True)
+            for name, (path, show) in states.items():
+                if name.startswith(wanted):
+                    take(page, name, path, show)
         finally:
             driver.quit()
             site.close()

@@ -8,16 +8,13 @@ from desk_site import HTML, Site
 from fake_overview import make_usage
 from fastapi.testclient import TestClient
 from quick_account import quick_account
-from sqlalchemy import delete
 
-from app.domain.callers import Caller
 from app.domain.statistics import UsageSpan
 from app.storage.people import Accounts, Audit
-from app.storage.tables import AccountRow, AuditRow
 from app.web.access_rules import find_rule
 from app.web.accounts import ACTIONS
 from app.web.admin_pages import ACTIONS as MODULE_ACTIONS
-from app.web.admin_pages import DONE, PAGES, home_of, links_for
+from app.web.admin_pages import DONE, PAGES
 from app.web.dashboard import RANGES, Axis, charts
 
 NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
@@ -26,25 +23,8 @@ PLAIN_PAGES = [path for path, _ in PAGES if path != "/admin/" and find_rule(path
 
 @pytest.fixture
 def site(site: Site) -> Site:
-    """A site on which nothing was done yet."""
-    site.desk.cared.clear()
-    with site.database.write() as session:
-        session.execute(delete(AuditRow))
-        session.execute(delete(AccountRow).where(AccountRow.name != "admin"))
+    site.forget()
     return site
-
-
-# ------------------------------------------------------------------ frame
-
-
-def test_everybody_sees_the_pages_that_he_may_open() -> None:
-    admin = [link.path for link in links_for(Caller(role="admin"))]
-    assert set(admin) >= {"/admin/", "/admin/documents", "/admin/accounts", "/admin/api"}
-    agent = [link.path for link in links_for(Caller(role="agent"))]
-    assert "/admin/accounts" not in agent
-    assert all(find_rule(path, "GET").allows(Caller(role="agent")) for path in agent)  # type: ignore[union-attr]
-    assert links_for(Caller()) == []
-    assert (home_of(Caller(role="admin")), home_of(Caller())) == ("/admin/", "/admin/")
 
 
 def test_every_page_has_the_navigation_and_says_where_one_is(site: Site) -> None:
@@ -76,9 +56,6 @@ def test_what_was_done_is_said_in_our_words_only(site: Site) -> None:
     admin = site.admin()
     assert DONE["key-revoked"] in admin.get("/admin/keys?did=key-revoked").text
     assert "evil" not in admin.get("/admin/keys?did=evil").text
-
-
-# ------------------------------------------------------------------ charts
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -116,9 +93,6 @@ def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale() -> None:
     assert drawn[2].bins == drawn[3].bins == ()
 
 
-# ------------------------------------------------------------------ passages
-
-
 def test_passages_are_searched_sorted_and_paged(site: Site) -> None:
     admin = site.admin()
     assert len(re.findall(r"<tr><td", admin.get("/admin/modules").text)) == 50
@@ -148,9 +122,6 @@ def test_a_passage_that_is_gone_is_said(site: Site) -> None:
     assert response.status_code == 409
     assert "no longer exists" in response.text
     assert site.audited() == []
-
-
-# ------------------------------------------------------------------ accounts and keys
 
 
 def sign_in(site: Site, name: str, password: str) -> TestClient:
@@ -207,9 +178,6 @@ def test_keys_are_made_shown_once_and_revoked(site: Site) -> None:
     assert "Choose at least one scope" in admin.post("/admin/keys", data={"name": "x"}).text
     assert [entry[1:] for entry in site.audited()] == [("key-create", "shop (chat, documents)"), ("key-revoke", "shop")]
     assert key not in repr(site.audited())
-
-
-# ------------------------------------------------------------------ audit log
 
 
 def test_the_log_says_who_signed_in_and_who_could_not(site: Site) -> None:

@@ -1,13 +1,11 @@
 """Bodies in chunks are read, and cut off at the limit, whatever the application makes of that."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse
 from fastapi.testclient import TestClient
-from starlette.types import Receive, Scope, Send
 
 from app.web.middleware import BodyLimit
 
@@ -78,20 +76,3 @@ def test_one_byte_more_is_refused(client: TestClient, taken: list[int], path: st
 @pytest.mark.parametrize("length", [str(MOST + 1), "-1", "many", "1e3"])
 def test_a_declared_length_is_refused_before_anything_is_read(client: TestClient, length: str) -> None:
     assert client.post("/unread", content=chunks(1), headers={"content-length": length}).status_code == 413
-
-
-def test_what_is_not_http_passes() -> None:
-    passed = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        passed.append(scope["type"])
-
-    limited = BodyLimit(app, most=lambda path: 0, refused=lambda request: PlainTextResponse("", 413))
-
-    async def nothing() -> dict[str, str]:
-        return {}
-
-    async def ignore(message: object) -> None: ...
-
-    asyncio.run(limited({"type": "lifespan"}, nothing, ignore))
-    assert passed == ["lifespan"]

@@ -1,7 +1,6 @@
 """What the chat page does: asking, streaming, stopping, switching, errors, feedback, several readers."""
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from fake_desk import NOW, FakeDesk, FakeStream
 from page_check import check
 
 from app.access.limits import QuestionLimits
-from app.domain.callers import OPERATOR, QUOTED, STOPPED
+from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.web.chat_flow import SHOWN_TURNS, ChatFlow, ChatView, Reader
@@ -30,9 +29,6 @@ def ask(flow: ChatFlow, question: str, open_id: str = "", reader: Reader = READE
 @pytest.fixture
 def flow(desk: FakeDesk) -> ChatFlow:
     return ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW)
-
-
-# ------------------------------------------------------------------ handlers
 
 
 def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDesk) -> None:
@@ -220,9 +216,6 @@ def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) 
     assert len({views[-1].conversation_id for views in seen.values()}) == 8
 
 
-# ------------------------------------------------------------------ two visitors
-
-
 def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() -> None:
     desk = FakeDesk(seeded=False)
     flow = ChatFlow(desk, LIMITS, SETTINGS)
@@ -234,25 +227,6 @@ def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() 
     assert "This conversation no longer exists" in (ask(flow, "And then?", conversation, bob)[-1].live or "")
     flow.delete(conversation, "", bob)
     assert "Can I return it?" in (flow.open(conversation, ann).transcript or "")
-
-
-# ------------------------------------------------------------------ languages
-
-
-def test_the_page_speaks_the_readers_language(flow: ChatFlow, desk: FakeDesk) -> None:
-    reader = Reader(owner=OPERATOR, session="s", language="zh")
-    assert "有什么可以帮您？" in (flow.open("", reader).transcript or "")
-    first, *_, last = flow.ask("Can I return it?", "", reader)
-    assert "正在查找文档" in (first.live or "")
-    assert "您的提问" in (last.transcript or "")
-    assert "Can I return it?" in (last.transcript or "")
-    assert "今天" in (last.conversations or "")
-    assert "您的问题太长了" in (list(flow.ask("x" * 4001, "", reader))[-1].live or "")
-    assert "新建会话" not in (flow.open("", READER).transcript or "")
-    assert "How can we help?" in (flow.open("", READER).transcript or "")
-
-
-# ------------------------------------------------------------------ again, otherwise, undone
 
 
 @pytest.mark.parametrize("trouble", ["the desk is busy", "no engine", "the database is away"])
@@ -295,12 +269,3 @@ def test_the_answer_follows_the_question_and_the_rest_the_page(tmp_path: Path) -
         asked_in_english = list(flow.ask("I want to talk to a human", "", chinese))[-1].transcript or ""
         assert "I am an automatic assistant" in asked_in_english
         assert "您的提问" in asked_in_english
-
-
-def test_notices_are_stored_once_and_shown_in_each_language(desk: FakeDesk, flow: ChatFlow) -> None:
-    stored = replace(make_answer("c", "m", "returns"), notice=f"{QUOTED} {STOPPED}")
-    desk.store("Can I return it?", stored)
-    assert STOPPED in (flow.open("c", READER).transcript or "")
-    shown = flow.open("c", Reader(owner=OPERATOR, session="s", language="zh")).transcript or ""
-    assert "摘自帮助页面原文。" in shown
-    assert "回答在结束前被停止。" in shown

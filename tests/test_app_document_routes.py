@@ -7,19 +7,19 @@ from typing import Any
 
 import httpx
 import pytest
-from desk_site import BASE, Site
+from desk_site import Site
 from desks import small_desk
-from fake_desk import Ingested, fake_document
+from fake_desk import fake_document
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.knowledge.uploads import LONGEST_NAME, collection_folder, keep_file, safe_name
+from app.knowledge.uploads import collection_folder, keep_file, safe_name
 from app.storage.people import Audit
 from app.web.document_routes import FAILED, add_document_routes
 from app.web.rendering import problem_words
-from app.web.server import MAX_BODY, MAX_UPLOAD
+from app.web.server import MAX_UPLOAD
 from retrieval.loaders.load import MAX_BYTES
 
 
@@ -35,21 +35,6 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("application/x-ndjson")
     return [json.loads(line) for line in response.text.splitlines()]
-
-
-# --- the admin's page --------------------------------------------------------------------------------------
-
-
-def test_the_page_lists_documents_and_is_not_kept(site: Site) -> None:
-    site.desk.listed["/help/returns.md"] = fake_document("/help/returns.md", "Our returns", collection="shop")
-    page = site.admin().get("/admin/documents")
-    assert page.status_code == 200
-    assert page.headers["cache-control"] == "no-store"
-    assert "'unsafe-inline'" not in page.headers["content-security-policy"].partition("style-src")[0]
-    for expected in ("Our returns", "/help/returns.md", "<td>shop</td>", "1 document", "3 passages"):
-        assert expected in page.text
-    site.desk.listed.clear()
-    assert "No documents yet" in site.admin().get("/admin/documents").text
 
 
 def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
@@ -69,65 +54,24 @@ def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
     assert html.unescape(quoted) == path.replace("\u202e", ""), "what the button sends back"
 
 
-def test_uploading_keeps_the_file_and_ingests_it_under_its_collection(site: Site) -> None:
-    response = site.admin().post(
-        "/admin/documents/upload", params={"name": "a.md", "collection": "shop"}, content=b"# A"
-    )
-    assert events(response)[-1]["result"]["documents"] == 1
-    assert site.desk.uploads == {"a.md": b"# A"}
-    assert site.desk.ingested == [Ingested(("/desk/uploads/a.md",), "shop", sync=False, warm=False)]
-
-
 def test_an_unreadable_upload_is_an_error_that_names_the_file_only(site: Site) -> None:
     response = site.admin().post("/admin/documents/upload", params={"name": "unreadable.md"}, content=b"\0")
     assert events(response)[-1] == {"error": {"code": "unreadable", "message": "unreadable.md: no text in it"}}
 
 
-@pytest.mark.parametrize("name", ["", ".hidden.md", "..", "../..", "x/.env", "a" * LONGEST_NAME + ".md"])
-def test_a_name_that_is_none_is_an_error(site: Site, name: str) -> None:
-    response = site.admin().post("/admin/documents/upload", params={"name": name}, content=b"x")
+def test_a_name_that_is_none_is_an_error(site: Site) -> None:
+    response = site.admin().post("/admin/documents/upload", params={"name": "../.."}, content=b"x")
     assert events(response)[-1]["error"]["code"] == "bad-name"
     assert site.desk.uploads == {}
     assert site.desk.ingested == []
 
 
-def test_forgetting_from_the_page(site: Site) -> None:
-    site.desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
-    (done,) = events(site.admin().post("/admin/documents/forget", json={"document": "/a/one.md"}))
-    assert done["result"]["document"] == "/a/one.md"
-    (error,) = events(site.admin().post("/admin/documents/forget", json={"document": "crash"}))
-    assert error == {"error": {"code": "internal", "message": problem_words("internal", FAILED)}}
-
-
-@pytest.mark.parametrize(
-    ("path", "most"),
-    [("/admin/documents/upload?name=a.md", MAX_UPLOAD), ("/admin/documents/forget", MAX_BODY)],
-)
-def test_too_much_is_refused_before_it_is_read(site: Site, path: str, most: int) -> None:
-    client = site.admin()
-    response = client.post(path, content=b"x", headers={"content-length": str(most + 1)})
+def test_too_much_is_refused_before_it_is_read(site: Site) -> None:
+    headers = {"content-length": str(MAX_UPLOAD + 1)}
+    response = site.admin().post("/admin/documents/upload?name=a.md", content=b"x", headers=headers)
     assert response.status_code == 413
     assert site.desk.uploads == {}
     assert MAX_UPLOAD > MAX_BYTES, "a file of the greatest size passes"
-
-
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:9999", f"{BASE}.evil.example"])
-@pytest.mark.parametrize("path", ["/admin/documents/upload?name=a.md", "/admin/documents/forget"])
-def test_other_sites_cannot_send_anything(site: Site, path: str, origin: str) -> None:
-    site.desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
-    response = site.admin().post(path, json={"document": "/a/one.md"}, headers={"origin": origin})
-    assert response.status_code == 403
-    assert list(site.desk.listed) == ["/a/one.md"]
-    assert site.desk.uploads == {}
-    assert site.desk.ingested == []
-
-
-def test_our_own_pages_can(site: Site) -> None:
-    response = site.admin().post("/admin/documents/upload?name=a.md", content=b"# A", headers={"origin": BASE})
-    assert "result" in events(response)[-1]
-
-
-# --- uploaded files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -186,15 +130,6 @@ def test_an_internal_error_is_one_line_without_a_trace(site: Site, caplog: pytes
     assert "a change of the documents failed" in caplog.text
 
 
-def test_what_is_no_json_shows_no_trace_either(site: Site) -> None:
-    client = TestClient(site.app, base_url=BASE, raise_server_exceptions=False)
-    client.post("/admin/login", data={"password": site.password}, follow_redirects=False)
-    response = client.post("/admin/documents/forget", content=b"{nonsense")
-    assert response.status_code in (400, 422, 500)
-    assert "Traceback" not in response.text
-    assert len(response.text) < 200
-
-
 def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,9 +142,6 @@ def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
     with pytest.raises(OSError, match="No space"):
         keep_file(tmp_path / "uploads" / "a.md", b"new")
     assert {path.name: path.read_bytes() for path in (tmp_path / "uploads").iterdir()} == {"a.md": b"old"}
-
-
-# --- with a real desk --------------------------------------------------------------------------------------
 
 
 def client_of(desk: Service) -> TestClient:
@@ -237,13 +169,6 @@ def test_a_second_upload_of_the_same_name_replaces_the_first(tmp_path: Path) -> 
         assert Path(document.path).stat().st_mode & 0o077 == 0
     assert (first["documents"], first["replaced"]) == (1, 0)
     assert (same["unchanged"], second["replaced"], second["changes"]["dropped"]) == (1, 1, 1)
-
-
-def test_an_upload_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        assert upload(client_of(desk), "secret.exe", "Confidential")["error"]["code"] == "unreadable"
-        assert desk.documents() == []
-        assert list(desk.settings.uploads_folder.iterdir()) == []
 
 
 def kept_files(desk: Service) -> dict[str, str]:
@@ -286,11 +211,15 @@ def test_an_upload_while_documents_are_taken_in_leaves_nothing(tmp_path: Path) -
     with small_desk(tmp_path / "desk") as desk:
         desk.upload("a.md", b"# A\n\nFirst.\n")
 
+        client, tried = client_of(desk), set[str]()
+
         def meanwhile(stage: str, done: int, total: int) -> None:
-            for name in ("a.md", "b.md"):
-                assert upload(client_of(desk), name, "# B\n\nSecond.\n")["error"]["code"] == "ingestion-running"
+            for name in () if stage in tried else ("a.md", "b.md"):
+                assert upload(client, name, "# B\n\nSecond.\n")["error"]["code"] == "ingestion-running"
+            tried.add(stage)
 
         desk.ingest([tmp_path], meanwhile)
+        assert tried
         assert kept_files(desk) == {"a.md": "# A\n\nFirst.\n"}
 
 

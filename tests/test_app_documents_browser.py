@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Site, start_browser, until
+from browser import NEEDS_BROWSER, Browser, Site, until
 from fake_desk import fake_document
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support.expected_conditions import alert_is_present
+from selenium.webdriver.support.wait import WebDriverWait
 
 pytestmark = NEEDS_BROWSER
 
@@ -19,26 +21,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site.close()
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
-    driver = start_browser(tmp_path_factory.mktemp("chromium"))
-    driver.get(site.url + "/admin/login")
-    driver.find_element(By.ID, "password").send_keys(site.password + "\n")
-    until(lambda: not driver.find_elements(By.ID, "password"))
-    yield driver
-    driver.quit()
-
-
 @pytest.fixture
-def page(browser: Any, site: Site) -> Any:
+def page(chromium: Browser, site: Site) -> Iterator[Any]:
     """The page of a desk with one document in a collection and one outside."""
     site.desk.listed.clear()
     site.desk.synced.folders.clear()
     for number, (name, collection) in enumerate((("returns", "shop"), ("plain", "")), start=1):
         path = f"/help/{name}.md"
         site.desk.listed[path] = fake_document(path, f"About {name}", collection=collection, number=number)
-    browser.get(site.url + "/admin/documents")
-    return browser
+    chromium.driver.get(site.url + "/admin/documents")
+    if fields := chromium.all("#password"):
+        fields[0].send_keys(site.password + "\n")
+        chromium.one("#wd-admin")
+        chromium.driver.get(site.url + "/admin/documents")
+    yield chromium.driver
+    chromium.leave()
 
 
 def text(page: Any, selector: str) -> str:
@@ -54,19 +51,10 @@ def click(page: Any, selector: str) -> None:
 
 def confirm(page: Any) -> str:
     """Agree to a question; gives it."""
-    alert = until(lambda: _alert(page))
+    alert = WebDriverWait(page, 30).until(alert_is_present())
     asked = str(alert.text)
     alert.accept()
     return asked
-
-
-def _alert(page: Any) -> Any:
-    from selenium.common.exceptions import NoAlertPresentException
-
-    try:
-        return page.switch_to.alert
-    except NoAlertPresentException:
-        return None
 
 
 def test_uploads_say_what_came_of_each_file_and_stay_said(page: Any, site: Site, tmp_path: Path) -> None:

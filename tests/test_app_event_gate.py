@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from desk_site import BASE, Site, call, config_of, number_of
+from fake_desk import FakeDesk, FakeStream
 from fastapi.testclient import TestClient
 from starlette.routing import Mount
 from starlette.types import Message
@@ -298,5 +300,40 @@ def test_a_page_is_forgotten_when_both_of_its_readers_left(
         while kept(site) != [0] * 5:
             await asyncio.sleep(0.02)
 
-    assert client.portal is not None
     client.portal.call(asyncio.wait_for, run(), 30)
+
+
+class SlowToEnd(FakeStream):
+    """Speaks without an end, and when its reader has left takes as long as `may_end` is not set."""
+
+    began, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            while True:
+                yield "word "
+                self.began.set()
+        finally:
+            self.may_end.wait(60)
+            self.has_ended.set()
+
+
+def test_nobody_waits_for_the_answer_of_a_browser_that_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was wrong once: the answer was ended on the event loop, which waited for the engine and the database."""
+    monkeypatch.setattr(FakeDesk, "ask", lambda desk, question, **_: SlowToEnd(desk, "c", "o", question))
+    client, of_gradio = site.client(), TestClient(chat_gate(site)._app, base_url=BASE)  # which no browser reaches
+    of_gradio.portal = client.portal
+    submit = next(d for d in config_of(client, "")["dependencies"] if any(t[1] == "submit" for t in d["targets"]))
+    event = {"fn_index": submit["id"], "session_hash": "one"}
+    body = {**event, "data": ["How long?", *[""] * (len(submit["inputs"]) - 1)], "event_data": None, "trigger_id": None}
+    with ThreadPoolExecutor() as pool:
+        event["event_id"] = client.post("/gradio_api/queue/join", json=body).json()["event_id"]
+        pool.submit(lambda: client.get("/gradio_api/queue/data", params={"session_hash": "one"}))
+        assert SlowToEnd.began.wait(30)
+        left = pool.submit(lambda: of_gradio.post("/gradio_api/cancel", json=event))
+        assert left.result(timeout=30).json() == {"success": True}
+        alive = pool.submit(lambda: site.client().get("/healthz"))
+        assert alive.result(timeout=30).status_code == 200
+        assert not SlowToEnd.has_ended.is_set()
+        SlowToEnd.may_end.set()
+        assert SlowToEnd.has_ended.wait(30), "it is ended all the same"

@@ -32,7 +32,6 @@ def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk: Se
     stages: list[str] = []
     saved = desk.quality.save_faq(GALWAY, "ann", progress=lambda stage, done, total: stages.append(stage))
     assert list(dict.fromkeys(stages)) == ["reading", "embedding", "encoding", "asking"]
-    assert saved.answer is not None
     assert saved.answer.answer == GALWAY.answer
     [line] = desk.settings.faq_file.read_text().splitlines()
     assert json.loads(line) == {"question": GALWAY.question, "answer": GALWAY.answer}
@@ -44,17 +43,17 @@ def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk: Se
     assert desk.conversations() == []
 
 
-@pytest.mark.parametrize("question", ["do you repair toasters in galway", "In Galway, can a toaster be fixed??"])
-def test_a_pair_answers_by_itself_word_for_word_cited_and_counted(desk: Service, question: str) -> None:
+def test_a_pair_answers_by_itself_word_for_word_cited_and_counted(desk: Service) -> None:
     desk.quality.save_faq(GALWAY, "ann")
-    answer = finish(desk, question)
+    assert finish(desk, "do you repair toasters in galway").answer == GALWAY.answer
+    answer = finish(desk, "In Galway, can a toaster be fixed??")
     assert (answer.answer, answer.outcome) == (GALWAY.answer, "answered")
     assert answer.usage.prompt_tokens == 0
     [cited] = answer.citations
     assert (cited.title, cited.see_also) == ("FAQ", False)
     assert [cited.quote[mark.start : mark.end] for mark in cited.marks] == ["Yes, on Mondays.", "Bring the receipt."]
     [pair] = desk.quality.faq()
-    assert pair.hits == 1
+    assert pair.hits == 2
     assert pair.last_hit is not None
     assert desk.turns(answer.conversation_id)[-1].answer == answer
 
@@ -76,18 +75,15 @@ def test_long_questions_and_answers_are_cited_whole(desk: Service) -> None:
 
 
 @ON_SQLITE
-@pytest.mark.parametrize(
-    "question",
-    [
+def test_another_question_is_searched_for(desk: Service) -> None:
+    desk.quality.save_faq(GALWAY, "ann")
+    for question in (
         "Do you repair kettles in Galway?",
         "Do you not repair toasters in Galway?",
         "Do you repair toasters in Galway on 24 December?",
         "Galway",
-    ],
-)
-def test_another_question_is_searched_for(desk: Service, question: str) -> None:
-    desk.quality.save_faq(GALWAY, "ann")
-    assert finish(desk, question).answer != GALWAY.answer
+    ):
+        assert finish(desk, question).answer != GALWAY.answer
     assert desk.quality.faq()[0].hits == 0
 
 
@@ -114,7 +110,6 @@ def test_the_threshold_is_a_setting(tmp_path: Path) -> None:
         desk.quality.save_faq(GALWAY, "ann")
         assert finish(desk, "do you repair toasters in our galway").answer != GALWAY.answer
         nearest = desk.quality.explain("do you repair toasters in our galway").faq
-        assert nearest is not None
         assert 0.8 < nearest.likeness < nearest.threshold == 1.0
 
 
@@ -159,10 +154,6 @@ def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk: Service, monkeypatch: 
     assert (pair.question, pair.author) == (GALWAY.question, "ann")
     assert finish(desk, GALWAY.question).answer == GALWAY.answer
 
-
-@ON_SQLITE
-def test_two_pairs_do_not_ask_the_same(desk: Service) -> None:
-    desk.quality.save_faq(GALWAY, "ann")
     with pytest.raises(DeskError, match="another FAQ"):
         desk.quality.save_faq(FaqDraft(question="can a toaster be fixed in  Galway", answer="No."), "ann")
 

@@ -20,11 +20,13 @@ from app.storage.conversation_care import ConversationCare
 from app.storage.database import open_database
 from app.storage.handoffs import Judged
 from app.storage.history import History, PastMessage
-from app.support.handoff import WATCHED_FOR, AgentQueue, HandingOff, asks_for_person, due
+from app.support.handoff import WATCHED_FOR, AgentQueue, HandingOff, due
 
 ANN, BOB = "v-ann", "v-bob"
 MONDAY = datetime(2026, 3, 9, 10, 0, tzinfo=UTC)
 HOURS = "Mon-Fri 9:00-17:00 Europe/Dublin"
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Of tests that ask little of the database."""
 
 
 class People:
@@ -63,9 +65,7 @@ def failure(error: pytest.ExceptionInfo[DeskError]) -> str:
     return error.value.code
 
 
-# ------------------------------------------------------------------ states
-
-
+@ON_SQLITE
 def test_the_limit_of_conversations_is_for_customers(people: People, tmp_path: Path) -> None:
     """Was wrong once: a program could hand off 500 conversations, and no more."""
     people.settings(Settings(data_dir=tmp_path, conversations_kept=1))
@@ -80,22 +80,18 @@ def test_the_limit_of_conversations_is_for_customers(people: People, tmp_path: P
 def test_from_the_machine_to_a_person_and_back(people: People) -> None:
     conversation, number = people.waiting()
     shown = people.customers.handoff(conversation, ANN)
-    assert shown is not None
     assert (shown.state, shown.reason, shown.place, shown.is_with_person) == ("waiting", "button", 1, True)
     people.agents.take(number, "Ann")
     people.agents.answer(number, "Ann", " It left our store today. ")
     shown = people.customers.handoff(conversation, ANN)
-    assert shown is not None
     assert (shown.state, shown.agent, shown.is_with_person) == ("taken", "Ann", True)
     last = people.history.turns(conversation, ANN)[-1]
     assert (last.role, last.author, last.text, last.answer) == ("agent", "Ann", "It left our store today.", None)
     people.agents.close(number)
     shown = people.customers.handoff(conversation, ANN)
-    assert shown is not None
     assert (shown.state, shown.fresh, shown.is_with_person) == ("closed", True, False)
     add_turn(people.history, conversation)
     shown = people.customers.handoff(conversation, ANN)
-    assert shown is not None
     assert not shown.fresh
     assert people.agents.rows() == []
 
@@ -108,11 +104,11 @@ def test_the_queue_is_first_come_first_served(people: People) -> None:
     assert [one.place for one in places if one] == [1, 2]
     people.agents.take(number, "Ann")
     after = people.customers.handoff(second, BOB)
-    assert after is not None
     assert after.place == 1
     assert [one.handoff.conversation_id for one in people.agents.rows()] == [second, first]
 
 
+@ON_SQLITE
 def test_asking_twice_is_asking_once(people: People) -> None:
     conversation, number = people.waiting()
     people.now += timedelta(minutes=5)
@@ -140,13 +136,14 @@ def test_only_who_took_it_answers(people: People) -> None:
     assert codes == ["not-taken", "handoff-taken", "not-taken", "handoff-closed", "not-taken"]
 
 
-@pytest.mark.parametrize("text", ["", "  \n", "x" * 10_001])
-def test_an_agent_writes_something_of_sensible_length(people: People, text: str) -> None:
+@ON_SQLITE
+def test_an_agent_writes_something_of_sensible_length(people: People) -> None:
     _, number = people.waiting()
     people.agents.take(number, "Ann")
-    with pytest.raises(DeskError) as error:
-        people.agents.answer(number, "Ann", text)
-    assert failure(error) == "bad-message"
+    for text in ("  \n", "x" * 10_001):
+        with pytest.raises(DeskError) as error:
+            people.agents.answer(number, "Ann", text)
+        assert failure(error) == "bad-message"
 
 
 def test_others_can_do_nothing_with_a_conversation(people: People) -> None:
@@ -158,7 +155,6 @@ def test_others_can_do_nothing_with_a_conversation(people: People) -> None:
         people.customers.hand_off("button", owner=BOB, conversation_id=conversation)
     assert failure(error) == "no-such-conversation"
     mine = people.customers.handoff(conversation, ANN)
-    assert mine is not None
     assert (mine.state, mine.messages) == ("waiting", 2)
 
 
@@ -181,7 +177,6 @@ def test_a_deleted_conversation_leaves_the_queue(people: People) -> None:
 def test_customers_write_while_they_wait_and_end_it_themselves(people: People) -> None:
     conversation, number = people.waiting()
     handed = people.customers.to_person("My order is 1234.", conversation, ANN)
-    assert handed is not None
     assert handed.messages == 3
     [row] = people.agents.rows()
     assert (row.role, row.text) == ("user", "My order is 1234.")
@@ -194,16 +189,17 @@ def test_customers_write_while_they_wait_and_end_it_themselves(people: People) -
     assert people.agents.case(number).of.handoff.state == "closed"
 
 
+@ON_SQLITE
 def test_names_are_shown_only_if_the_setting_says_so(people: People, tmp_path: Path) -> None:
     people.settings(Settings(data_dir=tmp_path, show_agent_names=False))
     conversation, number = people.waiting()
     people.agents.take(number, "Ann")
     shown = people.customers.handoff(conversation, ANN)
-    assert shown is not None
     assert (shown.state, shown.agent) == ("taken", "")
     assert people.agents.case(number).of.handoff.agent == "Ann"
 
 
+@ON_SQLITE
 def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> None:
     people.settings(Settings(data_dir=tmp_path, redact=True))
     conversation, _ = people.waiting()
@@ -211,26 +207,21 @@ def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> No
     assert people.history.turns(conversation, ANN)[-1].text == "Write to [e-mail]"
 
 
-# ------------------------------------------------------------------ by words
-
-
+@ON_SQLITE
 @pytest.mark.parametrize(
     "text", ["I want to talk to a human", "agent please", "转人工", "Ich möchte einen Menschen sprechen"]
 )
 def test_who_writes_that_they_want_a_person_gets_one(people: People, text: str) -> None:
     handed = people.customers.to_person(text, None, ANN)
-    assert handed is not None
     assert (handed.state, handed.reason) == ("waiting", "keyword")
     assert people.history.turns(handed.conversation_id, ANN)[0].text == text
 
 
+@ON_SQLITE
 @pytest.mark.parametrize("text", ["Is a person needed to sign for the parcel?", "hello", "Are you human?"])
 def test_other_messages_are_for_the_machine(people: People, text: str) -> None:
-    assert not asks_for_person(text)
     assert people.customers.to_person(text, None, ANN) is None
 
-
-# ------------------------------------------------------------------ by rule
 
 NOTHING = Judged(outcome="nothing", grounding=None, feedback=None)
 GOOD = Judged(outcome="answered", grounding=0.9, feedback=None)
@@ -264,24 +255,22 @@ def test_two_refusals_hand_over_while_somebody_is_there(people: People) -> None:
     assert people.customers.hand_off_by_rule(conversation, ANN) is None
     people.agents.rows()
     handed = people.customers.hand_off_by_rule(conversation, ANN)
-    assert handed is not None
     assert (handed.state, handed.reason) == ("waiting", "refused")
     assert people.customers.hand_off_by_rule(conversation, ANN) is None
 
 
+@ON_SQLITE
 def test_there_are_no_loops(people: People) -> None:
     """Back with the machine, the next refusals change nothing until five questions were asked."""
     people.agents.rows()
     conversation = people.conversation(refused=2)
     handed = people.customers.hand_off_by_rule(conversation, ANN)
-    assert handed is not None
     people.agents.close(handed.id)
     for number in range(4):
         add_turn(people.history, conversation, number, refused=True)
         assert people.customers.hand_off_by_rule(conversation, ANN) is None
     add_turn(people.history, conversation, 5, refused=True)
     again = people.customers.hand_off_by_rule(conversation, ANN)
-    assert again is not None
     assert again.id != handed.id
 
 
@@ -294,11 +283,11 @@ def test_rules_look_at_answers_with_their_thumbs(people: People) -> None:
     assert people.customers.hand_off_by_rule(conversation, ANN) is None
     people.history.feedback(second.message_id, "down", owner=ANN)
     handed = people.customers.hand_off_by_rule(conversation, ANN)
-    assert handed is not None
     assert handed.reason == "thumbs"
 
 
 @pytest.mark.parametrize("mode", ["asked", "off"])
+@ON_SQLITE
 def test_without_rules_nothing_happens_by_itself(people: People, tmp_path: Path, mode: str) -> None:
     people.settings(Settings.model_validate({"data_dir": tmp_path, "handoff": mode}))
     people.agents.rows()
@@ -309,9 +298,6 @@ def test_without_rules_nothing_happens_by_itself(people: People, tmp_path: Path,
         with pytest.raises(DeskError) as error:
             people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
         assert failure(error) == "handoff-off"
-
-
-# ------------------------------------------------------------------ office hours
 
 
 @pytest.mark.parametrize(
@@ -334,6 +320,7 @@ def test_hours_that_cannot_be_read_are_refused(text: str) -> None:
         office_hours(text)
 
 
+@ON_SQLITE
 def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people: People, tmp_path: Path) -> None:
     people.settings(Settings(data_dir=tmp_path, office_hours=HOURS))
     people.now = MONDAY + timedelta(hours=12)
@@ -351,9 +338,6 @@ def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people: Peo
     people.now = MONDAY + timedelta(days=1)  # back in the morning, the customer waits in person
     waiting = people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
     assert (waiting.id, waiting.state, waiting.email) == (left.id, "waiting", "ann@example.com")
-
-
-# ------------------------------------------------------------------ the machine
 
 
 def test_what_agents_wrote_is_the_conversations_past() -> None:
@@ -395,7 +379,6 @@ def test_the_machine_is_silent_while_a_person_answers_and_knows_afterwards(tmp_p
         assert roles == ["user", "assistant", "user", "agent", "user", "assistant"]
         past = with_agents(desk.history.past(first.conversation_id))
         prepared = desk._answering.questions.prepare("Which bulbs?", past)
-        assert prepared.plan is not None
         tokens = [token for span in prepared.plan.spans for token in span.tokens]
         shown = desk.engine.model.tokenizer.decode(tokens)
         assert "Lamps can be returned, with their bulbs." in shown

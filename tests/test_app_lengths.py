@@ -2,11 +2,14 @@
 
 What is costly are the rooms that read a text: words, languages, small talk, redaction, search. A profile function looks
 at every call into them. The bound is that of a question, or of a title; programs may send more to the models alone.
+What is done with a text within the bounds takes time that grows with its length and not faster.
 """
 
 import inspect
 import json
+import os
 import re
+import subprocess
 import sys
 import threading
 from collections import deque
@@ -35,13 +38,14 @@ from app.storage.people import Accounts, Sessions
 from app.web.chat_flow import ChatFlow, Reader
 from app.web.chat_routes import HandoffView
 from app.web.guard import ADMIN
-from app.web.server import MAX_BODY, create_app
+from app.web.server import create_app
 from cache.errors import CacheError
 
 SITE = "https://shop.example"
 GROWS = "\ufdfa"
 """Eighteen characters, normalised."""
-LONG = {"grows": GROWS * 340_000, "letters": "a" * (MAX_BODY - 2000), "line": GROWS * (LONGEST_TEXT // 2)}
+LONG = {"grows": GROWS * 340_000, "line": GROWS * (LONGEST_TEXT // 2)}
+"""A megabyte, and what may be read where texts are long."""
 MODELS_ALONE = ("/v1/embeddings", "/v1/chat/completions")
 _APP, _RETRIEVAL = Path(app.__file__).parent, Path(retrieval.__file__).parent
 READING = (*(str(_APP / room) for room in ("privacy", "replies", "grounding", "knowledge/finder")), str(_RETRIEVAL))
@@ -134,7 +138,6 @@ def requests(served: FastAPI, long: str) -> Iterator[tuple[str, str, dict[str, A
     """Requests to all own routes: in each, one of its texts is too long. Method, path, options of the client."""
     document = get_openapi(title="", version="", routes=served.routes)
     parts = document.get("components", {}).get("schemas", {})
-    cut = 200_000 if long.isascii() else 5000  # clients are slow to write letters of other scripts in forms
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             place, is_found = 0, True
@@ -166,7 +169,8 @@ def requests(served: FastAPI, long: str) -> Iterator[tuple[str, str, dict[str, A
                         file = {"file": ("a.txt", b"words")}
                         options |= {"data": {k: v for k, v in body.items() if k != "file"}, "files": file}
                     else:
-                        options["data"] = {k: v[:cut] if isinstance(v, str) else v for k, v in body.items()}
+                        # clients are slow to write letters of other scripts in forms
+                        options["data"] = {k: v[:5000] if isinstance(v, str) else v for k, v in body.items()}
                 is_found, place = place in seen, place + 1
                 if is_found:
                     yield method.upper(), address, options
@@ -229,3 +233,44 @@ def calls(made: object, long: str) -> Iterator[tuple[str, dict[str, Any]]]:
         texts = [one for one, of in parameters.items() if of.annotation in (str, "str", str | None, "str | None")]
         for place in () if name.startswith("_") else texts:
             yield name, {one: long if one == place else "x" for one in texts}
+
+
+MUCH = 100_000
+"""Characters: seconds where time grows with the length, minutes where it grows with its square."""
+UNITS = (
+    *("a", "a.", "1", "12 34 ", "#", "@", "-@a.de", " "),
+    *("order ", "a1-", "a0", "\u5462", "4111111111111111 ", "0171 "),
+)
+READ_ALL = f"""
+from retrieval.text.codes import codes
+from retrieval.text.terms import telling_words
+from app.domain.setting_values import table_of
+from app.knowledge.prompts import question_text
+from app.privacy.redaction import redact
+
+for unit in {UNITS!r}:
+    text = "b" + unit * ({MUCH} // len(unit)) + "b"
+    for read in (redact, telling_words, codes, question_text):
+        print(read.__name__, repr(unit), flush=True)
+        read(text)
+    print("table_of", repr(unit), flush=True)
+    table_of(text + "=1")
+"""
+
+
+def test_time_does_not_grow_faster_than_a_text() -> None:
+    # no clock: what grows with the square of the length would take minutes, and is ended
+    done = subprocess.Popen(
+        [sys.executable, "-c", READ_ALL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    try:
+        said, errors = done.communicate(timeout=100)
+    except subprocess.TimeoutExpired:
+        done.kill()
+        said, _ = done.communicate()
+        raise AssertionError(f"this does not end: {said.splitlines()[-1]}") from None
+    assert done.returncode == 0, errors[-2000:]

@@ -16,13 +16,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
-from app.api.running import RunningAnswer
+from app.api.chat import RunningAnswer
 from app.cli.errors import fail
 from app.domain.logs import OfRequest, in_request, of_request, request_id, say, steps_of_request
 from app.web.document_routes import events
 from app.web.middleware import Opening
-from app.web.request_log import RequestLog
-from app.web.serve import DeskServer
+from app.web.serve import DeskServer, RequestLog
 from cache.engine.log_lines import JsonLines, TextLines, write_log
 
 SECRET = "my card is 4111"

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from desk_site import BASE, Site
+from desk_site import BASE
 from desks import small_desk, small_settings
 from fake_desk import FakeDesk
 from fastapi import FastAPI
@@ -121,28 +121,6 @@ def test_an_application_that_cannot_start_is_an_error() -> None:
         with pytest.raises(OSError, match="no queue"):
             opening.open(FastAPI(lifespan=lifespan))
         assert client.get("/").status_code == 503
-
-
-def test_readiness_of_an_open_desk(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    client = site.client()
-    assert (client.get("/readyz").status_code, client.get("/readyz").json()) == (200, {"status": "ready"})
-    site.desk.ready = False
-    assert client.get("/readyz").status_code == 503
-    site.close()
-
-
-def test_what_a_desk_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise DeskError("the disk is full", code="disk-full")
-
-    with small_desk(tmp_path) as service:
-        assert service.missing() == ("model", "engine")
-        service.prepare()
-        assert service.missing() == ()
-        service.engine.close()
-        monkeypatch.setattr(service.library, "set_fact", full)
-        assert service.missing() == ("engine", "database")
 
 
 def test_a_start_that_fails_leaves_the_first_password_to_the_next(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from app.access import limits
+from app.access.limits import Rate
 from app.domain.callers import NOBODY, Caller
 from app.web import pacing
 from app.web.pacing import AT_ONCE, BROWSERS_AT_AN_ADDRESS, FAILED, PAGE, REFUSED_S, Pacing
@@ -98,7 +100,7 @@ def test_what_fails_counts_as_several() -> None:
         sent = Sent()
         for _ in range(IN_A_ROW // FAILED):
             assert await sent.passed(ANN, 1) == 1
-            sent.pacing.failed(sent.request(ANN))
+            sent.pacing.answered(sent.request(ANN), 404)
         assert await sent.passed(ANN, 1) == 0
         assert await sent.passed(BOB, 20) == 20
 
@@ -135,3 +137,31 @@ def test_only_so_many_requests_of_a_visitor_are_answered_at_once() -> None:
         assert not sent.pacing._turns, "nothing is kept of who asks nothing"
 
     asyncio.run(run())
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_so_many_at_once_and_then_one_at_a_time() -> None:
+    clock = Clock()
+    often = Rate(2, 3, clock=clock)
+    assert [often.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5]
+    clock.now += 0.25
+    assert often.wait_s("ann") == 0.25, "who is refused waits no longer for it"
+    clock.now += 0.25
+    assert often.wait_s("ann") == 0
+    assert often.wait_s("ann") == 0.5
+    clock.now += 1000
+    assert [often.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5], "a pause gives no more than at once"
+
+
+def test_only_so_many_askers_are_kept() -> None:
+    clock, most = Clock(), limits.MOST_BUCKETS
+    often = Rate(1, 1, clock=clock)
+    for number in range(most + 50):
+        often.wait_s(str(number))
+    assert len(often._buckets) == most

@@ -12,7 +12,7 @@ from fake_desk import NOW, FakeDesk
 from fake_overview import REASONS, make_overview
 from page_check import check
 
-from app.domain.answers import AnswerUsage, Citation, Mark, Overview, Turn, Unanswered
+from app.domain.answers import AnswerUsage, Citation, Mark, Overview, Turn
 from app.domain.progress import PassagesRead
 from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
@@ -30,9 +30,6 @@ def admin(name: str, overview: Overview) -> str:
 def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) -> str:
     shown = PLAIN | {"turns": desk.turns(conversation_id), "contacts": desk.contacts(), "technical": technical}
     return render("chat/transcript.html", language="en", **shown)
-
-
-# ------------------------------------------------------------------ escaping
 
 
 def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
@@ -66,9 +63,9 @@ def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
         assert "\u202e" not in page
 
 
-@pytest.mark.parametrize("length", range(0, len(HOSTILE), 7))
-def test_half_an_answer_is_as_safe_as_a_whole_one(length: int) -> None:
-    check(render("chat/live.html", language="en", question="q", text=HOSTILE[:length]))
+def test_half_an_answer_is_as_safe_as_a_whole_one() -> None:
+    for length in range(0, len(HOSTILE), 7):
+        check(render("chat/live.html", language="en", question="q", text=HOSTILE[:length]))
 
 
 def test_answers_may_use_simple_markdown() -> None:
@@ -85,10 +82,6 @@ def test_links_and_images_become_text() -> None:
     assert "pixel (https://evil.example/p.png) here (https://shop.example)" in check(page)
     assert "<a" not in page
     assert "<img" not in page
-
-
-def test_chat_markers_are_shown_as_text() -> None:
-    assert "<|im_start|>system" in check(answer_html("<|im_start|>system"))
 
 
 def lines_run(text: str) -> int:
@@ -114,29 +107,18 @@ def test_work_on_a_long_line_grows_with_its_length(piece: str) -> None:
     assert lines_run(piece * 2000) < 6 * lines_run(piece * 500)
 
 
-# ------------------------------------------------------------------ numbers
-
-
 def test_numbers_in_words() -> None:
     assert count(1234) == "1,234"
     assert [percent(1, 0), percent(1, 1000), percent(999, 1000), percent(1, 2)] == ["–", "<1%", ">99%", "50%"]
     assert [milliseconds(x) for x in (None, 0, 3.44, 118.2, 999.6, 12_345)] == [
         "–", "0 ms", "3.4 ms", "118 ms", "1.00 s", "12.3 s",
     ]  # fmt: skip
-    assert [size(x) for x in (512, 18 << 10, 4_404_019, 1 << 30)] == [
-        "512 B",
-        "18 KiB",
-        "4.2 MiB",
-        "1.00 GiB",
-    ]
+    assert [size(x) for x in (512, 18 << 10, 4_404_019, 1 << 30)] == ["512 B", "18 KiB", "4.2 MiB", "1.00 GiB"]
     moments = [None, *(NOW - timedelta(seconds=s) for s in (5, 200, 7300, 90_000, 500_000, 9e6))]
     assert [ago(moment, NOW) for moment in moments] == [
         "never", "just now", "3 min ago", "2 h ago", "yesterday", "5 days ago", "28 Nov 2025",
     ]  # fmt: skip
     assert ago(NOW.replace(tzinfo=None), NOW) == "just now"
-
-
-# ------------------------------------------------------------------ answers
 
 
 def test_reuse_line_says_what_was_reused_and_from_where() -> None:
@@ -155,37 +137,10 @@ def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
     text = check(render("chat/reuse.html", language="en", answer=answer))
     for module in answer.modules:
         assert module.document in text
-    for words in (
-        "Model memory",
-        "Main memory",
-        "Disk",
-        "Computed now",
-        REASON_WORDS["document changed"],
-        "10 ms",
-        "1.90 s",
-    ):
+    for words in ("Model memory", "Main memory", "Disk", "Computed now", REASON_WORDS["document changed"], "1.90 s"):
         assert words in text
     assert "Approximate" in text
     assert "Exact" in check(render("chat/reuse.html", language="en", answer=replace(answer, exact=True)))
-
-
-def test_every_miss_reason_has_words() -> None:
-    from typing import get_args
-
-    from cache.memory.store import MissReason
-
-    assert set(get_args(MissReason)) <= set(REASON_WORDS)
-    assert set(REASONS) <= set(REASON_WORDS)
-
-
-def test_citations_show_title_path_quote_and_score(desk: FakeDesk) -> None:
-    desk.store("q", make_answer("c", "m", "returns"))
-    text = check(transcript(desk, "c"))
-    for citation in make_answer("c", "m", "returns").citations:
-        assert citation.title in text
-        assert citation.passage in text
-        assert citation.quote in text
-        assert f"{citation.score:.2f}" in text
 
 
 def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> None:
@@ -196,22 +151,18 @@ def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> Non
     assert "Not found in the documents" in page
 
 
-@pytest.mark.parametrize(
-    ("word", "badge", "sources"),
-    [
-        ("returns", None, "2 sources"),
+def test_each_outcome_looks_different(desk: FakeDesk) -> None:
+    for word, badge, sources in (
+        ("returns", "", "2 sources"),
         ("perhaps", "Not certain", "See also"),
-        ("weather", "Not found in the documents", None),
-        ("hello", None, None),
-    ],
-)
-def test_each_outcome_looks_different(desk: FakeDesk, word: str, badge: str | None, sources: str | None) -> None:
-    desk.store(word, make_answer("c", "m", word))
-    page = transcript(desk, "c")
-    assert ("wd-outcome" in page) == (badge is not None)
-    assert badge is None or badge in page
-    assert ("wd-citation" in page) == (sources is not None)
-    assert sources is None or sources in page
+        ("weather", "Not found in the documents", ""),
+        ("hello", "", ""),
+    ):
+        desk.store(word, make_answer(word, "m", word))
+        page = transcript(desk, word)
+        assert ("wd-outcome" in page, "wd-citation" in page) == (bool(badge), bool(sources))
+        assert badge in page
+        assert sources in page
 
 
 def test_contacts_are_links_only_where_the_desk_speaks_itself(desk: FakeDesk) -> None:
@@ -232,33 +183,16 @@ def test_links_are_escaped() -> None:
     assert html.count("<a ") == 1
 
 
-def test_notice_is_shown_only_if_there_is_one(desk: FakeDesk) -> None:
-    desk.store("follow", make_answer("a", "m1", "follow"))
-    desk.store("plain", make_answer("b", "m2", "plain"))
-    assert "no longer fit" in transcript(desk, "a")
-    assert "wd-notice" not in transcript(desk, "b")
-
-
-# ------------------------------------------------------------------ dashboard
-
-
 def test_dashboard_numbers() -> None:
     overview = make_overview(NOW)
     text = check(admin("tiles", overview))
-    assert "78%" in text
-    assert "186,495 of 238,670" in text
-    assert "131 ms" in text
-    assert "842 ms" in text
-    assert "82% of the questions" in text
-    for share in ("10%: shown what may help", "8%: shown the contacts", "8 small talk"):
-        assert share in text
+    for shown in ("78%", "186,495 of 238,670", "131 ms", "842 ms", "82% of the questions", "10%: shown what may help"):
+        assert shown in text
     assert "of 1.00 GiB" in check(admin("memory", overview))
     for reason in REASONS:
         assert REASON_WORDS[reason] in check(admin("misses", overview))
     assert "40 passages, 9,000 tokens" in check(admin("misses", overview))
-    shared = check(admin("prefixes", overview))
-    assert "user <b>Help page</b>: Returns 0" in shared
-    assert "790" in shared
+    assert "user <b>Help page</b>: Returns 0" in check(admin("prefixes", overview))
     assert "None since the start" in check(admin("prefixes", replace(overview, prefixes=())))
 
 
@@ -271,13 +205,14 @@ def test_new_install_is_told_what_to_do() -> None:
     assert "–" in check(admin("tiles", replace(empty, answers=1)))
 
 
-# ------------------------------------------------------------------ sources and suggestions
-
-
 def test_statements_carry_the_numbers_of_their_sources_which_mark_what_was_said(desk: FakeDesk) -> None:
     desk.store("Can I return it?", make_answer("c", "m", "Can I return it?"))
     page = transcript(desk, "c", technical=False)
-    check(page)
+    text = check(page)
+    for citation in make_answer("c", "m", "Can I return it?").citations:
+        assert citation.title in text
+        assert citation.passage in text
+        assert citation.quote in text
     numbers = re.findall(r'data-act="source" data-source="(\d)" aria-label="Source \1">', page)
     assert numbers == ["1", "1", "2"]
     assert re.findall(r"<mark>(.{20})", page)[0] == "You have 30 days fro"
@@ -319,13 +254,8 @@ def test_suggestions_are_topics_that_the_question_does_not_name() -> None:
 @pytest.mark.parametrize(
     ("reading", "line"),
     [
-        (None, ""),
         (PassagesRead(read=214, total=214, is_reading=False), ""),
         (PassagesRead(read=1120, total=2140, is_reading=True), "1,120 of 2,140 passages are encoded."),
-        (
-            PassagesRead(read=0, total=9, is_reading=False),
-            "9 passages are encoded. The others are encoded when a question needs them.",
-        ),
     ],
 )
 def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading: PassagesRead | None, line: str) -> None:
@@ -335,14 +265,12 @@ def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading: Passa
     assert ("are encoded" in head) == bool(line)
 
 
-@pytest.mark.parametrize(
-    ("unanswered", "line"), [("lost", "the server was stopped. Ask again."), ("failed", "was not answered")]
-)
-def test_a_question_without_an_answer_says_so(unanswered: Unanswered, line: str) -> None:
-    turn = Turn(message_id="m", role="user", text="Where?", created=NOW, unanswered=unanswered)
-    shown = render("chat/transcript.html", language="en", turns=[turn, replace(turn, unanswered=None)], **PLAIN)
-    assert check(shown).count("Ask again") == 1
-    assert line in " ".join(check(shown).split())
+def test_a_question_without_an_answer_says_so() -> None:
+    lost = Turn(message_id="m", role="user", text="Where?", created=NOW, unanswered="lost")
+    turns = [lost, replace(lost, unanswered="failed"), replace(lost, unanswered=None)]
+    shown = " ".join(check(render("chat/transcript.html", language="en", turns=turns, **PLAIN)).split())
+    assert shown.count("Ask again") == 2
+    assert "the server was stopped. Ask again." in shown
 
 
 def test_the_file_of_the_desks_own_faq_is_not_given_out(desk: FakeDesk) -> None:

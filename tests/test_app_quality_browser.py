@@ -29,45 +29,38 @@ def desk(tmp_path: Path) -> Iterator[Service]:
         yield desk
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser = Browser(tmp_path_factory.mktemp("browser"))
-    yield browser
-    browser.driver.quit()
-
-
 @pytest.fixture
-def site(desk: Service, browser: Browser) -> Iterator[RealSite]:
-    site = RealSite(desk, "admin")
-    yield site
-    browser.leave()
+def browser(desk: Service, chromium: Browser) -> Iterator[Browser]:
+    site = chromium.site = RealSite(desk, "admin")
+    yield chromium
+    chromium.forget()
     site.close()
 
 
-def go(browser: Browser, site: RealSite, path: str) -> None:
-    browser.driver.get(site.url + path)
+def go(browser: Browser, path: str) -> None:
+    browser.driver.get(browser.site.url + path)
 
 
-def ask(browser: Browser, site: RealSite, question: str) -> None:
-    go(browser, site, "/")
+def ask(browser: Browser, question: str) -> None:
+    go(browser, "/")
     browser.one(".wd-empty")
     browser.one("#wd-box textarea").send_keys(question + "\n")
 
 
-def test_a_question_that_was_not_answered_becomes_an_faq(desk: Service, site: RealSite, browser: Browser) -> None:
-    ask(browser, site, GAP)
+def test_a_question_that_was_not_answered_becomes_an_faq(desk: Service, browser: Browser) -> None:
+    ask(browser, GAP)
     assert browser.sees("#wd-transcript .wd-outcome", "Not found in the documents")
     finish(desk, OTHER_WORDS)
-    browser.sign_in(site)
+    browser.sign_in(browser.site)
 
-    go(browser, site, "/admin/quality")
+    go(browser, "/admin/quality")
     assert browser.sees(".wd-group summary", "Nothing found 2")  # both wordings are one group
     browser.press(".wd-group summary")
     assert browser.sees(".wd-group ul", GAP)
     assert browser.sees(".wd-group ul", OTHER_WORDS)
     browser.press(".wd-group a[href^='/admin/search']")
     assert browser.sees("#decision", "below the lower threshold")
-    go(browser, site, "/admin/quality")
+    go(browser, "/admin/quality")
     browser.press(".wd-group summary")
     browser.press(".wd-group a[href^='/admin/faq']")
 
@@ -79,12 +72,12 @@ def test_a_question_that_was_not_answered_becomes_an_faq(desk: Service, site: Re
     assert browser.sees("#pairs", ANSWER)
 
     for question in (GAP, OTHER_WORDS):
-        ask(browser, site, question)
+        ask(browser, question)
         assert browser.sees("#wd-transcript .wd-text", ANSWER)
-    go(browser, site, f"/admin/search?question={GAP}")
+    go(browser, f"/admin/search?question={GAP}")
     assert browser.sees("#decision", "The FAQ answers by itself.")
 
-    go(browser, site, "/admin/faq")
+    go(browser, "/admin/faq")
     assert browser.one("#documents td.wd-num").text.startswith("2")  # answers by itself are counted
     browser.press("[data-delete]")
     until(lambda: browser.driver.switch_to.alert.accept() or True)
@@ -93,15 +86,15 @@ def test_a_question_that_was_not_answered_becomes_an_faq(desk: Service, site: Re
     assert browser.problems() == []
 
 
-def test_an_answer_is_pinned_and_corrected(desk: Service, site: RealSite, browser: Browser) -> None:
+def test_an_answer_is_pinned_and_corrected(desk: Service, browser: Browser) -> None:
     asked = "returns take how many days from delivery"
     said = finish(desk, asked, owner="v-ann")
-    browser.sign_in(site)
-    go(browser, site, "/admin/search?question=" + asked)
+    browser.sign_in(browser.site)
+    go(browser, "/admin/search?question=" + asked)
     assert browser.sees("#decision", "between the two thresholds")
     assert browser.sees("main", "Returns take thirty days from delivery.")  # which statement was shown
 
-    go(browser, site, f"/admin/conversations/{said.conversation_id}")
+    go(browser, f"/admin/conversations/{said.conversation_id}")
     browser.press("[data-pin]")
     assert browser.sees(".wd-replied [role=status]", "Pinned as an FAQ")
     [pinned] = desk.quality.faq()
@@ -116,21 +109,3 @@ def test_an_answer_is_pinned_and_corrected(desk: Service, site: RealSite, browse
     assert browser.sees("#outcome blockquote", "Thirty days.")
     assert finish(desk, asked).answer == "Thirty days."
     assert browser.problems() == []
-
-
-def test_the_flow_in_chinese(desk: Service, site: RealSite, browser: Browser) -> None:
-    browser.speak("zh-CN,zh;q=0.9")
-    try:
-        finish(desk, "地下室用什么油漆？")
-        browser.sign_in(site)
-        go(browser, site, "/admin/quality")
-        assert browser.sees(".wd-group summary", "未找到 1")
-        browser.press(".wd-group summary")
-        browser.press(".wd-group a[href^='/admin/faq']")
-        browser.one("#answer").send_keys("石灰漆。")
-        browser.press("#faq button")
-        assert browser.sees("#outcome blockquote", "石灰漆。")
-        ask(browser, site, "地下室用什么油漆？")
-        assert browser.sees("#wd-transcript .wd-text", "石灰漆。")
-    finally:
-        browser.speak("en")

@@ -46,53 +46,12 @@ class Chat:
         return check(self.view.line(conversation, READER).html)
 
 
-# ------------------------------------------------------------------ chat
-
-
-def test_the_button_leads_to_a_person_and_back() -> None:
-    chat = Chat()
-    assert "Talk to a person" in chat.line("")
-    line = chat.view.act("ask", "", "", READER)  # nothing was asked yet
-    assert line.live
-    assert "You are number 2 in the queue." in check(line.html)
-    assert "Talk to a person" in check(chat.transcript(line.conversation_id))
-    back = chat.view.act("end", line.conversation_id, "", READER)
-    assert not back.live
-    assert "You are talking to our assistant again." in check(back.html)
-    assert "Talk to a person" in check(back.html)
-
-
-def test_while_a_person_answers_the_machine_is_not_asked() -> None:
-    chat = Chat()
-    conversation = chat.ask("I want to talk to a human")
-    asked = len(chat.desk.streams)
-    before = chat.view.line(conversation, READER)
-    assert chat.ask("My order is 1234.", conversation) == conversation
-    assert "My order is 1234." in check(chat.transcript(conversation))
-    assert len(chat.desk.streams) == asked == 0
-    chat.desk.say("It is on its way.", conversation, READER.owner, "agent", "Ann")
-    after = chat.view.line(conversation, READER)
-    assert (before.html, before.live) == (after.html, True)
-    assert before.mark != after.mark  # there is something to draw
-    page = chat.transcript(conversation)
-    assert "Ann" in check(page)
-    assert "It is on its way." in check(page)
-    assert page.count('class="wd-answer wd-agent"') == 1
-
-
 def test_two_refusals_lead_to_a_person() -> None:
     chat = Chat()
     conversation = chat.ask("the weather tomorrow")
     assert not chat.view.line(conversation, READER).live
     chat.ask("the weather today", conversation)
     assert chat.view.line(conversation, READER).live
-
-
-def test_agents_names_may_be_kept_from_customers() -> None:
-    chat = Chat()
-    conversation = chat.ask("I want to talk to a human")
-    chat.desk.say("Hello", conversation, READER.owner, "agent")
-    assert "Our team" in check(chat.transcript(conversation))
 
 
 def test_outside_of_hours_an_address_can_be_left() -> None:
@@ -119,9 +78,6 @@ def test_what_customers_and_agents_write_stays_text() -> None:
     chat.desk.say(HOSTILE, conversation, READER.owner, "agent", HOSTILE)
     check(chat.transcript(conversation))
     chat.view.act("ask", "", HOSTILE, READER)
-
-
-# ------------------------------------------------------------------ agents
 
 
 class Office:
@@ -152,27 +108,6 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     site = Site(tmp_path_factory.mktemp("desk"))
     yield Office(site)
     site.close()
-
-
-def test_an_agent_takes_answers_and_gives_back(office: Office) -> None:
-    case, conversation = office.waiting("Where is my lamp?")
-    rows = office.ann.get("/admin/queue/rows").json()
-    assert rows["waiting"] == 1
-    assert "Where is my lamp?" in rows["rows"]
-    assert f'href="{case}"' in rows["rows"]
-    page = office.ann.get(case)
-    assert page.headers["cache-control"] == "no-store"
-    for expected in ("question 0?", "You have 0 days.", "30 days, Grüße 退款", "Take this conversation"):
-        assert expected in page.text
-    taken = office.ann.post(f"{case}/take", json={}).json()
-    assert 'id="wd-answer"' in taken["controls"]
-    assert 'id="wd-answer"' not in office.ben.get(f"{case}/now").json()["controls"]
-    answered = office.ann.post(f"{case}/answer", json={"text": "On its way <b>"}).json()
-    assert "On its way &lt;b&gt;" in answered["turns"]
-    assert office.history.turns(conversation, "v-ann")[-1].author == "Ann"
-    closed = office.ann.post(f"{case}/close", json={}).json()
-    assert "This conversation is with the assistant again." in closed["controls"]
-    assert case not in office.ann.get("/admin/queue/rows").json()["rows"]
 
 
 def test_what_cannot_be_done_is_said_in_the_agents_language(office: Office) -> None:

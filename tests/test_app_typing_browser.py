@@ -20,11 +20,10 @@ for (let end = 1; end <= text.length; end++) {
 """
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.driver.quit()
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    yield chromium
+    chromium.forget()
 
 
 @pytest.fixture
@@ -73,22 +72,6 @@ def test_it_is_sent_with_its_conversation_and_does_not_disturb_the_answer(browse
     assert browser.one(BOX).get_property("value") == "And the shade of it"
     assert [bubble.text for bubble in browser.all("#wd-transcript .wd-bubble")] == ["Can I send a lamp back?"]
     assert browser.problems() == []
-
-
-def test_nothing_is_sent_where_it_is_switched_off(browser: Browser, tmp_path: Path) -> None:
-    site = Site(tmp_path, prefetch=False)
-    try:
-        opened(browser, site)
-        assert browser.driver.execute_script("return document.querySelector('.wd-hint').dataset.typing") is None
-        browser.driver.execute_script("window.sent = []; window.fetch = (...all) => { window.sent.push(all[0]); };")
-        type_at_once(browser, "How long do returns")
-        pause = "setTimeout(arguments[0], 500)"  # the page's own is shorter, and began before
-        browser.driver.execute_async_script(pause)
-        assert browser.driver.execute_script("return window.sent") == []
-        assert site.desk.typed == []
-    finally:
-        browser.leave()
-        site.close()
 
 
 def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(browser: Browser, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Who a visitor is: cookies, tokens signed by the company's own site, and how much one visitor may ask."""
+"""Who a visitor is: cookies, tokens signed by the company's own site, how much one visitor may ask, and what pages send
+while one types.
+"""
 
 import json
 import time
@@ -12,7 +14,7 @@ from fastapi.testclient import TestClient
 from httpx import Response
 
 from app.access.identity import COOKIE, SESSION_S, linked, new_session, new_token, of_cookie, owner_of_user, visitor
-from app.access.limits import QuestionLimits, TooMany, Windows
+from app.access.limits import PAUSES_A_QUESTION, VISITORS_AT_AN_ADDRESS, QuestionLimits, TooMany, Windows
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -34,9 +36,9 @@ def link(subject: str = "customer 17", age_s: float = 0, lasts_s: float = 300) -
     return signed(subject, seconds=made + lasts_s - time.time(), iat=made)
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, visitor_secret=SECRET, public_url="https://help.example")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("desk"), visitor_secret=SECRET, public_url="https://help.example")
     yield site
     site.close()
 
@@ -44,9 +46,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def stranger(site: Site, base: str = "https://help.example") -> TestClient:
     """A browser without cookies."""
     return TestClient(site.app, base_url=base, follow_redirects=False)
-
-
-# ------------------------------------------------------------------ tokens
 
 
 def test_owners_tell_visitors_apart_and_say_nothing_of_them() -> None:
@@ -105,9 +104,6 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_cookie(session, SECRET) == NOBODY
 
 
-# ------------------------------------------------------------------ cookies
-
-
 def test_the_page_gives_a_cookie_that_scripts_cannot_read(site: Site) -> None:
     page = stranger(site).get("/")
     cookie = page.headers["set-cookie"]
@@ -118,12 +114,6 @@ def test_the_page_gives_a_cookie_that_scripts_cannot_read(site: Site) -> None:
     assert "set-cookie" not in kept.headers
     planted = stranger(site).get("/", headers={"cookie": cookie.removeprefix("__Host-").partition(";")[0]})
     assert "set-cookie" in planted.headers, "a neighbouring domain may have set a name without the prefix"
-
-
-def test_without_a_cookie_nothing_can_be_asked(site: Site) -> None:
-    reply = stranger(site).post("/gradio_api/queue/join", json={})
-    assert reply.status_code == 401
-    assert "allow cookies" in reply.text
 
 
 def follow(browser: TestClient, token: str) -> Response:
@@ -197,9 +187,6 @@ def test_browsers_keep_to_tls(site: Site, tmp_path: Path) -> None:
     plain.close()
 
 
-# ------------------------------------------------------------------ behind a proxy
-
-
 def test_host_and_origin_follow_the_public_address(site: Site) -> None:
     client = stranger(site, "http://127.0.0.1:7860")
     assert client.get("/healthz").status_code == 200
@@ -225,9 +212,6 @@ def test_forwarded_addresses_are_believed_from_trusted_proxies_only(tmp_path: Pa
         blocked = site.client(wanted).post("/admin/login", data={"password": "x"})
         assert blocked.status_code == 429, "it is this address whose tries were counted"
         site.close()
-
-
-# ------------------------------------------------------------------ limits
 
 
 def test_one_visitor_cannot_ask_without_end_and_does_not_stop_the_others() -> None:
@@ -285,3 +269,47 @@ def test_answers_at_once_are_counted_until_they_end() -> None:
     with limits.asking("v-ann", "10.0.0.1"):
         pass
     assert not limits._running
+
+
+SHOP = "https://shop.example"
+
+
+@pytest.fixture(scope="module")
+def typing_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("typing"), widget_origins=(SHOP,), questions_per_minute=1)
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def box(typing_site: Site) -> Site:
+    typing_site.desk.typed.clear()
+    return typing_site
+
+
+@pytest.mark.parametrize("path", ["/typing", "/widget/typing"])
+def test_what_is_typed_reaches_the_desk_and_nothing_comes_back(box: Site, path: str) -> None:
+    client = box.client()
+    for body in ({"text": "How long"}, {"text": "How long do", "conversation_id": "c1"}, {"text": ""}):
+        reply = client.post(path, json=body)
+        assert (reply.status_code, reply.content) == (204, b"")
+    assert box.desk.typed == [("How long", None), ("How long do", "c1"), ("", None)]
+
+
+def test_typing_has_a_limit_that_is_not_seen_and_takes_nothing_from_questions(box: Site) -> None:
+    client = box.client()
+    for number in range(2 * PAUSES_A_QUESTION):
+        assert client.post("/typing", json={"text": f"text {number}"}).status_code == 204
+    assert len(box.desk.typed) == PAUSES_A_QUESTION
+    assert client.post("/typing", json={"text": ""}).status_code == 204
+    assert box.desk.typed[-1] == ("", None), "to take back is always possible"
+
+
+def test_visitors_and_addresses_are_counted_apart_from_their_questions() -> None:
+    limits = QuestionLimits(Settings(questions_per_minute=1))
+    typed = [limits.may_type(f"v-{i}", "1.2.3.4") for i in range(PAUSES_A_QUESTION * VISITORS_AT_AN_ADDRESS + 1)]
+    assert typed == [True] * PAUSES_A_QUESTION * VISITORS_AT_AN_ADDRESS + [False]
+    assert not limits.may_type("v-new", "1.2.3.4")
+    assert limits.may_type("v-new", "1.2.3.5")
+    with limits.asking("v-0", "1.2.3.4"):
+        pass

@@ -25,6 +25,8 @@ from app.support.webhook import PAUSES_S, SIGNATURE, WebhookSender, signature
 
 SECRET = "0123456789abcdef0123456789abcdef"
 NOW = datetime(2026, 3, 9, 10, 0, tzinfo=UTC)
+ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""Of tests that ask little of the database."""
 
 
 class Receiver(HTTPServer):
@@ -103,7 +105,6 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, bytes], boo
     """The check that docs/handoff.md shows to receivers, at the time of the tests."""
     page = (Path(__file__).parent.parent / "docs" / "handoff.md").read_text()
     example = re.search(r"```python\n(.*?)```", page, re.DOTALL)
-    assert example is not None
     names: dict[str, Any] = {}
     exec(example[1], names)
     monkeypatch.setattr(names["time"], "time", lambda: NOW.timestamp())
@@ -150,6 +151,7 @@ def test_a_failure_is_tried_again_later_and_not_for_ever(desk: Desk, receiver: R
     assert len({json.loads(body)["id"] for _, _, body in receiver.got}) == 1  # receivers know it again
 
 
+@ON_SQLITE
 def test_a_late_success_ends_it(desk: Desk, receiver: Receiver) -> None:
     desk.hand_off()
     receiver.status = 500
@@ -160,6 +162,7 @@ def test_a_late_success_ends_it(desk: Desk, receiver: Receiver) -> None:
     assert desk.state() == ("delivered", 2, "")
 
 
+@ON_SQLITE
 def test_redirects_are_not_followed(desk: Desk, receiver: Receiver) -> None:
     desk.hand_off()
     receiver.status = 307
@@ -186,6 +189,7 @@ def test_without_an_address_nothing_is_noted(tmp_path: Path) -> None:
             assert session.query(DeliveryRow).count() == 0
 
 
+@ON_SQLITE
 def test_a_deleted_conversation_is_not_told_of(desk: Desk, receiver: Receiver) -> None:
     number = desk.hand_off()
     desk.agents.case(number)
@@ -206,6 +210,7 @@ def test_two_desks_send_nothing_twice(desk: Desk, receiver: Receiver) -> None:
     assert sorted(sent) == ["handoff.requested", "handoff.taken"]
 
 
+@ON_SQLITE
 def test_the_thread_sends_by_itself(desk: Desk, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.support.webhook.LOOK_S", 0.01)
     arrived = threading.Event()

@@ -11,7 +11,7 @@ from typing import Any
 
 import jwt
 import pytest
-from browser import NEEDS_BROWSER, Elements, Site, start_browser, until
+from browser import NEEDS_BROWSER, Browser, Elements, Site, until
 
 pytestmark = NEEDS_BROWSER
 SECRET = "s" * 32
@@ -77,6 +77,12 @@ class Widget(Elements):
     def enter(self) -> None:
         self.driver.switch_to.frame(self.within("iframe"))
 
+    def open(self) -> None:
+        """The shop's page, and the chat in it."""
+        self.go(self.shop.url)
+        self.button().click()
+        self.enter()
+
     def leave(self) -> None:
         self.driver.switch_to.default_content()
 
@@ -104,11 +110,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Iterator[Site]
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Iterator[Any]:
-    """It ends before the server, which waits for the connections of its pages."""
-    driver = start_browser(tmp_path_factory.mktemp("chromium"))
-    yield driver
-    driver.quit()
+def driver(chromium: Browser, site: Site) -> Iterator[Any]:
+    yield chromium.driver
+    chromium.forget()
 
 
 @pytest.fixture
@@ -150,9 +154,7 @@ def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
 
 
 def test_what_is_typed_is_sent_before_it_is_asked(widget: Widget, site: Site) -> None:
-    widget.go(widget.shop.url)
-    widget.button().click()
-    widget.enter()
+    widget.open()
     until(lambda: widget.all("#wd-send"))
     widget.one("#wd-box").send_keys("Is the lid covered")
     until(lambda: site.desk.typed and site.desk.typed[-1][0] == "Is the lid covered")
@@ -163,9 +165,7 @@ def test_what_is_typed_is_sent_before_it_is_asked(widget: Widget, site: Site) ->
 def test_stop_keeps_the_part_and_the_question_can_be_changed(
     widget: Widget, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    widget.go(widget.shop.url)
-    widget.button().click()
-    widget.enter()
+    widget.open()
     widget.press("[data-act=new]")
     widget.one(".wd-examples button")
     monkeypatch.setattr(site.desk, "held_at", 12)
@@ -185,9 +185,7 @@ def test_stop_keeps_the_part_and_the_question_can_be_changed(
 
 
 def test_a_person_is_asked_for_and_sent_away(widget: Widget) -> None:
-    widget.go(widget.shop.url)
-    widget.button().click()
-    widget.enter()
+    widget.open()
     widget.press("[data-person=ask]")
     widget.said("#wd-handoff", "A person will answer here")
     widget.press("[data-person=end]")
@@ -195,9 +193,7 @@ def test_a_person_is_asked_for_and_sent_away(widget: Widget) -> None:
 
 
 def test_what_is_kept_is_deleted_after_a_second_click(widget: Widget) -> None:
-    widget.go(widget.shop.url)
-    widget.button().click()
-    widget.enter()
+    widget.open()
     widget.ask("Can I return it?")
     widget.said("#wd-transcript", "30 days")
     widget.one(".wd-data summary").click()
@@ -205,9 +201,7 @@ def test_what_is_kept_is_deleted_after_a_second_click(widget: Widget) -> None:
     widget.said("#wd-transcript", "30 days")
     widget.press("[data-act=erased]")
     widget.said("#wd-transcript", "Do gift cards expire?")
-    widget.go(widget.shop.url)
-    widget.button().click()
-    widget.enter()
+    widget.open()
     widget.said("#wd-transcript", "Do gift cards expire?")
 
 

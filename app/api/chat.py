@@ -1,45 +1,171 @@
 """POST /v1/chat/completions: Warmdesk as a model, and its language model alone."""
 
 import asyncio
+import hashlib
+import json
+import threading
 import time
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from app.access.identity import Keys, caller_of
-from app.api.running import RunningAnswer, count, owner_of
 from app.api.wire import (
     DESK,
     SYSTEM_LEFT_OUT,
     ApiError,
     ApiRoute,
-    ChatReply,
     ChatRequest,
     Message,
     desk_fields,
-    event,
-    plain_fields,
+    times,
     told,
+    usage_reply,
 )
+from app.desk.interface import AnswerStream
 from app.desk.service import Service
 from app.domain.answers import Answer, PlainAnswer, PlainOptions, Said
 from app.domain.callers import Caller
+from app.domain.logs import in_request
+
+_KEY = "k-"
+
+
+def owner_of(caller: Caller, user: str | None) -> str:
+    """The owner of the conversations: the caller, or one of its own users. user: OpenAI's field, any text. Only keys
+    act for users.
+    """
+    if not user or not caller.owner.startswith(_KEY):
+        return caller.owner
+    return f"{caller.owner}-{hashlib.sha256(user.encode('utf-8', 'replace')).hexdigest()[:16]}"
+
+
+def count(caller: Caller, keys: Keys) -> None:
+    """Count a request that costs something. Raises ApiError if the key has sent too many within a minute."""
+    if wait_s := keys.seconds_to_wait(caller):
+        raise ApiError(
+            429,
+            f"this key has sent as many requests as it may in a minute: try again in {wait_s} s",
+            "rate_limit_exceeded",
+            headers={"retry-after": str(wait_s)},
+        )
+
+
+T = TypeVar("T")
+
+
+class RunningAnswer(Generic[T]):
+    """An answer that is generated in its own thread, because long ones would occupy all of the framework's few, and
+    read by the event loop, which never waits for the engine. If the client disconnects, generation stops at once and
+    the thread stores the partial answer. Iterate, once, for the pieces; then read `answer`. Must be made in an event
+    loop.
+
+    start: starts the answer; it may block and raise. The iteration raises every error of `start` and of the answer.
+    """
+
+    def __init__(self, start: Callable[[], AnswerStream[T]]) -> None:
+        self._start, self._loop = start, asyncio.get_running_loop()
+        self._events: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
+        self._stream: AnswerStream[T] | None = None
+        self._answer: list[T] = []
+        self._left = False
+        self._lock = threading.Lock()
+        threading.Thread(target=in_request(self._run), name="api-answer", daemon=True).start()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        try:
+            while (event := await self._events.get()) is not None:
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+        finally:
+            self.cancel()
+
+    @property
+    def answer(self) -> T:
+        return self._answer[0]
+
+    def cancel(self) -> None:
+        """Stop soon, without waiting. Does nothing after the end."""
+        with self._lock:
+            self._left = True
+            if self._stream is not None:
+                self._stream.cancel()
+
+    def _run(self) -> None:
+        try:
+            stream = self._start()
+            with self._lock:
+                self._stream = stream
+                if self._left:
+                    stream.cancel()
+            for piece in stream:
+                self._tell(piece)
+            self._answer.append(stream.answer)
+            self._tell(None)
+        except BaseException as error:
+            self._tell(error)
+
+    def _tell(self, event: str | BaseException | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended, nothing reads
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
 
 SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
-@dataclass(frozen=True, slots=True)
-class Replying:
-    """A request that is being answered. has_system: it has a system message."""
+class ChatReply:
+    """A request that is being answered, and the documents that answer it."""
 
-    running: "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]"
-    reply: ChatReply
-    caller: Caller
-    has_system: bool
+    def __init__(self, desk: Service, body: ChatRequest, caller: Caller) -> None:
+        """Start the answer. Raises ApiError for an unknown model, and if the last message is not the user's."""
+        self.running = _start(desk, body, owner_of(caller, body.user))
+        self._caller = caller
+        self._has_system = any(message.role in ("system", "developer") for message in body.messages)
+        self._common = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": body.model}
+
+    def whole(self, text: str) -> dict[str, Any]:
+        answer, finish_reason, extra = self._end()
+        message = {"role": "assistant", "content": text, "refusal": None}
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+        head = {**self._common, "object": "chat.completion", "choices": [choice]}
+        return {**head, "usage": usage_reply(answer.usage), DESK: extra}
+
+    async def events(self, first: str | None, pieces: AsyncIterator[str], include_usage: bool) -> AsyncIterator[str]:
+        try:
+            yield self._piece({"role": "assistant", "content": first or ""})
+            async for piece in pieces:
+                yield self._piece({"content": piece})
+            answer, reason, extra = self._end()
+            yield self._piece({}, reason, **{DESK: extra})
+            if include_usage:
+                chunk = {**self._common, "object": "chat.completion.chunk", "choices": []}
+                yield _event({**chunk, "usage": usage_reply(answer.usage)})
+        except Exception as error:  # the status is already sent
+            yield _event(told(error).document)
+        finally:
+            self.running.cancel()
+        yield "data: [DONE]\n\n"
+
+    def _piece(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+        return _event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
+
+    def _end(self) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
+        """The finished answer, why it ended, and the fields that only Warmdesk has."""
+        answer = self.running.answer
+        if isinstance(answer, PlainAnswer):
+            return answer, answer.finish_reason, {"timings_ms": times(answer.timings, self._caller)}
+        notice = SYSTEM_LEFT_OUT if self._has_system else None
+        return answer, "length" if answer.is_cut else "stop", desk_fields(answer, self._caller, notice)
+
+
+def _event(document: dict[str, Any]) -> str:
+    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
 
 
 def chat_router(desk: Service, keys: Keys) -> APIRouter:
@@ -52,25 +178,19 @@ def chat_router(desk: Service, keys: Keys) -> APIRouter:
         """
         caller = caller_of(request)
         count(caller, keys)
-        asked = Replying(
-            _start(desk, body, owner_of(caller, body.user)),
-            ChatReply(f"chatcmpl-{uuid4().hex}", int(time.time()), body.model),
-            caller,
-            any(message.role in ("system", "developer") for message in body.messages),
-        )
-        pieces = aiter(asked.running)
+        reply = ChatReply(desk, body, caller)
+        pieces = aiter(reply.running)
         if not body.stream:
-            return await _whole(request, asked, pieces)
+            return await _whole(request, reply, pieces)
         first = await anext(pieces, None)  # an error before the first piece still has its own status
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        events = _events(asked, first, pieces, include_usage)
+        events = reply.events(first, pieces, include_usage)
         return StreamingResponse(events, media_type="text/event-stream", headers=SSE_HEADERS)
 
     return router
 
 
 def _start(desk: Service, body: ChatRequest, owner: str) -> "RunningAnswer[Answer] | RunningAnswer[PlainAnswer]":
-    """Start the answer. Raises ApiError for an unknown model, and if the last message is not the user's."""
     *earlier, last = (_said(message) for message in body.messages)
     if body.model == DESK:
         if last.role != "user":
@@ -94,16 +214,7 @@ def _said(message: Message) -> Said:
     return Said("system" if message.role == "developer" else message.role, message.text)
 
 
-def _end(asked: Replying) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
-    """Return the finished answer, why it ended, and the fields that only Warmdesk has."""
-    answer = asked.running.answer
-    if isinstance(answer, PlainAnswer):
-        return answer, answer.finish_reason, plain_fields(answer, asked.caller)
-    notice = SYSTEM_LEFT_OUT if asked.has_system else None
-    return answer, "length" if answer.is_cut else "stop", desk_fields(answer, asked.caller, notice)
-
-
-async def _whole(request: Request, asked: Replying, pieces: AsyncIterator[str]) -> Response:
+async def _whole(request: Request, reply: ChatReply, pieces: AsyncIterator[str]) -> Response:
     """Return the whole answer at once. If the client disconnects, generation stops."""
 
     async def collect() -> str:
@@ -122,23 +233,4 @@ async def _whole(request: Request, asked: Replying, pieces: AsyncIterator[str]) 
     finally:
         answering.cancel()
         leaving.cancel()
-    answer, reason, extra = _end(asked)
-    return JSONResponse(asked.reply.whole(text, reason, answer.usage, extra), headers={"cache-control": "no-store"})
-
-
-async def _events(
-    asked: Replying, first: str | None, pieces: AsyncIterator[str], include_usage: bool
-) -> AsyncIterator[str]:
-    try:
-        yield asked.reply.piece({"role": "assistant", "content": first or ""})
-        async for piece in pieces:
-            yield asked.reply.piece({"content": piece})
-        answer, reason, extra = _end(asked)
-        yield asked.reply.piece({}, reason, **{DESK: extra})
-        if include_usage:
-            yield asked.reply.usage(answer.usage)
-    except Exception as error:  # the status is already sent
-        yield event(told(error).document)
-    finally:
-        asked.running.cancel()
-    yield "data: [DONE]\n\n"
+    return JSONResponse(reply.whole(text), headers={"cache-control": "no-store"})

@@ -4,7 +4,8 @@ Counters and histograms count from the start; gauges are read at each scrape. Re
 of scope admin. docs/grafana.json is a dashboard.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -22,7 +23,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from app.access.identity import caller_of
 from app.api.wire import ApiError, ApiRoute
 from app.desk.service import Service
-from app.domain.statistics import Load, Served
+from app.domain.statistics import Served
 
 TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -36,7 +37,7 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "
 
 
 class Meter:
-    """Counters of answers. Each has its own registry, so several desks in one process do not mix."""
+    """Counters of answers, and the desk's load. Each has its own registry, so several desks do not mix."""
 
     def __init__(self, desk: Service) -> None:
         self.registry = CollectorRegistry()
@@ -63,7 +64,7 @@ class Meter:
         self._retrieve = histogram("warmdesk_retrieve_seconds", "Search and decision", STAGE_BUCKETS)
         self._load = histogram("warmdesk_load_seconds", "Finding modules and loading them from disk", STAGE_BUCKETS)
         ProcessCollector(registry=registry)
-        registry.register(LoadCollector(desk))
+        registry.register(self)
         desk.listen(self.count)
 
     def count(self, served: Served) -> None:
@@ -92,69 +93,51 @@ class Meter:
             self._sources.labels(model, source).inc(getattr(usage, source))
 
     def text(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
-
-
-class LoadCollector:
-    """Gauges that are read at a scrape."""
-
-    def __init__(self, desk: Service) -> None:
-        self._desk = desk
-
-    def collect(self) -> Iterator[Metric]:
-        load = self._desk.load()
-        yield from gauges(load)
-        for name, words, values in (
-            ("warmdesk_tier_bytes", "Bytes held, by tier", load.num_bytes),
-            ("warmdesk_tier_capacity_bytes", "Capacity of a tier in bytes", load.capacity),
-        ):
-            family = GaugeMetricFamily(name, words, labels=["tier"])
-            for tier, number in values.items():
-                family.add_metric([tier], number)
-            yield family
-        evictions = CounterMetricFamily("warmdesk_evictions", "Evictions, by kind or tier", labels=["kind"])
-        for kind, number in load.evictions.items():
-            evictions.add_metric([kind], number)
-        yield evictions
-        yield from disk(load)
-        yield CounterMetricFamily("warmdesk_engine_restarts", "Restarts of the engine", load.restarts)
-        words = "Forward passes that ran out of device memory and were repeated with fewer tokens"
-        yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing before a scrape: the desk may not be open yet."""
         return ()
 
+    def collect(self) -> Iterator[Metric]:
+        """The values that are read at a scrape."""
+        load = self._desk.load()
+        used, room = load.num_bytes.get("device", 0), load.capacity.get("device", 0)
+        model = partial(_labelled, GaugeMetricFamily, "model_name")
+        yield model("vllm:num_requests_running", "Running requests", {load.model: load.running})
+        yield model("vllm:num_requests_waiting", "Waiting requests", {load.model: load.waiting})
+        words = "Share of the KV memory in use, 0 to 1"
+        yield model("vllm:kv_cache_usage_perc", words, {load.model: used / room if room else 0.0})
+        yield GaugeMetricFamily("warmdesk_documents", "Documents", load.documents)
+        yield GaugeMetricFamily("warmdesk_passages", "Passages", load.passages)
+        tier = partial(_labelled, GaugeMetricFamily, "tier")
+        yield tier("warmdesk_tier_bytes", "Bytes held, by tier", load.num_bytes)
+        yield tier("warmdesk_tier_capacity_bytes", "Capacity of a tier in bytes", load.capacity)
+        yield _labelled(CounterMetricFamily, "kind", "warmdesk_evictions", "Evictions, by kind or tier", load.evictions)
+        if load.disk_free is not None and load.disk_floor is not None:
+            words = "Free bytes on the disk with encoded passages"
+            yield GaugeMetricFamily("warmdesk_disk_free_bytes", words, load.disk_free)
+            words = "Bytes of it that encoded passages leave free"
+            yield GaugeMetricFamily("warmdesk_disk_floor_bytes", words, load.disk_floor)
+        words = "Encoded passages that were not written, because the disk failed or was slow"
+        unwritten = {"failed": load.failed_writes, "slow": load.skipped_writes}
+        yield _labelled(CounterMetricFamily, "reason", "warmdesk_unwritten_passages", words, unwritten)
+        yield CounterMetricFamily("warmdesk_engine_restarts", "Restarts of the engine", load.restarts)
+        words = "Forward passes that ran out of device memory and were repeated with fewer tokens"
+        yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
 
-def gauges(load: Load) -> Iterator[Metric]:
-    used, room = load.num_bytes.get("device", 0), load.capacity.get("device", 0)
-    for name, words, number in (
-        ("vllm:num_requests_running", "Running requests", load.running),
-        ("vllm:num_requests_waiting", "Waiting requests", load.waiting),
-        ("vllm:kv_cache_usage_perc", "Share of the KV memory in use, 0 to 1", used / room if room else 0.0),
-    ):
-        family = GaugeMetricFamily(name, words, labels=["model_name"])
-        family.add_metric([load.model], number)
-        yield family
-    yield GaugeMetricFamily("warmdesk_documents", "Documents", load.documents)
-    yield GaugeMetricFamily("warmdesk_passages", "Passages", load.passages)
 
-
-def disk(load: Load) -> Iterator[Metric]:
-    """Free disk space for encoded passages, and writes that failed or were skipped."""
-    if load.disk_free is not None and load.disk_floor is not None:
-        yield GaugeMetricFamily(
-            "warmdesk_disk_free_bytes", "Free bytes on the disk with encoded passages", load.disk_free
-        )
-        yield GaugeMetricFamily(
-            "warmdesk_disk_floor_bytes", "Bytes of it that encoded passages leave free", load.disk_floor
-        )
-    words = "Encoded passages that were not written, because the disk failed or was slow"
-    unwritten = CounterMetricFamily("warmdesk_unwritten_passages", words, labels=["reason"])
-    unwritten.add_metric(["failed"], load.failed_writes)
-    unwritten.add_metric(["slow"], load.skipped_writes)
-    yield unwritten
+def _labelled(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    label: str,
+    name: str,
+    words: str,
+    values: Mapping[str, float],
+) -> Metric:
+    family = kind(name, words, labels=[label])
+    for one, number in values.items():
+        family.add_metric([one], number)
+    return family
 
 
 def metrics_router(desk: Service) -> APIRouter:
@@ -163,16 +146,10 @@ def metrics_router(desk: Service) -> APIRouter:
     @router.get("/metrics")
     def metrics(request: Request) -> Response:
         """Numbers for Prometheus."""
-        if not may_read(request):
+        is_local = request.client is not None and request.client.host in _LOCAL
+        is_forwarded = any(name in request.headers for name in _FORWARDED)
+        if (not is_local or is_forwarded) and "admin" not in caller_of(request).scopes:
             raise ApiError(401, "A key of scope admin is needed: send it as `Authorization: Bearer KEY`.", "no-key")
         return Response(meter.text(), media_type=CONTENT_TYPE_LATEST)
 
     return router
-
-
-def may_read(request: Request) -> bool:
-    """Whether a request is from a program of this machine without a proxy, or has a key of scope admin."""
-    is_local = request.client is not None and request.client.host in _LOCAL
-    if is_local and not any(name in request.headers for name in _FORWARDED):
-        return True
-    return "admin" in caller_of(request).scopes

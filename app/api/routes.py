@@ -10,9 +10,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from app.access.identity import Keys, caller_of
-from app.api.chat import chat_router
+from app.api.chat import chat_router, count, owner_of
 from app.api.metrics import metrics_router
-from app.api.running import count, owner_of
 from app.api.wire import (
     ApiError,
     ApiRoute,
@@ -92,7 +91,6 @@ def conversations_router(desk: Service) -> APIRouter:
 
 
 def documents_router(desk: Service, keys: Keys, record: Record) -> APIRouter:
-    """record: writes to the audit log."""
     router = APIRouter(prefix="/v1", route_class=ApiRoute, tags=["documents"])
 
     def stored(document_id: str) -> StoredDocument:
@@ -237,7 +235,6 @@ def models_router(desk: Service, keys: Keys) -> APIRouter:
 
 
 def add_api_routes(app: FastAPI, desk: Service, keys: Keys, record: Record) -> None:
-    """Add all routes under /v1, and /metrics. record: writes to the audit log."""
     for router in (
         chat_router(desk, keys),
         models_router(desk, keys),

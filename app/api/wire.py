@@ -8,13 +8,11 @@ Paths of documents are never sent: a document has an id and a file name.
 """
 
 import base64
-import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -30,11 +28,10 @@ from app.domain.answers import (
     ConversationSummary,
     Embedded,
     ModelNames,
-    PlainAnswer,
     Turn,
 )
 from app.domain.callers import Caller
-from app.domain.documents import StoredDocument, Vectors
+from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.logs import request_id
@@ -54,11 +51,8 @@ TYPES = {
 """OpenAI's type of an error, by status; all others are invalid_request_error."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """How a DeskError is told. message: replaces its own, which names settings or commands. code: OpenAI's name, if
-    any.
-    """
+class _Known(NamedTuple):
+    """How a DeskError is told. message: replaces its own, which names settings or commands. code: OpenAI's, if any."""
 
     status: int
     message: str | None = None
@@ -115,7 +109,6 @@ class ApiError(Exception):
 
 
 def told(error: Exception) -> ApiError:
-    """Return an error in words for a caller."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, RequestValidationError):
@@ -200,7 +193,13 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class ChatRequest(BaseModel):
+class OfUser(BaseModel):
+    """A body that may name one of the caller's own users."""
+
+    user: Annotated[str | None, Field(max_length=512, description="Separates your users' conversations.")] = None
+
+
+class ChatRequest(OfUser):
     """The body of /v1/chat/completions."""
 
     model_config = ConfigDict(extra="allow")
@@ -209,7 +208,6 @@ class ChatRequest(BaseModel):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
     stream: bool = False
     stream_options: StreamOptions | None = None
-    user: Annotated[str | None, Field(max_length=512, description="Separates your users' conversations.")] = None
     conversation_id: Annotated[
         Id | None,
         Field(description="Continues a stored conversation; its history is used, not the messages."),
@@ -249,11 +247,10 @@ class ChatRequest(BaseModel):
 
     @property
     def longest(self) -> int | None:
-        """The maximum tokens of the answer, if a limit was given."""
         return self.max_completion_tokens or self.max_tokens
 
 
-class EmbeddingRequest(BaseModel):
+class EmbeddingRequest(OfUser):
     """The body of /v1/embeddings."""
 
     model: Line = Field(description="The name of the embedder; see /v1/models.")
@@ -263,7 +260,6 @@ class EmbeddingRequest(BaseModel):
     input_type: Annotated[
         Literal["document", "query"], Field(description="Some embedders treat questions differently.")
     ] = "document"
-    user: Annotated[str | None, Field(max_length=512)] = None
 
     @field_validator("input", mode="before")
     @classmethod
@@ -287,29 +283,26 @@ class EmbeddingRequest(BaseModel):
         return [self.input] if isinstance(self.input, str) else self.input
 
 
-class FeedbackRequest(BaseModel):
+class FeedbackRequest(OfUser):
     """The body of /v1/feedback. value: None removes the rating."""
 
     message_id: Id
     value: Literal["up", "down"] | None
     reason: Annotated[str, Field(max_length=500)] = ""
-    user: Annotated[str | None, Field(max_length=512)] = None
 
 
-class HandoffRequest(BaseModel):
+class HandoffRequest(OfUser):
     """The body of POST /v1/handoffs."""
 
     conversation_id: Annotated[Id | None, Field(description="Default: a new one.")] = None
     message: Annotated[str, Field(max_length=10_000, description="The customer's message.")] = ""
     email: Annotated[str, Field(max_length=254, description="The customer's e-mail address for the answer.")] = ""
-    user: Annotated[str | None, Field(max_length=512)] = None
 
 
-class HandoffMessage(BaseModel):
+class HandoffMessage(OfUser):
     """The body of POST /v1/handoffs/ID/messages."""
 
     message: Annotated[str, Field(min_length=1, max_length=10_000)]
-    user: Annotated[str | None, Field(max_length=512)] = None
 
 
 DESK = "warmdesk"
@@ -363,45 +356,6 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
     }
 
 
-def plain_fields(answer: PlainAnswer, caller: Caller) -> dict[str, Any]:
-    """The same for an answer of the language model alone."""
-    return {"timings_ms": times(answer.timings, caller)}
-
-
-class ChatReply:
-    """The documents of one chat completion. id: of the response; created: seconds since 1970."""
-
-    def __init__(self, id: str, created: int, model: str) -> None:
-        self._common = {"id": id, "created": created, "model": model}
-
-    def whole(self, text: str, finish_reason: str, usage: AnswerUsage, extra: dict[str, Any]) -> dict[str, Any]:
-        """The response in one piece."""
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
-        return {
-            **self._common,
-            "object": "chat.completion",
-            "choices": [choice],
-            "usage": usage_reply(usage),
-            DESK: extra,
-        }
-
-    def piece(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> str:
-        """Return an event with a piece of the text; more: further fields."""
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
-        return event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
-
-    def usage(self, usage: AnswerUsage) -> str:
-        """The last event, without a choice."""
-        chunk = {**self._common, "object": "chat.completion.chunk", "choices": []}
-        return event({**chunk, "usage": usage_reply(usage)})
-
-
-def event(document: dict[str, Any]) -> str:
-    """A server-sent event."""
-    return f"data: {json.dumps(document, ensure_ascii=False)}\n\n"
-
-
 def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
     """The names for the field `model`. started: seconds since 1970."""
     kinds = ((DESK, "desk"), (names.language, "language"), (names.embedder, "embedding"))
@@ -411,19 +365,18 @@ def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
 def embeddings_reply(embedded: Embedded, model: str, *, in_base64: bool) -> dict[str, Any]:
     """Vectors in the order of their texts. in_base64: as little-endian float32."""
     data = [
-        {"object": "embedding", "index": number, "embedding": _vector(row, in_base64)}
+        {
+            "object": "embedding",
+            "index": number,
+            "embedding": base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else row.tolist(),
+        }
         for number, row in enumerate(embedded.vectors)
     ]
     usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
     return {"object": "list", "data": data, "model": model, "usage": usage}
 
 
-def _vector(row: Vectors, in_base64: bool) -> str | list[float]:
-    return base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else [float(x) for x in row]
-
-
 def document_reply(document: StoredDocument) -> dict[str, Any]:
-    """A document as it is listed."""
     return {
         "id": str(document.id),
         "object": "document",
@@ -437,7 +390,6 @@ def document_reply(document: StoredDocument) -> dict[str, Any]:
 
 
 def summary_reply(summary: ConversationSummary) -> dict[str, Any]:
-    """A conversation as it is listed."""
     return {
         "id": summary.id,
         "object": "conversation",
@@ -462,13 +414,7 @@ def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
 
 
 def listed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A list as OpenAI sends it."""
     return {"object": "list", "data": list(rows)}
-
-
-def seconds(moment: datetime) -> int:
-    """Seconds since 1970."""
-    return int(moment.timestamp())
 
 
 def not_found(what: str) -> ApiError:

@@ -1,6 +1,6 @@
 """Log records that know their request, and messages for the operator on stderr.
 
-Out of scope: the format of records (`cache.engine.log_lines`), the id of a request (`app.web.request_log`).
+Out of scope: the format of records (`cache.engine.log_lines`), the id of a request (`app.web.serve`).
 """
 
 import logging

@@ -9,11 +9,11 @@ scope: when a text is used (`app.answering.prepare`), small talk in other langua
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from rapidfuzz.distance import OSA
 
@@ -39,12 +39,10 @@ class Texts:
 
 @cache
 def all_texts() -> Mapping[str, Texts]:
-    """Every language by its code."""
     return {file.stem: Texts(**tomllib.loads(file.read_text("utf-8"))) for file in sorted(_FOLDER.glob("*.toml"))}
 
 
 def texts_in(language: str) -> Texts:
-    """The texts of a language, or the English ones."""
     return all_texts().get(language, all_texts()[FALLBACK])
 
 
@@ -53,13 +51,11 @@ CONTACTS = ("email", "phone", "url", "hours")
 
 
 def contact_lines(settings: Settings, texts: Texts) -> str:
-    """The contacts that are set, each as a list item; "" if none is."""
     given = {name: getattr(settings, f"contact_{name}") for name in CONTACTS}
     return "\n".join(f"- {texts.says[name]}: {value}" for name, value in given.items() if value is not None)
 
 
 def contact_links(settings: Settings) -> Mapping[str, str]:
-    """Link targets by their text: http, https, mailto or tel."""
     links = {}
     if settings.contact_email is not None:
         links[settings.contact_email] = f"mailto:{settings.contact_email}"
@@ -82,8 +78,7 @@ _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W_{CHINESE_JAPANESE}]+")
 Words = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class Heard(NamedTuple):
     """A message that needs no document. language: of its phrases."""
 
     kind: Kind
@@ -158,8 +153,8 @@ def _corrected(word: str, known: frozenset[str]) -> str:
 @cache
 def _vocabulary(language: str) -> _Vocabulary:
     texts = all_texts()[language]
-    hears = {kind: _phrases(texts.hears[kind]) for kind in KINDS}
-    around = {kind: _phrases(phrases) for kind, phrases in texts.around.items()}
+    hears = {kind: frozenset(map(_words, texts.hears[kind])) for kind in KINDS}
+    around = {kind: frozenset(map(_words, phrases)) for kind, phrases in texts.around.items()}
     phrases = frozenset[Words]().union(*hears.values(), *around.values())
     return _Vocabulary(
         hears=hears,
@@ -169,18 +164,11 @@ def _vocabulary(language: str) -> _Vocabulary:
     )
 
 
-def _phrases(texts: Sequence[str]) -> frozenset[Words]:
-    return frozenset(map(_words, texts))
-
-
 def _words(text: str) -> Words:
     """Words without case, accents and apostrophes; a Chinese character is a word."""
-    return tuple(_WORD.findall(_APOSTROPHES.sub("", "".join(_plain(text)))))
-
-
-def _plain(text: str) -> Iterator[str]:
     decomposed = unicodedata.normalize("NFKD", text.casefold())
-    return (character for character in decomposed if not unicodedata.combining(character))
+    plain = "".join(character for character in decomposed if not unicodedata.combining(character))
+    return tuple(_WORD.findall(_APOSTROPHES.sub("", plain)))
 
 
 def nothing_text(settings: Settings, language: str) -> str:
@@ -203,7 +191,6 @@ def human_text(settings: Settings, language: str, page: str = "") -> str:
 
 
 def vague_text(topics: Sequence[str], language: str) -> str:
-    """The question back to a message that is too vague, with topics of the documents."""
     return texts_in(language).says["vague"].format(topics=", ".join(topics))
 
 

@@ -104,7 +104,6 @@ class FaqEditor:
     """Changes the FAQ, one change at a time. Safe to use from any thread; methods may raise DeskError."""
 
     def __init__(self, store: FaqStore, file: Path, publisher: Publisher, begun: BegunWork) -> None:
-        """file: the FAQ's document. begun: notes."""
         self._store, self._file, self._publisher, self._begun = store, file, publisher, begun
         self._changing = threading.Lock()
 
@@ -148,7 +147,6 @@ class FaqEditor:
                 self._publish(no_progress)
 
     def _publish(self, progress: Progress) -> None:
-        """Write the document from the stored pairs, and answer from it."""
         pairs = self._store.pairs()
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_document(self._file, pairs)
@@ -189,7 +187,6 @@ def checked(draft: FaqDraft) -> FaqDraft:
 
 
 def write_document(file: Path, pairs: Sequence[FaqPair]) -> None:
-    """Write the pairs to the file."""
     if pairs:
         replace_file(file, document_of(pairs))
     else:
@@ -197,7 +194,6 @@ def write_document(file: Path, pairs: Sequence[FaqPair]) -> None:
 
 
 def document_of(pairs: Sequence[FaqPair]) -> bytes:
-    """The FAQ's document: a JSON object per line."""
     lines = (json.dumps({"question": pair.question, "answer": pair.answer}, ensure_ascii=False) for pair in pairs)
     return ("\n".join(lines) + "\n").encode("utf-8", "replace")
 
@@ -226,7 +222,6 @@ class Quality:
         self.explain, self.save_faq, self.delete_faq = explain, editor.save, editor.delete
 
     def report(self, days: int, cause: Cause | None = None) -> QualityReport:
-        """The bad answers of the last days, grouped; of one cause, or of all."""
         since = datetime.now(UTC) - timedelta(days=days)
         found = self._transcripts.bad_answers(since, MOST + 1)
         shown = tuple(one for one in found[:MOST] if cause is None or cause in one.causes)
@@ -235,5 +230,4 @@ class Quality:
         )
 
     def faq(self) -> list[FaqPair]:
-        """Every pair of the FAQ, the latest first."""
         return sorted(self._store.pairs(), key=lambda pair: pair.updated, reverse=True)

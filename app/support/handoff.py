@@ -81,11 +81,9 @@ class AgentQueue:
         return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
 
     def take(self, handoff_id: int, agent: str) -> None:
-        """Take the hand-off; the customer sees it."""
         self._handoffs.take(handoff_id, agent, self._now())
 
     def answer(self, handoff_id: int, agent: str, text: str) -> None:
-        """Write to the customer. Raises DeskError unless this agent has taken the conversation."""
         check_length(text, LONGEST_TEXT, "message")
         text, handoff = text.strip(), self._handoffs.named(handoff_id).handoff
         if handoff.state != "taken" or handoff.agent != agent:
@@ -95,7 +93,6 @@ class AgentQueue:
         self._history.record_said(handoff.conversation_id, text, handoff_id, agent)
 
     def close(self, handoff_id: int) -> None:
-        """Give the conversation back to the assistant."""
         self._handoffs.close(handoff_id, self._now())
 
 
@@ -126,7 +123,6 @@ class HandingOff:
         return None if found is None else self._shown(found)
 
     def handoffs(self, owner: str) -> list[Handoff]:
-        """All hand-offs of an owner, as the customer may see them, the oldest first."""
         return [self._shown(one) for one in self._handoffs.of_owner(owner)]
 
     def hand_off(
@@ -139,16 +135,17 @@ class HandingOff:
             raise DeskError("hand-off to a person is disabled (setting handoff = off)", code="handoff-off")
         text = self._checked(text, email)
         state: HandoffState = "waiting" if self._is_open else "left"
-        owned = self._owned(conversation_id, owner)
+        if conversation_id is not None and not self._history.is_there(conversation_id, owner):
+            raise DeskError(f"there is no conversation {conversation_id!r}", code="no-such-conversation")
         if state == "left" and not email:
             raise DeskError("no agent is available now: leave an e-mail address", code="outside-hours")
-        if owned is None:
+        if conversation_id is None:
             most = self._settings.conversations_kept if is_customer(owner) else None
             title = redact(email) if self._settings.redact else email
-            owned = self._history.start_conversation(text or title, owner, most)
-        handoff = self._handoffs.request(owned, owner, state, reason, email, self._now())
+            conversation_id = self._history.start_conversation(text or title, owner, most)
+        handoff = self._handoffs.request(conversation_id, owner, state, reason, email, self._now())
         if text:
-            self._history.record_said(owned, text, handoff.id)
+            self._history.record_said(conversation_id, text, handoff.id)
         return self._shown(replace(handoff, messages=handoff.messages + bool(text)))
 
     def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
@@ -160,7 +157,8 @@ class HandingOff:
         if current is not None and current.is_with_person:
             self._history.record_said(current.conversation_id, self._checked(text), current.id)
             return self._shown(replace(current, messages=current.messages + 1))
-        if self._settings.handoff == "off" or not self._is_open or not asks_for_person(text):
+        said = heard(text, language_of(text))
+        if self._settings.handoff == "off" or not self._is_open or said is None or said.kind != "human":
             return None
         return self.hand_off("keyword", owner=owner, conversation_id=conversation_id, text=text)
 
@@ -186,7 +184,6 @@ class HandingOff:
             self._handoffs.close(found.id, self._now())
 
     def check_with_machine(self, conversation_id: str | None, owner: str) -> None:
-        """Raises DeskError while an agent answers this conversation."""
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
         if current is not None and current.is_with_person:
             raise DeskError("an agent answers this conversation: the assistant does not", code="with-person")
@@ -198,14 +195,7 @@ class HandingOff:
     def _shown(self, handoff: Handoff) -> Handoff:
         return handoff if self._settings.show_agent_names else replace(handoff, agent="")
 
-    def _owned(self, conversation_id: str | None, owner: str) -> str | None:
-        """Return the id if the owner has this conversation. Raises DeskError."""
-        if conversation_id is not None and not self._history.is_there(conversation_id, owner):
-            raise DeskError(f"there is no conversation {conversation_id!r}", code="no-such-conversation")
-        return conversation_id
-
     def _checked(self, text: str, email: str = "") -> str:
-        """The text as it may be stored. Raises DeskError."""
         check_length(text, self._settings.max_question_chars, "message")
         check_length(email, LONGEST_LINE, "e-mail address")
         name, at, domain = email.partition("@")
@@ -214,9 +204,3 @@ class HandingOff:
         ):
             raise DeskError(f"{email[:80]!r} is not an e-mail address", code="bad-email")
         return redact(text) if self._settings.redact else text
-
-
-def asks_for_person(text: str) -> bool:
-    """Whether a message only asks for a person."""
-    said = heard(text, language_of(text))
-    return said is not None and said.kind == "human"

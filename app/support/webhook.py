@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 
 def check_signed(settings: Settings) -> None:
-    """Raises DeskError if there is a webhook without a secret for signing."""
     if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
         raise DeskError("handoff_webhook needs handoff_webhook_secret for signing: set both", code="webhook-unsigned")
 
@@ -41,7 +40,6 @@ def signature(secret: str, sent: int, body: bytes) -> str:
 
 
 def body_of(delivery: Delivery, public_url: str | None) -> bytes:
-    """The JSON of a delivery."""
     handoff = delivery.handoff
     body = {
         "id": delivery.id,

@@ -25,7 +25,6 @@ from app.web.rendering import admin_words, page_language, render
 
 
 def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
-    """The form, and the routes of it and of the button "Sign out"."""
     limiter = LoginRateLimiter()
 
     def login_html(request: Request, problem: str = "", name: str = ADMIN, **values: object) -> str:
@@ -130,8 +129,6 @@ def add_account_routes(app: FastAPI, by: By) -> None:
 
 
 def add_key_routes(app: FastAPI, by: By) -> None:
-    """The page of API keys, and its forms."""
-
     def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
         values = {"problem": admin_words(error) if error else "", "name": "", "key": "", **shown}
         values |= {"keys": by(request).keys.all(), "scopes": SCOPES, "per_minute": PER_MINUTE}

@@ -8,7 +8,7 @@ elsewhere. Its requests use a key that the reader types. They never use the read
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -66,24 +66,13 @@ DONE = {
 NO_STORE = {"cache-control": "no-store"}
 
 
-@dataclass(frozen=True, slots=True)
-class AdminLink:
-    """A page that the caller may open. words: English, translated when shown."""
-
-    path: str
-    words: str
-
-
-def links_for(caller: Caller) -> list[AdminLink]:
-    """The pages that a caller may open."""
-    rules = ((path, words, find_rule(path, "GET")) for path, words in PAGES)
-    return [AdminLink(path, words) for path, words, rule in rules if rule is not None and rule.allows(caller)]
+def links_for(caller: Caller) -> list[tuple[str, str]]:
+    """The pages that the caller may open, as in PAGES."""
+    return [page for page in PAGES if (rule := find_rule(page[0], "GET")) and rule.allows(caller)]
 
 
 def home_of(caller: Caller) -> str:
-    """The first page after signing in."""
-    links = links_for(caller)
-    return links[0].path if links else "/admin/"
+    return next((path for path, _ in links_for(caller)), "/admin/")
 
 
 def admin_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -98,7 +87,6 @@ def admin_page(request: Request, template: str, *, status: int = 200, **values: 
 
 
 def done(path: str, did: str, **query: str) -> RedirectResponse:
-    """Redirect to a page that shows a message: a key of DONE."""
     return RedirectResponse(f"{path}?{urlencode({**query, 'did': did})}", 303)
 
 
@@ -132,8 +120,6 @@ ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
 
 
 def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
-    """The page, and its buttons."""
-
     def shown(request: Request, query: str, sort: str, page: int, error: DeskError | None = None) -> HTMLResponse:
         order = sort if sort in _ORDER else "saved"
         overview = desk.overview()
@@ -181,7 +167,6 @@ def _outcome(verified: Verified) -> str:
 
 
 def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[ModuleRow]:
-    """The modules whose document or passage contains each word of a query, in an order of `_ORDER`."""
     words = query.casefold().split()
     rows = [row for row in modules if all(word in f"{row.document} {row.passage}".casefold() for word in words)]
     return sorted(rows, key=lambda row: (*_ORDER[order](row), row.document, row.passage))
@@ -192,30 +177,18 @@ FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """A parameter or a field of a body. kind: its type, in words."""
-
-    name: str
-    kind: str
-    required: bool
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path, with its parameters. is_json: its body is JSON, not a form with a file."""
+    """One method of one path, with its parameters and the fields of its body: name, type in words, required, meaning.
+    is_json: its body is JSON, not a form with a file. draft: a body to be filled in, with the required fields.
+    """
 
     method: str
     path: str
     words: str
-    parameters: tuple[Field, ...] = ()
-    body: tuple[Field, ...] = field(default=())
-    is_json: bool = False
-
-    @property
-    def draft(self) -> str:
-        """A body to be filled in, with the required fields."""
-        return json.dumps({one.name: [] if one.kind.startswith("list") else "" for one in self.body if one.required})
+    parameters: list[dict[str, Any]]
+    body: list[dict[str, Any]]
+    is_json: bool
+    draft: str
 
 
 def add_api_page(app: FastAPI, public_url: str | None) -> None:
@@ -244,28 +217,35 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
-    """The operations of a document, in its order."""
     for path, methods in document["paths"].items():
         for method, one in methods.items():
+            contents = one.get("requestBody", {}).get("content", {})
+            body = [row for content in contents.values() for row in _fields(content["schema"], document)]
+            draft = {row["name"]: [] if row["kind"].startswith("list") else "" for row in body if row["required"]}
             yield Operation(
                 method=method.upper(),
                 path=path,
                 words=one_line(one.get("description", "")),
-                parameters=tuple(
-                    Field(row["name"], kind_of(row["schema"]), row.get("required", False), row.get("description", ""))
+                parameters=[
+                    _field(row["name"], row["schema"], row.get("required", False), row.get("description", ""))
                     for row in one.get("parameters", ())
-                ),
-                body=tuple(_body(one, document)),
-                is_json="application/json" in one.get("requestBody", {}).get("content", {}),
+                ],
+                body=body,
+                is_json="application/json" in contents,
+                draft=json.dumps(draft),
             )
 
 
-def _body(operation: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Field]:
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        schema = document["components"]["schemas"][content["schema"]["$ref"].rpartition("/")[2]]
-        required = schema.get("required", ())
-        for name, row in schema["properties"].items():
-            yield Field(name, kind_of(row), name in required, row.get("description", ""))
+def _fields(reference: Mapping[str, str], document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    schema = document["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
+    required = schema.get("required", ())
+    return [
+        _field(name, row, name in required, row.get("description", "")) for name, row in schema["properties"].items()
+    ]
+
+
+def _field(name: str, schema: Mapping[str, Any], required: bool, words: str) -> dict[str, Any]:
+    return {"name": name, "kind": kind_of(schema), "required": required, "words": words}
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:

@@ -45,7 +45,6 @@ def suggestions(question: str, answer: Answer) -> list[str]:
 
 
 def _names(text: str, topic: str) -> bool:
-    """Whether a text contains every word of a topic."""
     return {word.lower() for word in _WORD.findall(topic)} <= {word.lower() for word in _WORD.findall(text)}
 
 
@@ -159,7 +158,9 @@ class ChatFlow:
             with self._limits.asking(reader.owner, reader.address):
                 if replaces_last and conversation_id:
                     replaced = self._desk.last_question(conversation_id, reader.owner)
-                    turns = _without(replaced, self._turns(conversation_id, reader))
+                    turns = self._turns(conversation_id, reader)
+                    at = next((place for place, turn in enumerate(turns) if turn.message_id == replaced), len(turns))
+                    turns = [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
                     yield ChatView(transcript=self._transcript(turns, reader), editing=False)
                 yield from self._draw(question, conversation_id, reader, run, replaced)
             if run.left and session not in self._runs:
@@ -229,7 +230,6 @@ class ChatFlow:
         return asking
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
-        """Ask the last question again, replacing its answer."""
         try:
             question = self._last_question(conversation_id, reader)
         except Exception as error:
@@ -238,11 +238,7 @@ class ChatFlow:
         yield from self.ask(question, conversation_id, reader, replaces_last=True)
 
     def edit(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Put the last question into the box; sending it replaces the question."""
-        try:
-            return ChatView(box=self._last_question(conversation_id, reader), editing=True)
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
+        return _or_failure(reader, lambda: ChatView(box=self._last_question(conversation_id, reader), editing=True))
 
     def _last_question(self, conversation_id: str, reader: Reader) -> str:
         turns = self._turns(conversation_id, reader)
@@ -260,38 +256,35 @@ class ChatFlow:
     def delete(self, conversation_id: str, open_id: str, reader: Reader) -> ChatView:
         """Delete a conversation, and offer to restore it; if it was open, show a new one."""
         is_open = conversation_id == open_id
-        if is_open:
-            self._end(reader.session, left=True)
-        try:
+
+        def work() -> ChatView:
             self._desk.delete_conversation(conversation_id, reader.owner)
             listed = self._listed("" if is_open else open_id, reader, deleted=conversation_id)
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
-        return replace(self.open("", reader) if is_open else ChatView(), conversations=listed)
+            return replace(self.open("", reader) if is_open else ChatView(), conversations=listed)
+
+        if is_open:
+            self._end(reader.session, left=True)
+        return _or_failure(reader, work)
 
     def restore(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Restore a conversation that was just deleted, and open it."""
-        try:
+        def work() -> ChatView:
             self._desk.restore_conversation(conversation_id, reader.owner)
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
-        return self.open(conversation_id, reader)
+            return self.open(conversation_id, reader)
+
+        return _or_failure(reader, work)
 
     def rename(self, conversation_id: str, title: str, open_id: str, reader: Reader) -> ChatView:
-        try:
+        def work() -> ChatView:
             check_length(title, LONGEST_LINE, "title")
             if title.strip():
                 self._desk.rename_conversation(conversation_id, title, reader.owner)
             return ChatView(conversations=self._listed(open_id, reader))
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
+
+        return _or_failure(reader, work)
 
     def find(self, query: str, open_id: str, reader: Reader) -> ChatView:
-        """List the conversations that contain these words; all for no words."""
-        try:
-            return ChatView(conversations=self._listed(open_id, reader, query=query[:LONGEST_LINE].strip()))
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader))
+        query = query[:LONGEST_LINE].strip()
+        return _or_failure(reader, lambda: ChatView(conversations=self._listed(open_id, reader, query=query)))
 
     def _empty(self, reader: Reader) -> str:
         return render(
@@ -344,14 +337,14 @@ class ChatFlow:
             stream.cancel()
 
 
-def _without(question: str, turns: Sequence[Turn]) -> Sequence[Turn]:
-    """Messages without the last question and its answer."""
-    at = next((place for place, turn in enumerate(turns) if turn.message_id == question), len(turns))
-    return [*turns[:at], *(turn for turn in turns[at + 1 :] if turn.role != "assistant")]
+def _or_failure(reader: Reader, work: Callable[[], ChatView]) -> ChatView:
+    try:
+        return work()
+    except Exception as error:
+        return ChatView(live=_failure("", error, reader))
 
 
 def _failure(question: str, error: Exception, reader: Reader) -> str:
-    """A question without an answer, and one line with the reason."""
     if not isinstance(error, DeskError):
         log.error("the chat page failed", exc_info=error)
     elif not error.is_away:

@@ -1,5 +1,5 @@
 """The chat page: Gradio components and their wiring, with the line of a hand-off and errors as toasts. Behaviour is in
-`chat_flow`, appearance in templates/chat and style.css.
+`chat_flow`, appearance in templates/chat and desk.css.
 
 The list shows the visitor's own conversations. The open one is in the address bar and in a hidden field of the page,
 never on the server. The page looks for messages of an agent every two seconds, but only while one answers. A toast
@@ -44,74 +44,6 @@ def shown_as_toast(language: str) -> Iterator[None]:
             raise gr.Error(gettext(error_words(error)), title="", print_exception=False) from None
 
 
-PERIOD_S = 2.0
-
-
-class HandoffPart:
-    """The line of a hand-off. Create it at its place on the page; `connect` wires it once the other parts exist."""
-
-    def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
-        self._flow, self._view = flow, view
-        script = static("handoff.js")
-        self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
-        self._timer = gr.Timer(PERIOD_S, active=False)
-        # A field of the page: with `gr.State`, each page would hold a connection, and the server its values.
-        self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
-
-    def connect(
-        self,
-        open_id: Any,
-        transcript: Any,
-        shown: list[Any],
-        verdict: Any,
-        updates: Callable[[ChatView], tuple[Any, ...]],
-        reader_of: Callable[[gr.Request], Reader],
-    ) -> None:
-        """shown: the page's parts, which `updates` draws. verdict: the event of a rating."""
-        parts = [self._html, self._timer, self._mark]
-
-        def drawn(line: HandoffLine) -> tuple[Any, ...]:
-            return line.html, gr.Timer(active=line.live), line.mark
-
-        def news(conversation_id: str, mark: str, reader: Reader) -> HandoffLine | None:
-            """Return the line if it has changed. Without the database there are no news; the next look may have
-            some.
-            """
-            with suppress(DeskError):
-                line = self._view.line(conversation_id, reader)
-                return line if line.mark != mark else None
-            return None
-
-        def refreshed(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
-            line = news(conversation_id, mark, reader_of(request))
-            return (gr.skip(),) * len(parts) if line is None else drawn(line)
-
-        def judged(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
-            with suppress(DeskError):  # the rating's own event, a moment before, shows the error
-                self._view.judged(conversation_id, reader_of(request))
-            return refreshed(conversation_id, mark, request)
-
-        def acted(conversation_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-            reader = reader_of(request)
-            with shown_as_toast(reader.language):
-                line = self._view.act(str(event.act), conversation_id, str(event.email), reader)
-            return (*updates(self._flow.open(line.conversation_id, reader)), *drawn(line))
-
-        def ticked(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
-            reader = reader_of(request)
-            line = news(conversation_id, mark, reader)
-            if line is None:
-                return (gr.skip(),) * (len(shown) + len(parts))
-            view = replace(self._flow.open(conversation_id, reader), answering=None)  # the box stays as it is
-            return (*updates(view), *drawn(line))
-
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-        self._html.person(acted, [open_id], [*shown, *parts], **quiet)
-        self._timer.tick(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
-        verdict.then(judged, [open_id, self._mark], parts, **quiet)
-        transcript.change(refreshed, [open_id, self._mark], parts, **quiet)
-
-
 FRAME = ("side", "header", "foot", "data")
 """Templates in templates/chat that do not change; they get their words when the page is opened, in its language."""
 ANSWERS_AT_ONCE = 24
@@ -146,7 +78,6 @@ def _reader(request: gr.Request) -> Reader:
 
 
 def _text(sent: object) -> str:
-    """A text that the page's script sent with an event; it may be anything."""
     return sent if isinstance(sent, str) else ""
 
 
@@ -155,10 +86,68 @@ def _word(sent: object) -> str:
     return _text(sent)[:LONGEST_ID]
 
 
+PERIOD_S = 2.0
+
+
+class HandoffPart:
+    """The line of a hand-off. Create it at its place on the page; `connect` wires it once the other parts exist."""
+
+    def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
+        self._flow, self._view = flow, view
+        script = static("handoff.js")
+        self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
+        self._timer = gr.Timer(PERIOD_S, active=False)
+        # A field of the page: with `gr.State`, each page would hold a connection, and the server its values.
+        self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
+
+    def connect(self, open_id: Any, transcript: Any, shown: list[Any], verdict: Any) -> None:
+        """shown: the page's parts, which `_updates` draws. verdict: the event of a rating."""
+        parts = [self._html, self._timer, self._mark]
+
+        def drawn(line: HandoffLine) -> tuple[Any, ...]:
+            return line.html, gr.Timer(active=line.live), line.mark
+
+        def news(conversation_id: str, mark: str, reader: Reader) -> HandoffLine | None:
+            """The line, if it has changed."""
+            with suppress(DeskError):  # without the database there are no news; the next look may have some
+                line = self._view.line(conversation_id, reader)
+                return line if line.mark != mark else None
+            return None
+
+        def refreshed(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            line = news(conversation_id, mark, _reader(request))
+            return (gr.skip(),) * len(parts) if line is None else drawn(line)
+
+        def judged(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            with suppress(DeskError):  # the rating's own event, a moment before, shows the error
+                self._view.judged(conversation_id, _reader(request))
+            return refreshed(conversation_id, mark, request)
+
+        def acted(conversation_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+            reader = _reader(request)
+            with shown_as_toast(reader.language):
+                line = self._view.act(str(event.act), conversation_id, str(event.email), reader)
+            return (*_updates(self._flow.open(line.conversation_id, reader)), *drawn(line))
+
+        def ticked(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
+            reader = _reader(request)
+            line = news(conversation_id, mark, reader)
+            if line is None:
+                return (gr.skip(),) * (len(shown) + len(parts))
+            view = replace(self._flow.open(conversation_id, reader), answering=None)  # the box stays as it is
+            return (*_updates(view), *drawn(line))
+
+        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+        self._html.person(acted, [open_id], [*shown, *parts], **quiet)
+        self._timer.tick(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
+        verdict.then(judged, [open_id, self._mark], parts, **quiet)
+        transcript.change(refreshed, [open_id, self._mark], parts, **quiet)
+
+
 def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
     """The page, not yet mounted; css and theme are given when it is mounted."""
     flow = ChatFlow(desk, limits, settings)
-    acts, typing, page = map(static, ("chat.js", "typing.js", "page.js"))
+    acts = static("answers.js") + static("chat.js")
 
     def part(value: str, name: str, script: str = acts) -> gr.HTML:
         return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)
@@ -172,20 +161,17 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         frame = (render(f"chat/{part}.html", language=reader.language, **shown) for part in FRAME)
         return (*_updates(flow.arrive(conversation_id, reader), **box), *frame)
 
-    def clicked(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.open(_word(event.id), _reader(request)))
+    def shows(work: Callable[[str, gr.EventData, Reader], ChatView]) -> Callable[..., tuple[Any, ...]]:
+        def handler(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
+            return _updates(work(open_id, event, _reader(request)))
 
-    def removed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.delete(_word(event.id), open_id, _reader(request)))
+        return handler
 
-    def restored(event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.restore(_word(event.id), _reader(request)))
-
-    def renamed(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.rename(_word(event.id), _text(event.title), open_id, _reader(request)))
-
-    def searched(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        return _updates(flow.find(_text(event.text), open_id, _reader(request)))
+    clicked = shows(lambda _, event, reader: flow.open(_word(event.id), reader))
+    removed = shows(lambda open_id, event, reader: flow.delete(_word(event.id), open_id, reader))
+    restored = shows(lambda _, event, reader: flow.restore(_word(event.id), reader))
+    renamed = shows(lambda at, event, reader: flow.rename(_word(event.id), _text(event.title), at, reader))
+    searched = shows(lambda open_id, event, reader: flow.find(_text(event.text), open_id, reader))
 
     def drawn(views: Generator[ChatView], request: gr.Request) -> Iterator[tuple[Any, ...]]:
         try:
@@ -239,7 +225,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
                         autofocus=True,
                         submit_btn=True,
                     )
-                    foot = part("", "wd-hint", typing + page)
+                    foot = part("", "wd-hint", static("typing.js") + static("page.js"))
         open_id = gr.Textbox(visible="hidden", elem_id="wd-open-id", label="Open conversation")
         editing = gr.Textbox(visible="hidden", elem_id="wd-editing", label="Changing the last question")
 
@@ -255,13 +241,13 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
             place.example(chosen, [open_id], shown, **answers)
         transcript.retry(retried, [open_id], shown, **answers)
         transcript.edit(edited, [open_id], shown, **direct)
-        verdict = transcript.verdict(judged, None, None, **direct)
-        handoff.connect(open_id, transcript, shown, verdict, _updates, _reader)
-        side.open(clicked, None, shown, **direct)
+        verdict = transcript.verdict(judged, None, None, trigger_mode="multiple", **direct)  # a reason follows at once
+        handoff.connect(open_id, transcript, shown, verdict)
+        side.open(clicked, [open_id], shown, **direct)
         side.find(searched, [open_id], shown, **direct)
-        listed.open(clicked, None, shown, **direct)
+        listed.open(clicked, [open_id], shown, **direct)
         listed.remove(removed, [open_id], shown, **direct)
-        listed.restore(restored, None, shown, **direct)
+        listed.restore(restored, [open_id], shown, **direct)
         listed.rename(renamed, [open_id], shown, **direct)
     blocks.queue(max_size=4 * ANSWERS_AT_ONCE)
     return blocks

@@ -102,22 +102,25 @@ class Axis:
     def ending(cls, now: datetime, name: Range) -> "Axis":
         """The latest `name` of time, in whole steps."""
         chosen = RANGES[name]
-        until = datetime.fromtimestamp(ceil(now.timestamp() / _seconds(chosen.step)) * _seconds(chosen.step), UTC)
+        step_s = chosen.step.total_seconds()
+        until = datetime.fromtimestamp(ceil(now.timestamp() / step_s) * step_s, UTC)
         return cls(until - chosen.length, until, chosen)
 
     @property
+    def width(self) -> float:
+        """Of a step."""
+        return 100 * self.range.step / self.range.length
+
+    @property
     def ticks(self) -> list[str]:
-        """Labels at equal distances, the last one at the end; in the server's time zone."""
         parts = self.range.ticks
         times = (self.since + self.range.length * part / parts for part in range(parts + 1))
         return [time.astimezone().strftime(gettext(self.range.label)) for time in times]
 
     def place(self, span: UsageSpan) -> int:
-        """The step of a span on the axis."""
         return round((span.start - self.since) / self.range.step)
 
     def when(self, step: int) -> str:
-        """A step's beginning, for people."""
         time = (self.since + self.range.step * step).astimezone()
         return f"{time.strftime(gettext(_DATE))} {time.strftime(_CLOCK)}"
 
@@ -157,7 +160,7 @@ def _bars(
     """Stacked values of each step. as_shares: of their sum."""
     values = {step: row for step, row in values.items() if sum(row)}
     top = 100.0 if as_shares else _round_up(max(map(sum, values.values()), default=0))
-    width = 100 * axis.range.step / axis.range.length
+    width = axis.width
     paths = [""] * len(names)
     for step, row in sorted(values.items()):
         unit = 100 / (sum(row) if as_shares else top)
@@ -180,7 +183,7 @@ def _lines(
     """Values as steps in time; a line ends where the next step has no value."""
     measured = {step: row for step, row in values.items() if any(value is not None for value in row)}
     top = _round_up(max((value for row in measured.values() for value in row if value is not None), default=0))
-    width = 100 * axis.range.step / axis.range.length
+    width = axis.width
     paths = [""] * len(names)
     for i in range(len(names)):
         before = -2
@@ -204,13 +207,12 @@ def _chart(
     *,
     are_bars: bool,
 ) -> Chart:
-    width = 100 * axis.range.step / axis.range.length
     labels = [gettext(label) for _, label in names]
     layers = tuple(Layer(name, label, path) for (name, _), label, path in zip(names, labels, paths, strict=True))
     bins = tuple(
         Bin(
-            step * width,
-            width,
+            step * axis.width,
+            axis.width,
             "\n".join([axis.when(step), *(f"{label}: {value}" for label, value in zip(labels, row, strict=True))]),
         )
         for step, row in sorted(words.items())
@@ -223,10 +225,6 @@ def _round_up(value: float) -> float:
         return 1.0
     power = 10.0 ** int(log10(value)) if value >= 1 else 1.0
     return next(power * step for step in (1, 2, 5, 10) if power * step >= value)
-
-
-def _seconds(step: timedelta) -> int:
-    return int(step.total_seconds())
 
 
 REFRESH_S = 5.0
@@ -251,13 +249,13 @@ def build_admin(desk: Service) -> gr.Blocks:
 
     def refresh(chosen: str, request: gr.Request) -> list[Any]:
         try:
-            return drawn_now(chosen, request)
+            return draw(chosen, request)
         except DeskError as error:
             if not error.is_of_database:
                 raise
             return [gr.skip()] * (len(PARTS) + 1)  # the old numbers stay, and the next refresh may succeed
 
-    def drawn_now(chosen: str, request: gr.Request) -> list[Any]:
+    def draw(chosen: str, request: gr.Request) -> list[Any]:
         now, language = datetime.now(UTC), page_language(request.headers)
         overview, axis = desk.overview(), Axis.ending(now, cast("Range", chosen) if chosen in RANGES else "day")
         with speaking(translations(language)):

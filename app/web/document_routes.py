@@ -79,8 +79,6 @@ _PIECE = 1 << 16
 
 
 def add_source_routes(app: FastAPI, desk: Service) -> None:
-    """The route of the chat's links "Open the file"."""
-
     @app.get("/sources/{message_id}/{rank}")
     def source(request: Request, message_id: Id, rank: int) -> Response:
         file = desk.source_file(message_id, rank, caller_of(request).owner)
@@ -110,8 +108,6 @@ PASSAGES_SHOWN = 25
 
 
 def add_passage_routes(app: FastAPI, desk: Service) -> None:
-    """The page, and the file that it links to. A document is identified by its number."""
-
     def stored(number: int) -> StoredDocument | None:
         return next((one for one in desk.documents() if one.id == number), None)
 
@@ -143,8 +139,6 @@ SHOWN = 100
 
 
 def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
-    """The page, and the routes of its script. record: writes to the audit log."""
-
     def by(request: Request) -> Changes:
         return Changes(desk, record, caller_of(request).who)
 
@@ -188,7 +182,6 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
 
 
 def found(documents: Sequence[StoredDocument], collection: str | None, query: str) -> list[StoredDocument]:
-    """The documents of a collection, or of all (None), whose title or path contains each word of a query."""
     words = query.casefold().split()
     return [
         one
@@ -198,7 +191,6 @@ def found(documents: Sequence[StoredDocument], collection: str | None, query: st
 
 
 def words_for(request: Request) -> Callable[[str, str], str]:
-    """Return a function that words an error in the request's language."""
     spoken = translations(page_language(request.headers))
 
     def words(code: str, message: str) -> str:
@@ -212,8 +204,6 @@ FOLDERS = "/admin/documents/folders"
 
 
 def add_sync_routes(app: FastAPI, desk: Service) -> None:
-    """The routes of the page's script."""
-
     def said(request: Request, result: SyncResult) -> dict[str, Any]:
         problem = words_for(request)(result.code, result.problem)
         return {**asdict(result), "problem": problem}

@@ -65,7 +65,6 @@ class PageEvent(BaseModel, strict=True):
 
 
 def largest_event(most_chars: int) -> int:
-    """Maximum bytes of an event's request. most_chars: of its longest text."""
     return FRAME_BYTES + BYTES_A_CHAR * most_chars
 
 
@@ -83,7 +82,6 @@ class EventGate:
     """Wraps the application that Gradio mounted. Use it in one event loop."""
 
     def __init__(self, app: ASGIApp, blocks: Any) -> None:
-        """app: of the page `blocks`."""
         self._app, self._kept = app, _Kept(app, blocks)
         self._pages: dict[str, _Page] = {}
         self._visitors = Rate(EVENTS_A_SECOND, EVENTS_IN_A_ROW)
@@ -194,7 +192,6 @@ class _Kept:
         self._app, self._blocks = app, blocks
 
     def has(self, event: PageEvent) -> bool:
-        """Whether this event exists, with this number of inputs."""
         handler = self._blocks.fns.get(event.fn_index)
         return handler is not None and handler.fn is not None and len(handler.inputs) == len(event.data)
 
@@ -206,7 +203,6 @@ class _Kept:
         return event.model_copy(update={"data": data, "event_data": SAID | (event.event_data or {})})
 
     def unread(self, name: str) -> int:
-        """Number of running or unread events of a page."""
         return len(self._blocks._queue.pending_event_ids_session.get(name, ()))
 
     def end_streams(self, name: str, streams: int) -> None:
@@ -222,7 +218,6 @@ class _Kept:
         return name not in self._blocks._queue.pending_messages_per_session
 
     def drop(self, name: str) -> None:
-        """Drop the state and unread events of a page."""
         queue, shown = self._blocks._queue, self._app.state_holder
         for kept in (
             queue.pending_messages_per_session,
@@ -233,7 +228,6 @@ class _Kept:
             kept.pop(name, None)
 
     async def end(self, name: str) -> None:
-        """End the events of a page and drop it."""
         await self._blocks._queue.clean_events(session_hash=name)
         self.drop(name)
 
@@ -244,7 +238,6 @@ def _owner(request: Request) -> str:
 
 
 def _once(body: bytes, receive: Receive) -> Receive:
-    """Return a body first, and then the messages of `receive`."""
     messages: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def received() -> Message:

@@ -2,7 +2,7 @@
 
 `Site` knows the server's own names. They follow the setting `public_url`, because a proxy may hide the browser's
 address. Without it, a server on loopback accepts loopback names only, and a server on the network accepts any.
-`WidgetFrame` opens the widget for the sites in `widget_origins`; all else stays closed. `SiteCookie` has the cookies of
+`Guard` opens the widget for the sites in `widget_origins`; all else stays closed. `SiteCookie` has the cookies of
 visitors and of signed-in users. With TLS, their names have a prefix with which browsers accept them over TLS only, and
 a visitor's only from this host: a page of a neighbouring domain cannot set one.
 
@@ -42,13 +42,11 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def host_name(host: str) -> str:
-    """Host header without port and brackets, in lower case."""
     match = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+))(?::\d+)?", host.strip())
     return (match[1] or match[2]).lower().rstrip(".") if match else ""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the listening address is this machine's own."""
     return host in LOOPBACK or host_name(host) in LOOPBACK
 
 
@@ -62,7 +60,6 @@ class Site:
         self._is_tls = url.scheme == "https"
 
     def answers_to(self, request: Request) -> bool:
-        """Whether the Host header names this server."""
         return self._hosts is None or host_name(request.headers.get("host", "")) in self._hosts
 
     def takes_from(self, request: Request) -> bool:
@@ -88,30 +85,6 @@ class Site:
 SCRIPT, PAGE = "/widget.js", "/widget"
 
 
-class WidgetFrame:
-    """The paths of the widget and their headers. origins: of the sites that may show it; none: there is no widget."""
-
-    def __init__(self, origins: Sequence[str]) -> None:
-        self._origins = tuple(origins)
-
-    def is_missing(self, path: str) -> bool:
-        """Whether a path is of the widget, and the widget is off."""
-        return not self._origins and (path in (SCRIPT, PAGE) or path.startswith(f"{PAGE}/"))
-
-    def loosened(self, path: str, headers: Mapping[str, str]) -> dict[str, str]:
-        """The guard's headers for this path."""
-        changed = dict(headers)
-        if self._origins and path == SCRIPT:
-            changed["cross-origin-resource-policy"] = "cross-origin"
-        if self._origins and path == PAGE:
-            del changed["x-frame-options"]  # it has no list of origins, and would forbid what the policy allows
-            changed["content-security-policy"] = (
-                "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; "
-                f"connect-src 'self'; form-action 'none'; base-uri 'self'; frame-ancestors {' '.join(self._origins)}"
-            )
-        return changed
-
-
 @dataclass(frozen=True, slots=True)
 class SiteCookie:
     """A cookie. name: without TLS. prefix: of the name with TLS. path: where it is sent."""
@@ -122,11 +95,9 @@ class SiteCookie:
     samesite: Literal["lax", "strict"]
 
     def read(self, request: Request, site: Site) -> str:
-        """Its value; "" if it was not sent."""
         return request.cookies.get(self._named(request, site), "")
 
     def give(self, response: Response, value: str, lifetime_s: int, request: Request, site: Site) -> None:
-        """Set the cookie."""
         response.set_cookie(
             self._named(request, site),
             value,
@@ -138,7 +109,6 @@ class SiteCookie:
         )
 
     def drop(self, response: Response, request: Request, site: Site) -> None:
-        """Delete the cookie."""
         self.give(response, "", 0, request, site)
 
     def _named(self, request: Request, site: Site) -> str:
@@ -162,6 +132,10 @@ _CSP = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
     "manifest-src 'self'; form-action 'self'; base-uri 'self'; frame-ancestors 'none'"
 )
+_WIDGET_CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; connect-src 'self'; "
+    "form-action 'none'; base-uri 'self'; frame-ancestors "
+)
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -178,7 +152,7 @@ class Guard:
     def __init__(self, app: ASGIApp, *, site: Site, identity: Identity, widget_origins: Sequence[str] = ()) -> None:
         """widget_origins: of the sites that may show the widget; none: there is no widget."""
         self._app, self._site, self._identity = app, site, identity
-        self._widget, self._pacing = WidgetFrame(widget_origins), Pacing()
+        self._widget_origins, self._pacing = tuple(widget_origins), Pacing()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -191,7 +165,12 @@ class Guard:
         self._drop_foreign_names(request)
         if self._site.keeps_to_tls(request):
             headers["strict-transport-security"] = f"max-age={visitors.LIFETIME_S}"
-        send = _secured(send, self._widget.loosened(scope["path"], headers))
+        if self._widget_origins and scope["path"] == SCRIPT:
+            headers["cross-origin-resource-policy"] = "cross-origin"
+        if self._widget_origins and scope["path"] == PAGE:
+            del headers["x-frame-options"]  # it has no list of origins, and would forbid what the policy allows
+            headers["content-security-policy"] = _WIDGET_CSP + " ".join(self._widget_origins)
+        send = at_start(send, lambda sent, _: _secure(sent, headers))
         try:
             refusal = self._refused_unread(request)
             is_look = scope["path"] in (ALIVE, READY) and request.method in ("GET", "HEAD")
@@ -205,14 +184,13 @@ class Guard:
             if wait_s:
                 await too_often(request, wait_s)(scope, receive, send)
                 return
-            send = _noted(send, lambda: self._pacing.failed(request))
+            send = at_start(send, lambda _, status: self._pacing.answered(request, status))
             if refusal is not None:
                 await refusal(scope, receive, send)
                 return
             await self._passed(request, send, nonce)
 
     async def _passed(self, request: Request, send: Send, nonce: str) -> None:
-        """Serve a request that was let through."""
         scope, receive = request.scope, request.receive
         if scope["method"] == "GET" and scope["path"] in ("/", "/admin/"):
             del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not get their nonce
@@ -224,7 +202,7 @@ class Guard:
             if not caller_of(request).owner:
                 given = Response()
                 VISITOR.give(given, visitors.new_token(), visitors.LIFETIME_S, request, self._site)
-                send = _with_cookie(send, given.headers["set-cookie"].encode())
+                send = at_start(send, lambda sent, _: sent.append("set-cookie", given.headers["set-cookie"]))
         await self._app(scope, receive, send)
 
     def _drop_foreign_names(self, request: Request) -> None:
@@ -259,7 +237,7 @@ class Guard:
         if path == "/admin":
             return RedirectResponse("/admin/", 307)
         rule = find_rule(path, method)
-        if rule is None or self._widget.is_missing(path):
+        if rule is None or (not self._widget_origins and (path == SCRIPT or f"{path}/".startswith(f"{PAGE}/"))):
             return refused(request, 404, translatable("Not found."), "not_found")
         if rule.allows(caller):
             return None
@@ -304,7 +282,6 @@ class Guard:
 
 
 def _refused(request: Request, status: int, words: str) -> Response:
-    """One line, in the language of the browser."""
     with speaking(translations(page_language(request.headers))):
         words = gettext(words)
     if GRADIO in request.scope["path"]:
@@ -327,7 +304,6 @@ def too_often(request: Request, wait_s: float) -> Response:
 
 
 def unavailable(request: Request, error: DeskError) -> Response:
-    """The response if the database could not do its work."""
     if not error.is_away:
         log.warning("%s", error)
     return come_again(request)
@@ -340,37 +316,22 @@ def come_again(request: Request) -> Response:
     return answer
 
 
-def _with_cookie(send: Send, cookie: bytes) -> Send:
+def at_start(send: Send, change: Callable[[MutableHeaders, int], None]) -> Send:
+    """`send`, but a response's headers are changed before they are sent. change: gets them, and the status."""
+
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], (b"set-cookie", cookie)]
+            change(MutableHeaders(scope=message), message["status"])
         await send(message)
 
     return sending
 
 
-def _secured(send: Send, more: Mapping[str, str]) -> Send:
-    async def secured(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            # Gradio lets other local ports read answers with cookies; our pages need no cross-origin access.
-            for name in {name for name in headers if name == "server" or name.startswith("access-control-")}:
-                del headers[name]
-            headers.update(more)
-        await send(message)
-
-    return secured
-
-
-def _noted(send: Send, failed: Callable[[], None]) -> Send:
-    """Report when a response is an error of the client."""
-
-    async def noting(message: Message) -> None:
-        if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
-            failed()
-        await send(message)
-
-    return noting
+def _secure(headers: MutableHeaders, more: Mapping[str, str]) -> None:
+    # Gradio lets other local ports read answers with cookies; our pages need no cross-origin access.
+    for name in {name for name in headers if name == "server" or name.startswith("access-control-")}:
+        del headers[name]
+    headers.update(more)
 
 
 def _rewritten(send: Send, nonce: str, language: str) -> Send:

@@ -79,7 +79,6 @@ class ReadyAnswer:
     """
 
     def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
-        """missing: see `Service.missing`."""
         self._missing = missing
         self._look: Future[Sequence[str]] | None = None
 
@@ -97,14 +96,12 @@ class Opening:
     """An ASGI application that represents another one until `open` is called."""
 
     def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
-        """missing: see `Service.missing`. awaited: see `Parts.awaited`."""
         self._readiness, self._awaited = ReadyAnswer(missing), awaited
         self._progress = 0, 0
         self._app: FastAPI | None = None
         self._listening = threading.Event()
 
     def report(self, stage: str, done: int, total: int) -> None:
-        """Progress to show (`app.domain.progress`)."""
         self._progress = done, total
 
     def open(self, app: FastAPI) -> None:
@@ -131,7 +128,6 @@ class Opening:
         return HTMLResponse(html, 503, _HEADERS)
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Run from the server's start to its end."""
         self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
         self._living: asyncio.Task[None] | None = None
         await receive()

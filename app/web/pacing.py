@@ -130,7 +130,6 @@ class BoundedConnection(H11Protocol):
             self._watch = self.loop.call_later(LOOK_S, self._look)
 
     def abort(self) -> None:
-        """End it at once, whatever is not sent yet."""
         self.transport.abort()
 
 
@@ -190,9 +189,8 @@ class Pacing:
         """A visitor who is refused takes nothing from other visitors of the same address."""
         return (owner and self._visitors.wait_s(owner)) or self._addresses.wait_s(address)
 
-    def failed(self, request: Request) -> None:
-        """Count an error response to the sender."""
-        if _is_paced(request):
+    def answered(self, request: Request, status: int) -> None:
+        if _is_paced(request) and 400 <= status < 500:
             self._charge(request, FAILED - 1)
 
     def _charge(self, request: Request, tokens: int) -> None:

@@ -21,7 +21,7 @@ from app.domain.callers import Record
 from app.domain.errors import DeskError
 from app.domain.lengths import Id, Line, LongText
 from app.domain.progress import Progress
-from app.domain.quality import CAUSES, Cause, FaqDraft, FaqPair
+from app.domain.quality import CAUSES, Cause, FaqDraft
 from app.domain.words import gettext, speaking, translatable
 from app.storage.conversation_care import Transcripts
 from app.storage.people import Audit
@@ -40,8 +40,6 @@ LISTED = 200
 
 
 def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, record: Record) -> None:
-    """The pages, and the routes of their script. record: writes to the audit log."""
-
     def by(request: Request) -> Changes:
         return Changes(desk, record, caller_of(request).who)
 
@@ -73,7 +71,10 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         pairs = desk.quality.faq()
         asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
         draft = (transcripts.answered(message) if message else None) or asked
-        changed = next((pair for pair in pairs if pair.id == id_ or _asks(pair, draft.question)), None)
+        asked_line = folded_line(draft.question)
+        changed = next(
+            (pair for pair in pairs if pair.id == id_ or asked_line in map(folded_line, pair.questions)), None
+        )
         if changed is not None:
             draft = replace(changed, wordings=tuple(dict.fromkeys((*changed.wordings, *draft.wordings))))
         return page(request, "faq", pairs=pairs, draft=draft, changed=changed)
@@ -122,10 +123,6 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         return page(request, "search", question=question, found=found, problem=problem)
 
 
-def _asks(pair: FaqPair, question: str) -> bool:
-    return folded_line(question) in map(folded_line, pair.questions)
-
-
 def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:
     saved = changes.save_faq(draft, id_, progress)
     if saved.answer is None:
@@ -145,8 +142,6 @@ _WORDS = {
 
 
 def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
-    """The pages, and the routes of their script."""
-
     def drawn(request: Request, template: str, **values: object) -> str:
         caller = caller_of(request)
         values |= {"reasons": REASONS, "caller": caller, "links": links_for(caller), "now": datetime.now(UTC)}

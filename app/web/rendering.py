@@ -77,12 +77,10 @@ def linked(html: Markup, links: Mapping[str, str]) -> Markup:
 
 
 def caret_html(text: str) -> Markup:
-    """The answer so far, with a caret after its last word."""
     return at_its_end(answer_html(text), Markup('<span class="wd-caret"></span>'))
 
 
 def at_its_end(html: Markup, more: Markup) -> Markup:
-    """The HTML of an answer with something more within its last block."""
     return Markup(_END.sub(lambda end: f"{more}{end[1]}", str(html)))
 
 
@@ -265,7 +263,6 @@ class Source:
 
 
 def _joined(marks: Sequence[Mark], length: int) -> list[tuple[int, int]]:
-    """Places in order; overlapping or adjacent ones are joined."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted((mark.start, min(mark.end, length)) for mark in marks):
         if joined and start <= joined[-1][1]:
@@ -276,7 +273,6 @@ def _joined(marks: Sequence[Mark], length: int) -> list[tuple[int, int]]:
 
 
 def sources_of(answer: Answer) -> list[Source]:
-    """The cited sources, then the similar ones, numbered from 1."""
     ordered = sorted(answer.citations, key=lambda one: one.see_also)
     return [Source(number, one) for number, one in enumerate(ordered, start=1)]
 
@@ -321,7 +317,6 @@ def render(template: str, /, *, language: str, **values: object) -> str:
 
 
 def static(name: str) -> str:
-    """The text of a script or style."""
     return (STATIC_FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -345,7 +340,9 @@ def _environment() -> Environment:
     environment.globals |= {"translated": words.gettext, "_": _in_page_language}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module
-    environment.globals |= {name: getattr(macros, name) for name in ("icon", "scrolling_table", "admin_head")}
+    environment.globals |= {
+        name: getattr(macros, name) for name in ("icon", "scrolling_table", "admin_head", "turning", "tile")
+    }
     return environment
 
 
@@ -361,7 +358,6 @@ def _printable(value: object) -> object:
 
 
 def day(moment: datetime, now: datetime) -> str:
-    """The heading under which a conversation is listed."""
     days = (words.utc(now).date() - words.utc(moment).date()).days
     if days <= 1:
         return gettext("Today") if days <= 0 else gettext("Yesterday")

@@ -9,19 +9,26 @@ before commands change documents.
 
 import asyncio
 import logging
+import re
 import signal
 import socket
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import uvicorn
 from fastapi import Body, FastAPI
 from fastapi.responses import Response
 from pydantic import BaseModel
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.identity import ensure_admin
 from app.desk.changes import Changes
@@ -30,16 +37,15 @@ from app.desk.repeating import every_minute, following, in_own_thread, syncing
 from app.desk.service import Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
-from app.domain.logs import say
+from app.domain.logs import of_request, say
 from app.domain.progress import Bars, Progress, no_bars
 from app.storage.lock import SOCKET_FILE
 from app.storage.people import Accounts, Audit
 from app.support.webhook import WebhookSender
 from app.web.document_routes import events
-from app.web.guard import is_loopback
-from app.web.middleware import Opening
+from app.web.guard import at_start, come_again, is_loopback
+from app.web.middleware import ALIVE, READY, Opening
 from app.web.pacing import BoundedConnection
-from app.web.request_log import RequestLog
 from app.web.server import create_app
 
 log = logging.getLogger(__name__)
@@ -127,6 +133,49 @@ OPEN = (
 
 GRACE_S = 1
 """Seconds for open connections when the server stops; answers have ended by then."""
+HEADER = "x-request-id"
+_requests = logging.getLogger("app.web.request_log")  # the name that operators know from their logs
+_SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
+_ASKED_ALL_THE_TIME = frozenset({ALIVE, READY, "/metrics"})
+_LONGEST_PATH = 200
+
+
+class RequestLog:
+    """The outermost layer of the server: each request gets an id, which is sent back, and a line in the log.
+
+    The line has the method, the path without the query, the status and the milliseconds: no text of customers or
+    agents, and no address. Frequent requests of programs are logged at the level debug.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given, begun, status = Headers(scope=scope).get(HEADER, ""), time.perf_counter(), 0
+        id_ = given if _SANE.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = id_
+
+        def answered(headers: MutableHeaders, sent: int) -> None:
+            nonlocal status
+            headers[HEADER], status = id_, sent
+
+        send = at_start(send, answered)
+        with of_request(id_):
+            try:
+                await self._app(scope, receive, send)
+            except asyncio.CancelledError:  # the server stops and does not wait, for example for an upload
+                if status:
+                    raise
+                await come_again(Request(scope))(scope, receive, send)
+            finally:
+                spent_ms = (time.perf_counter() - begun) * 1e3
+                method, path = scope["method"], quote(scope["path"][:_LONGEST_PATH])
+                level = logging.DEBUG if scope["path"] in _ASKED_ALL_THE_TIME else logging.INFO
+                fields = {"method": method, "path": path, "status": status, "milliseconds": round(spent_ms, 1)}
+                _requests.log(level, "%s %s %d %.1f ms", method, path, status, spent_ms, extra=fields)
 
 
 class DeskServer(uvicorn.Server):
@@ -214,7 +263,6 @@ def serve(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, before anything slow. Raises DeskError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, or asyncio leaves Nagle's algorithm on: the second part of an answer then waits 40 ms for the
     # reader's delayed acknowledgement of the first.

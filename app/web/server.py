@@ -26,7 +26,7 @@ from app.storage.people import Accounts, Audit, Sessions
 from app.support.handoff import AgentQueue
 from app.web.accounts import add_account_routes, add_audit_page, add_key_routes, add_login_routes
 from app.web.admin_pages import add_api_page, add_module_routes
-from app.web.chat_routes import add_typing_routes, add_visitor_routes
+from app.web.chat_routes import add_typing_routes, add_visitor_routes, add_widget_routes
 from app.web.document_routes import add_document_routes, add_passage_routes, add_source_routes, add_sync_routes
 from app.web.event_gate import EventGate, largest_event
 from app.web.guard import Guard, Site, refused, unavailable
@@ -34,22 +34,13 @@ from app.web.middleware import ALIVE, READY, BodyLimit, ReadyAnswer
 from app.web.quality_routes import add_quality_routes, add_queue_routes
 from app.web.rendering import STATIC_FOLDER, static
 from app.web.settings_routes import add_settings_routes
-from app.web.widget_routes import add_widget_routes
 
-STATIC = {
-    "/desk.css": ("style.css", "text/css"),
-    "/admin.css": ("admin.css", "text/css"),
-    "/documents.css": ("documents.css", "text/css"),
-    "/documents.js": ("documents.js", "text/javascript"),
-    "/handoff.css": ("handoff.css", "text/css"),
-    "/queue.js": ("queue.js", "text/javascript"),
-    "/api.js": ("api.js", "text/javascript"),
-    "/events.js": ("events.js", "text/javascript"),
-    "/quality.css": ("quality.css", "text/css"),
-    "/quality.js": ("quality.js", "text/javascript"),
-    "/favicon.ico": ("favicon.svg", "image/svg+xml"),
-}
-"""Own files, by path: name in the package and media type."""
+STATIC = (
+    *("desk.css", "admin.css", "documents.css", "handoff.css", "quality.css"),
+    *("documents.js", "queue.js", "api.js", "events.js", "quality.js"),
+)
+"""Own files that are sent under their name."""
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own table may say something else
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
 UPLOADS = ("/admin/documents/upload", "/v1/documents")
 """Paths whose body may be as large as a document."""
@@ -94,7 +85,7 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     add_queue_routes(app, AgentQueue(database, settings), audit)
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
-    chat_css = static("style.css") + static("handoff.css") + brand_css(settings)
+    chat_css = static("desk.css") + static("handoff.css") + brand_css(settings)
     add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
     _mount_pages(app, desk, limits, settings)
@@ -107,7 +98,6 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
 
 
 def largest_body(settings: Settings, path: str) -> int:
-    """Maximum bytes of a request's body."""
     if path in UPLOADS:
         return MAX_UPLOAD
     return MAX_BODY if path.startswith(("/v1/", "/admin/")) else largest_event(settings.max_question_chars)
@@ -131,6 +121,10 @@ def _without_database(request: Request, error: Exception) -> Response:
 
 
 def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
+    @app.get("/favicon.ico")
+    def icon() -> FileResponse:
+        return FileResponse(STATIC_FOLDER / "favicon.svg", media_type="image/svg+xml")
+
     @app.get("/logo")
     def logo() -> FileResponse:
         return FileResponse(settings.desk_logo or STATIC_FOLDER / "favicon.svg")
@@ -145,13 +139,13 @@ def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
     async def readyz() -> Response:
         return await readiness.answer()
 
-    def give_out(path: str, name: str, media_type: str) -> None:
-        @app.get(path)
+    def give_out(name: str) -> None:
+        @app.get(f"/{name}")
         def file() -> FileResponse:
-            return FileResponse(STATIC_FOLDER / name, media_type=media_type)
+            return FileResponse(STATIC_FOLDER / name, media_type=_MEDIA_TYPES[Path(name).suffix])
 
-    for path, (name, media_type) in STATIC.items():
-        give_out(path, name, media_type)
+    for name in STATIC:
+        give_out(name)
 
 
 def brand_css(settings: Settings) -> str:
@@ -182,7 +176,7 @@ def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: 
         return caller_of(request).name or None
 
     theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
-    css, admin_css, handoff_css = map(static, ("style.css", "admin.css", "handoff.css"))
+    css, admin_css, handoff_css = map(static, ("desk.css", "admin.css", "handoff.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
         gr.mount_gradio_app(

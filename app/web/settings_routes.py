@@ -115,7 +115,6 @@ def setting_rows(
 
 
 def default_of(field: FieldInfo, settings: Settings) -> object:
-    """Return the default of a setting, which may depend on the device."""
     return field.get_default(call_default_factory=True, validated_data={"device": settings.device})
 
 
@@ -131,12 +130,10 @@ def origin_of(key: str, value: object, in_file: object, is_default: bool, enviro
 
 
 def words_of(key: str, value: object) -> str:
-    """Return a value as a person writes it, empty if it is not set."""
     return size(value) if key in SIZES and isinstance(value, int) else text_of(value)
 
 
 def form_of(key: str, field: FieldInfo) -> SettingsForm:
-    """Return the field of a setting without choices."""
     if not field.repr:
         return "secret"
     kind = get_origin(field.annotation)
@@ -152,7 +149,6 @@ async def fields_of(request: Request) -> dict[str, str]:
 
 
 def add_settings_routes(app: FastAPI, desk: Service, settings: Settings, audit: Audit) -> None:
-    """Add the page, and the route for its forms."""
     file = SettingsFile(settings.settings_file)
     at_start = file.settings()
 
@@ -160,7 +156,6 @@ def add_settings_routes(app: FastAPI, desk: Service, settings: Settings, audit: 
         return setting_rows(settings, at_start, file, os.environ)
 
     def after_restart(in_file: Settings) -> Settings:
-        """Return the settings of the next start, with the same variables and flags."""
         others = [row.key for row in rows() if row.origin in ("environment", "flag")]
         return in_file.model_copy(update={key: getattr(settings, key) for key in others})
 

@@ -1,27 +1,8 @@
 // Runs once for each HTML part of the chat page (Gradio's js_on_load: element and trigger are given).
 // Clicks are delegated, because the part's content is redrawn; all data comes from data-* attributes.
-// word: a data attribute of the place, which holds the words in the page's language.
-const say = (place, word) => {
-  const said = place.querySelector(".wd-said");
-  const words = said.dataset[word] ?? "";
-  said.textContent = words;
-  setTimeout(() => { if (said.textContent === words) said.textContent = ""; }, 4000);
-};
 const app = () => document.querySelector("#wd-app");
 const closeNav = () => app().classList.remove("wd-nav-open");
 const focusBox = () => matchMedia("(hover: hover)").matches && document.querySelector("#wd-box textarea")?.focus({ preventScroll: true });
-
-const press = (button) => {
-  const place = button.closest("[data-message]");
-  const on = button.getAttribute("aria-pressed") !== "true";
-  for (const other of place.querySelectorAll("[data-act=feedback]"))
-    other.setAttribute("aria-pressed", String(on && other === button));
-  const value = on ? button.dataset.value : "none";
-  trigger("verdict", { message: place.dataset.message, value, reason: "" });
-  place.querySelector("form").hidden = value !== "down";
-  if (value === "down") place.querySelector("input").focus();
-  say(place, on ? "thanks" : "");
-};
 
 const beginRename = (item) => {
   const form = item.querySelector("form");
@@ -52,19 +33,14 @@ element.addEventListener("click", (event) => {
   }
   if (act === "rename") beginRename(button.closest("li"));
   if (act === "retry" || act === "edit") trigger(act, {});
-  if (act === "feedback") press(button);
-  if (act === "source") {
-    const source = button.closest(".wd-answer").querySelector(`.wd-citation[data-source="${button.dataset.source}"]`);
-    if (!source) return;
-    source.open = true;
-    source.querySelector("summary").focus({ preventScroll: true });
-    source.scrollIntoView({ block: "nearest", behavior: "smooth" });
-  }
-  if (act === "copy") {
+  if (act === "feedback") {
     const place = button.closest("[data-message]");
-    const text = button.closest(".wd-answer").querySelector(".wd-text").innerText;
-    navigator.clipboard?.writeText(text).then(() => say(place, "copied"), () => say(place, "failed"));
+    const value = press(button);
+    trigger("verdict", { message: place.dataset.message, value, reason: "" });
+    say(place, value === "none" ? "" : "thanks");
   }
+  if (act === "source") showSource(button);
+  if (act === "copy") copy(button);
   if (act === "menu") {
     const open = app().classList.toggle("wd-nav-open");
     if (open) document.querySelector("#wd-side button")?.focus();

@@ -45,19 +45,15 @@ function show(now) {
   }
 }
 
-async function call(path, body) {
-  const options = body === undefined ? {} : { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
-  const response = await fetch(path, options);
-  if (response.status === 401) window.location.assign("/admin/login");
-  const now = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(now.error ?? problem.dataset.broken);
-  problem.textContent = "";
-  show(now);
-}
-
 async function tried(path, body) {
+  const options = body && { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
   try {
-    await call(path, body);
+    const response = await fetch(path, options);
+    if (response.status === 401) window.location.assign("/admin/login");
+    const now = await response.json().catch(() => ({}));
+    if (!response.ok) throw new Error(now.error ?? problem.dataset.broken);
+    problem.textContent = "";
+    show(now);
     return true;
   } catch (error) {
     problem.textContent = error instanceof TypeError ? problem.dataset.broken : error.message;

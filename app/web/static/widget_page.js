@@ -105,7 +105,7 @@ const open = async (id) => {
 
 const judge = (place, value, reason = "") => {
   call("feedback", { conversation_id: conversation, message_id: place.dataset.message, value, reason }).then(
-    () => { place.querySelector(".wd-said").textContent = value === "none" ? "" : place.querySelector(".wd-said").dataset.thanks; line(); },
+    () => { say(place, value === "none" ? "" : "thanks"); line(); },
     fail,
   );
 };
@@ -119,30 +119,12 @@ const acts = {
   example: (button) => ask(button.dataset.text),
   retry: () => ask(lastQuestion(), true),
   edit: () => { box.value = lastQuestion(); form.dataset.editing = "yes"; box.focus(); },
-  feedback: (button) => {
-    const place = button.closest("[data-message]");
-    const on = button.getAttribute("aria-pressed") !== "true";
-    for (const other of place.querySelectorAll("[data-act=feedback]")) other.setAttribute("aria-pressed", String(on && other === button));
-    place.querySelector("form").hidden = !on || button.dataset.value !== "down";
-    judge(place, on ? button.dataset.value : "none");
-    if (!place.querySelector("form").hidden) place.querySelector("input").focus();
-  },
+  feedback: (button) => judge(button.closest("[data-message]"), press(button)),
   keep: () => save("/my-data"),
   erase: () => { $("#wd-sure").hidden = false; }, // browsers ask nothing for a frame of another site
   erased: () => { $("#wd-sure").hidden = true; erase(); },
-  source: (button) => {
-    const source = button.closest(".wd-answer").querySelector(`.wd-citation[data-source="${button.dataset.source}"]`);
-    if (!source) return;
-    follow = false;
-    source.open = true;
-    source.querySelector("summary").focus();
-  },
-  copy: (button) => {
-    const said = button.parentElement.querySelector(".wd-said");
-    const text = button.closest(".wd-answer").querySelector(".wd-text").innerText;
-    const copied = navigator.clipboard?.writeText(text) ?? Promise.reject(new Error());
-    copied.then(() => { said.textContent = said.dataset.copied; }, () => { said.textContent = said.dataset.failed; });
-  },
+  source: (button) => { follow = false; showSource(button); },
+  copy,
 };
 
 // A link cannot send the header that says who asks: files are fetched, then saved.
