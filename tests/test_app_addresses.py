@@ -3,8 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from app.access.addresses import address_of, who_at
-from app.access.limits import FREE_FAILURES, LoginRateLimiter
+from app.access.limits import FREE_FAILURES, LoginRateLimiter, address_of, who_at
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ from app.domain.settings import Settings
 from app.storage import archive, migrate, tables
 from app.storage import archive as archiving
 from app.storage.archive import MANIFEST, ArchivedFile, Manifest, back_up_folder, read_archive
+from app.storage.begun import SWAP_FILE, undo_swap
 from app.storage.database import open_database
 from app.storage.files import old_copies
 from app.storage.lock import lock_data_folder
 from app.storage.people import Accounts, Sessions
 from app.storage.restoring import Access, restore_folder
-from app.storage.swap import SWAP_FILE, undo_swap
 from app.web.serve import command_socket
 
 
@@ -288,7 +288,7 @@ def test_a_restore_that_is_interrupted_twice_is_undone(tmp_path: Path, monkeypat
                 return undo_swap(folder)
 
         with suppress(KeyboardInterrupt), monkeypatch.context() as context, at_each_line(interrupt):
-            context.setattr("app.storage.swap.undo_swap", undone)
+            context.setattr("app.storage.begun.undo_swap", undone)
             restore_folder(settings, made.file, force=True)
         if not (folder / SWAP_FILE).exists() and (folder / "uploads/shop/one.md").read_text() == "# One\n":
             break  # it was over

@@ -182,7 +182,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
         return {"name": "ranker-1", "steps": 7, "minutes": 1.5, "loss": 0.25}
 
     monkeypatch.setattr("evals.answers.search_calibration.calibrate", calibrate)
-    monkeypatch.setattr("app.training.ranker.train", train)
+    monkeypatch.setattr("app.training.adapt.make_ranker", train)
     found = run("calibrate-search", "--data", str(file), "--json").document
     assert asked.pop() == (desk, [file], [])
     assert load_classifier(desk / "search.json") == fitted

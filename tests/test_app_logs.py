@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from app.api.running import RunningAnswer
-from app.cli.errors import fail
+from app.cli.options import fail
 from app.domain.logs import OfRequest, in_request, of_request, request_id, say, steps_of_request
 from app.web.document_routes import events
 from app.web.middleware import Opening

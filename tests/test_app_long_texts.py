@@ -27,7 +27,7 @@ UNITS = (
 READ_ALL = f"""
 from retrieval.text.codes import codes
 from retrieval.text.terms import telling_words
-from app.domain.setting_values import table_of
+from app.domain.setting_types import table_of
 from app.knowledge.prompts import question_text
 from app.privacy.redaction import redact
 

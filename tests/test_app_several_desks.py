@@ -19,7 +19,7 @@ from app.desk.repeating import following
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft
-from app.storage.passage_rows import count_change
+from app.storage.document_change import count_change
 from app.storage.people import Accounts, Sessions
 from cache.memory.keys import PUBLIC_TENANT
 from cache.remote.remote_engine import RemoteEngine

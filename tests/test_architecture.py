@@ -209,4 +209,4 @@ def test_addresses_are_counted_under_the_name_that_one_function_gives() -> None:
         hosts = (node.value for node in ast.walk(file.tree) if isinstance(node, ast.Attribute) and node.attr == "host")
         if any(isinstance(of, ast.Attribute) and of.attr == "client" for of in hosts):
             users.add(name)
-    assert users == {"app.access.addresses", "app.api.metrics"}  # which asks whether it is this machine
+    assert users == {"app.access.limits", "app.api.metrics"}  # which asks whether it is this machine

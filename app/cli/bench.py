@@ -8,7 +8,7 @@ import typer
 
 from app.cli.options import Common, progress_line, takes, whole_numbers
 from app.domain.errors import DeskError
-from app.domain.setting_values import SHIPPED_DATA
+from app.domain.setting_types import SHIPPED_DATA
 
 commands = typer.Typer()
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")

@@ -10,14 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.options import recorded
-from app.cli.progress import progress_bar
-from app.cli.reports import print_ingest
+from app.cli.reports import print_ingest, progress_bar
 from app.desk.json_output import ingest_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, both
-from app.domain.setting_values import sample_of
+from app.domain.setting_types import sample_of
 from cache.remote.remote_engine import ELSEWHERE
 
 

@@ -30,8 +30,7 @@ def ingest(
     warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Encode the passages now.")] = True,
 ) -> int:
     """Add documents: read, split, index and encode every passage once. Also while the server runs."""
-    from app.cli.progress import progress_bar
-    from app.cli.reports import print_ingest
+    from app.cli.reports import print_ingest, progress_bar
     from app.desk.json_output import ingest_json
 
     missing = [path for path in paths if not os.path.lexists(path)]
@@ -145,8 +144,7 @@ def run(
 
 def _run(common: Common, service: Any, folders: list[str]) -> int:
     """Read folders, in the server if one runs, and show the results. Returns the command's status."""
-    from app.cli.progress import progress_bar
-    from app.cli.reports import print_synced
+    from app.cli.reports import print_synced, progress_bar
     from app.desk.json_output import synced_json
 
     running = find_served(common)

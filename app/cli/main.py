@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from app.cli import answers, bench, documents, measure, operate, people, plan, pml
-from app.cli.errors import INTERRUPTED, explain, fail, known_error
+from app.cli.options import INTERRUPTED, explain, fail, known_error
 from app.domain.errors import DeskError
 from cache.engine.log_lines import write_log
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from app.cli.options import Common, open_service, progress_line, takes
-from app.domain.setting_values import SHIPPED_DATA
+from app.domain.setting_types import SHIPPED_DATA
 from app.domain.settings import load_settings
 
 commands = typer.Typer()

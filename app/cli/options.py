@@ -1,6 +1,9 @@
-"""Code that commands share: common options, opening the desk, reading flags, printing JSON."""
+"""Code that commands share: common options, opening the desk, reading flags, printing JSON, and the one line of a
+failed command.
+"""
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -8,13 +11,13 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
-from app.domain.logs import OfRequest
+from app.domain.logs import OfRequest, say
 from app.domain.settings import Settings, load_settings
 from cache.engine.log_lines import write_log
 
@@ -22,6 +25,38 @@ if TYPE_CHECKING:
     from app.access.identity import Administration
     from app.cli.running_desk import RunningDesk
     from app.desk.changes import Changes
+
+INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
+
+
+def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:
+    """Print an error as one line, with --json also as JSON, and end the program. details: more JSON keys."""
+    line = " ".join(message.split())
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
+    say(line, logging.ERROR)
+    raise SystemExit(status)
+
+
+def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
+    """Code and details of an intended error of `cache` or `retrieval`; no code for a programming error."""
+    from cache.errors import CacheError, PMLError
+    from retrieval.errors import RetrievalError
+
+    if isinstance(error, PMLError):
+        return "pml", {"line": error.line, "column": error.column, "where": error.where, "source": error.source}
+    if isinstance(error, CacheError):
+        return type(error).__name__.removesuffix("Error").lower(), {}
+    return "retrieval" if isinstance(error, RetrievalError) else None, {}
+
+
+def explain(error: OSError) -> str:
+    """An operating-system error as a line that names the thing and, if known, the fix."""
+    reason = error.strerror or str(error)
+    where = f" ({error.filename})" if error.filename else ""
+    cure = ": free some space and run the same command again" if "space" in reason.lower() else ""
+    return f"{reason[:1].lower()}{reason[1:]}{where}{cure}"
+
 
 OPTIONS: dict[str, Any] = {
     "host": Annotated[str | None, typer.Option(help="Address to listen on.")],

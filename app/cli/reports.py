@@ -1,14 +1,17 @@
-"""The output of commands for people.
+"""The output of commands for people, and bars of progress on stderr.
 
 Out of scope: the JSON documents of commands (`app.desk.json_output`), the meaning of the numbers
 (`app.domain.answers`).
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from app.desk.batch import BatchFailure, BatchResult
@@ -16,11 +19,16 @@ from app.desk.doctor import Check
 from app.desk.json_output import batch_json
 from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument, SyncedFolder
+from app.domain.progress import STAGES
+from app.domain.progress import Progress as Report
 from app.domain.reuse_words import reuse_line
-from app.domain.setting_values import ModelServer
+from app.domain.setting_types import ModelServer
 from app.domain.statistics import Savings
 from app.domain.words import size
 from app.storage.people import ApiKey
+
+if TYPE_CHECKING:  # training needs libraries that answering does not
+    from cache.training.trainer import TrainingProgress
 
 
 def print_ingest(report: dict[str, Any]) -> None:
@@ -228,3 +236,37 @@ def print_savings(savings: Savings) -> None:
     if (same := savings.same) is not None:
         low, high = 100 * same.low, 100 * same.high
         print(f"{100 * same.value:.0f} % identical answers (95 %: {low:.0f} to {high:.0f})")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Report]:
+    """A bar per stage on stderr; nothing if stderr is not a terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def training_bar() -> "Iterator[Callable[[TrainingProgress], None]]":
+    """A bar on stderr; occasional lines if stderr is not a terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        task = bars.add_task("Training", total=1.0)
+
+        def report(training: "TrainingProgress") -> None:
+            loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
+            shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
+            bars.update(task, completed=training.done, description=shown)
+            if not console.is_terminal and training.step % 10 == 0:
+                print(f"{training.done:.0%} {shown}", file=sys.stderr, flush=True)
+
+        yield report

@@ -16,18 +16,20 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from app.domain.desk_settings import (
+from app.domain.errors import DeskError
+from app.domain.setting_groups import (
     AnswerSettings,
+    ClusterSettings,
     HandoffSettings,
     LimitSettings,
+    MemorySettings,
+    ModelSettings,
     PageSettings,
     PrivacySettings,
     SearchSettings,
+    ServerSettings,
 )
-from app.domain.errors import DeskError
-from app.domain.server_settings import ClusterSettings, MemorySettings, ModelSettings, ServerSettings
-from app.domain.setting_types import SettingGroup, needs_of
-from app.domain.setting_values import NO_SETTINGS, SHIPPED_DATA, ModelServer, model_server
+from app.domain.setting_types import NO_SETTINGS, SHIPPED_DATA, ModelServer, SettingGroup, model_server, needs_of
 
 PREFIX = "WARMDESK_"
 SHIPPED_ADAPTER = SHIPPED_DATA / "adapters" / "smollm2-135m-instruct"

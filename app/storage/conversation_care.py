@@ -20,8 +20,8 @@ from app.domain.callers import CUSTOMERS, OPERATOR
 from app.domain.errors import DeskError
 from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
 from app.storage.database import Database
+from app.storage.document_change import where_in
 from app.storage.history import MAX_QUERY, holds, latest_messages, shortened, turn, whole
-from app.storage.passage_rows import where_in
 from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
 
 _QUESTION = aliased(MessageRow)

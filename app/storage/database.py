@@ -39,9 +39,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from app.domain.errors import DeskError
 from app.storage import postgres, sqlite
-from app.storage.backup import back_up, remove_backups
-from app.storage.migrate import is_new, migrate, missing_revisions
-from app.storage.problems import MIGRATES, WRITES
+from app.storage.migrate import back_up, is_new, migrate, missing_revisions, remove_backups
+from app.storage.sqlite import MIGRATES, WRITES
 
 T = TypeVar("T")
 Work = Literal["documents", "folders"]
@@ -203,7 +202,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     not.
 
     url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether to create or migrate tables; a
-    SQLite file is copied before (`backup`). Readers unset it, because the server of the data folder may be running:
+    SQLite file is copied before (`migrate`). Readers unset it, because the server of the data folder may be running:
     then an older database is an error, "database-older", and so is a missing or empty one, "no-database". Raises
     DeskError.
     """

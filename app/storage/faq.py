@@ -17,7 +17,7 @@ from app.domain.documents import SyncedFolder, SyncResult, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
 from app.storage.database import Database
-from app.storage.passage_rows import count_change
+from app.storage.document_change import count_change
 from app.storage.tables import FaqRow, SyncedFolderRow
 
 

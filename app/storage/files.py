@@ -17,8 +17,8 @@ from typing import BinaryIO
 import tomlkit
 from tomlkit.exceptions import ParseError
 
+from app.domain.callers import LONGEST_TEXT, check_length
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.settings import Settings, settings_in, value_in
 from durable import replacing
 

@@ -35,16 +35,18 @@ from app.domain.documents import (
 )
 from app.domain.errors import DeskError
 from app.storage.database import Database
-from app.storage.document_change import document_row, remove_document, replace_document
-from app.storage.passage_rows import (
+from app.storage.document_change import (
     ROWS_AT_ONCE,
     STORED_AS,
     AnyRow,
     AnySelect,
+    document_row,
     generation_of,
     in_pieces,
     neighbours_of,
     packed,
+    remove_document,
+    replace_document,
     set_neighbours,
     update_passages,
     where_in,

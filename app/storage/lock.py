@@ -16,8 +16,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from app.domain.errors import DeskError
+from app.storage.begun import undo_swap
 from app.storage.files import remove_abandoned, replace_file
-from app.storage.swap import undo_swap
 
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import MIGRATES, WRITES, Problem
+from app.storage.sqlite import MIGRATES, WRITES, Problem
 
 LOST: Final = "database-lost"
 """Error code of a lost connection. Work that only reads may be repeated."""

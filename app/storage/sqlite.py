@@ -1,11 +1,8 @@
-"""SQLite: setting up connections, beginning transactions, the meaning of errors.
-
-Out of scope: copies before migrations (`backup`).
-"""
+"""SQLite: setting up connections, beginning transactions, the meaning of errors; and what `postgres` shares with it."""
 
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import URL
@@ -13,7 +10,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import MIGRATES, WRITES, Problem
+
+WRITES: Final = "warmdesk_writes"
+"""Execution option of connections whose transactions hold the write lock from their start."""
+
+MIGRATES: Final = "warmdesk_migrates"
+"""Execution option of a transaction that changes tables: it waits for other writers, and has no time limit."""
+
+
+class Problem(NamedTuple):
+    """A problem that a person can fix. code: of the DeskError. what: happened. cure: the fix."""
+
+    code: str
+    what: str
+    cure: str
+
 
 BUSY_TIMEOUT_MS = 30_000
 """A writer waits this long for others, so that a slow disk does not lose a customer's question."""

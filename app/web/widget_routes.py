@@ -13,13 +13,12 @@ from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
-from app.access.addresses import address_of
 from app.access.identity import caller_of, new_token
-from app.access.limits import QuestionLimits
+from app.access.limits import QuestionLimits, address_of
 from app.api.running import RunningAnswer
 from app.desk.service import Service
+from app.domain.callers import Id, Line, LongText
 from app.domain.errors import DeskError
-from app.domain.lengths import Id, Line, LongText
 from app.domain.settings import Settings
 from app.domain.words import gettext, speaking, translatable
 from app.web.chat_flow import ChatFlow, ChatView, Reader

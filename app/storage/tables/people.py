@@ -67,7 +67,7 @@ class AuditRow(Base):
 
 
 class DeskRow(Base):
-    """A server that uses this database: see `desks`. generation: of the documents, which it has applied."""
+    """A server that uses this database: see `document_change`. generation: of the documents, which it has applied."""
 
     __tablename__ = "desks"
 
