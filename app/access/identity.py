@@ -229,11 +229,9 @@ class Keys:
         return token
 
     def all(self) -> list[ApiKey]:
-        """Every key, also revoked ones."""
         return self._table.all()
 
     def revoke(self, name: str) -> ApiKey:
-        """End the key of this name at once. Raises DeskError if none is in use."""
         return self._table.revoke(name, self._now())
 
     def find_key(self, token: str) -> Caller | None:
@@ -263,7 +261,6 @@ class Keys:
 
 
 def hash_of(token: str) -> str:
-    """The hash that is stored instead of a key."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -279,7 +276,6 @@ class Administration:
     who: str
 
     def add_account(self, name: str, role: Role) -> str:
-        """Make an account and return its password."""
         password = new_account(self.accounts, name, role)
         self.record(self.who, "account-add", f"{name} ({role})")
         return password
@@ -300,7 +296,6 @@ class Administration:
         self.record(self.who, "account-remove", name)
 
     def create_key(self, name: str, scopes: Iterable[str], per_minute: int = PER_MINUTE) -> str:
-        """Make a key and return it."""
         wanted = list(scopes)
         key = self.keys.create(name, wanted, per_minute)
         self.record(self.who, "key-create", f"{name} ({', '.join(wanted)})")
@@ -316,7 +311,6 @@ FindKey = Callable[[str], Caller | None]
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller of a request that the guard let through."""
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
 
@@ -325,7 +319,6 @@ class Identity:
     """Finds callers. Safe to use from any thread; methods that ask the database may raise DeskError."""
 
     def __init__(self, sessions: Sessions, visitor_secret: str | None, find_key: FindKey = lambda token: None) -> None:
-        """find_key: returns the caller of a valid API key."""
         self._sessions, self._visitor_secret, self._find_key = sessions, visitor_secret, find_key
 
     def signed_in(self, token: str) -> Caller:

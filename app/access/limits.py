@@ -42,7 +42,6 @@ def who_at(host: str) -> str:
 
 
 def address_of(connection: HTTPConnection) -> str:
-    """Return the client's address as it is counted; "" if the server does not know it."""
     return who_at(connection.client.host) if connection.client else ""
 
 
@@ -55,7 +54,6 @@ class Windows(MemoryStorage):
     """
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """As in the library."""
         if key not in self.events and len(self.events) >= MOST_ASKERS:
             ended = (known for known, requests in self.events.items() if not requests)
             self.clear(next(ended, next(iter(self.events))))
@@ -148,7 +146,6 @@ class LoginRateLimiter:
             return max(1, ceil(self._limiter.get_window_stats(self._limit, address).reset_time - time.time()))
 
     def succeeded(self, address: str) -> None:
-        """Clear the failures of an address."""
         with self._lock:
             self._limiter.clear(self._limit, address)
 

@@ -24,14 +24,12 @@ LlamaServerPath = Annotated[
 
 
 def thread_counts(threads: str | None) -> tuple[int, ...]:
-    """Read --threads. Raises DeskError."""
     import torch
 
     return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
 
 
 def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Read --arms. Raises DeskError."""
     names = known if arms is None else tuple(name.strip() for name in arms.split(","))
     if strange := [name for name in names if name not in known]:
         raise DeskError(f"--arms has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
@@ -55,7 +53,6 @@ def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, .
 def publish(
     common: Common, result: Any, section: str, markdown: Callable[[Any, str], str], command: str, write: Path | None
 ) -> None:
-    """Show a result, or write it into a section of a page."""
     from evals.report import write_section
 
     if write is not None:
@@ -362,7 +359,6 @@ def gpu(
 
 
 def default_device(setting: str) -> str:
-    """The setting, but a GPU instead of the CPU if there is one."""
     import torch
 
     return "cuda" if setting == "cpu" and torch.cuda.is_available() else setting

@@ -21,7 +21,6 @@ from cache.remote.remote_engine import ELSEWHERE
 
 
 def run_demo(service: Service, documents: Path) -> None:
-    """Ingest, ask, print the table. Raises DeskError if the folder does not exist."""
     check_folder(documents)
     with progress_bar() as progress:
         print_ingest(ingest_json(recorded(service).ingest([documents], progress)))
@@ -69,7 +68,6 @@ def begin(service: Service, question: str, reuse: str) -> Answer:
 
 
 def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> None:
-    """Times to the first token, search included, and computed tokens."""
     table = Table("question", "answered from", title="Time to the first token, search included")
     for column in ("prompt tokens", "computed", "reuse off", "reuse on", "faster"):
         table.add_column(column, justify="right")

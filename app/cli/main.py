@@ -43,7 +43,6 @@ def run() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """The command in this process. Raises SystemExit."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

@@ -51,7 +51,6 @@ def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
 
 
 def explain(error: OSError) -> str:
-    """An operating-system error as a line that names the thing and, if known, the fix."""
     reason = error.strerror or str(error)
     where = f" ({error.filename})" if error.filename else ""
     cure = ": free some space and run the same command again" if "space" in reason.lower() else ""
@@ -162,7 +161,6 @@ def open_reader(settings: Settings) -> Iterator[Any]:
 
 
 def recorded(service: Any) -> "Changes":
-    """The changes of a service, written to its audit log."""
     from app.desk.changes import Changes
     from app.storage.people import Audit
 
@@ -199,12 +197,10 @@ def find_served(common: Common) -> "RunningDesk | None":
 
 
 def progress_line(line: str) -> None:
-    """Print a line of progress on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Read a comma-separated list of numbers. Raises DeskError."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:

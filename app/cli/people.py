@@ -106,7 +106,6 @@ def revoke(common: Common, name: Annotated[str, typer.Argument(help="Name of the
 
 
 def key_json(key: "ApiKey") -> dict[str, Any]:
-    """A key in the output of `keys list`; times as ISO 8601."""
     return {
         "name": key.name,
         "id": key.id,

@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # training needs libraries that answering does not
 
 
 def print_ingest(report: dict[str, Any]) -> None:
-    """Print a line per file that was skipped or is incomplete, then the sums, from the document of `ingest`."""
     for failed in report["failed"]:
         print(f"skipped {failed['path']}: {failed['reason']}")
     for warning in report["warnings"]:
@@ -58,7 +57,6 @@ def print_ingest(report: dict[str, Any]) -> None:
 
 
 def print_backup(backup: dict[str, Any]) -> None:
-    """Print where the backup is and what it lacks, from the document of `backup`."""
     modules = "with" if backup["with_modules"] else "without"
     print(f"{backup['backup']}: {backup['files']} files, {size(backup['bytes'])}, {modules} encoded passages; checked")
     for link in backup["left_out"]:
@@ -68,7 +66,6 @@ def print_backup(backup: dict[str, Any]) -> None:
 
 
 def print_restored(restored: dict[str, Any]) -> None:
-    """Print what is in the data folder now, from the document of `restore`."""
     print(f"{restored['restored']}: {restored['files']} files of {restored['created']}")
     if restored["aside"] is not None:
         print(f"the replaced files are in {restored['aside']}: delete that folder when all works")
@@ -84,13 +81,11 @@ def print_restored(restored: dict[str, Any]) -> None:
 
 
 def print_old_copies(copies: Sequence[str]) -> None:
-    """Print where the replaced files are: none of them is deleted."""
     if copies:
         print(f"note: the files replaced by a restore are in {', '.join(copies)}: delete them when all works")
 
 
 def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> None:
-    """Print what was deleted, and that nothing is left; with a remote model, only for this installation."""
     removed = forgotten["removed"]
     print(f"Forgot {forgotten['document']}")
     print(
@@ -103,7 +98,6 @@ def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> No
 
 
 def print_answer(answer: Answer) -> None:
-    """Print what follows an answer in a terminal."""
     print("\n")
     for number, citation in enumerate(answer.citations, start=1):
         above = "see also " if citation.see_also else ""
@@ -156,7 +150,6 @@ def print_keys(keys: Iterable[ApiKey]) -> None:
 
 
 def print_synced(folders: Iterable[SyncedFolder]) -> None:
-    """Print when each folder is read, the result of its last run, and the skipped files."""
     for one in folders:
         where = f" into {one.collection}" if one.collection else ""
         print(f"{one.folder}{where}  every {one.every_minutes} minutes, next {one.next_run:%Y-%m-%d %H:%M} UTC")
@@ -176,7 +169,6 @@ def print_synced(folders: Iterable[SyncedFolder]) -> None:
 
 
 def print_overview(overview: Overview) -> None:
-    """Print the dashboard."""
     reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
     total = reused + overview.computed_tokens
     share = f"{100 * reused / total:.1f} %" if total else "-"
@@ -212,7 +204,6 @@ def print_checks(checks: Iterable[Check]) -> None:
 
 
 def print_training(result: dict[str, Any], folder: Path) -> None:
-    """Print the result of a training, and how to use the adapter."""
     print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
     if result["left_out"]:
         print(f"{result['left_out']} of the documents were skipped: too long, or without a question to train on")
@@ -226,7 +217,6 @@ def print_training(result: dict[str, Any], folder: Path) -> None:
 
 
 def print_savings(savings: Savings) -> None:
-    """Print what reuse saved; nothing before the first sample."""
     if not savings.samples:
         return
     first, without = savings.first_token_ms / 1e3, savings.without_reuse_ms / 1e3
@@ -256,7 +246,6 @@ def progress_bar() -> Iterator[Report]:
 
 @contextmanager
 def training_bar() -> "Iterator[Callable[[TrainingProgress], None]]":
-    """A bar on stderr; occasional lines if stderr is not a terminal."""
     console = Console(file=sys.stderr)
     columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:

@@ -58,7 +58,6 @@ CUSTOMERS = ("v-", KNOWN)
 
 
 def is_customer(owner: str) -> bool:
-    """Whether an owner is a visitor."""
     return owner.startswith(CUSTOMERS)
 
 

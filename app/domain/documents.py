@@ -166,12 +166,10 @@ class SyncResult:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the folder was read; single files may be skipped."""
         return not self.problem
 
     @property
     def num_changes(self) -> int:
-        """Number of changed documents."""
         return self.added + self.changed + self.removed
 
 

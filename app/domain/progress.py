@@ -25,7 +25,6 @@ def no_progress(stage: str, done: int, total: int) -> None: ...
 
 
 def both(one: Progress, other: Progress) -> Progress:
-    """Reports to two."""
 
     def report(stage: str, done: int, total: int) -> None:
         one(stage, done, total)

@@ -72,7 +72,6 @@ class QuestionGroup:
 
     @property
     def question(self) -> str:
-        """The question that represents the group."""
         return self.answers[0].question
 
     def counts(self) -> dict[Cause, int]:
@@ -91,7 +90,6 @@ class QualityReport:
 
 
 def counts_of(answers: tuple[BadAnswer, ...]) -> dict[Cause, int]:
-    """The number of answers with each cause; only causes that occur."""
     numbers = {cause: sum(cause in one.causes for one in answers) for cause in CAUSES}
     return {cause: number for cause, number in numbers.items() if number}
 

@@ -75,7 +75,6 @@ def table_of(text: str) -> dict[str, str]:
 
 
 def text_of(value: object) -> str:
-    """Return the value of a setting as text, empty if it is not set."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -145,7 +144,6 @@ def key_for(server: ModelServer, environ: Mapping[str, str], *, is_of_file: bool
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    """Return scheme, host and port of a URL, None if it is not a URL."""
     try:
         parts = urlsplit(url)
         return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -210,7 +208,6 @@ class Sample:
 
 @cache
 def samples() -> dict[str, Sample]:
-    """Return the samples of `data/samples.toml`, by folder name."""
     rows = tomllib.loads((SHIPPED_DATA / "samples.toml").read_text(encoding="utf-8"))
     return {folder: Sample(compared=tuple(row["compared"]), warm_up=row["warm_up"]) for folder, row in rows.items()}
 
@@ -301,7 +298,6 @@ def _model(text: str | None) -> str | None:
 
 
 def _origins(raw: object) -> tuple[str, ...]:
-    """Return origins as browsers write them."""
     origins = tuple(str(text).strip().lower().rstrip("/") for text in _listed(raw, ","))
     if not all(_ORIGIN.fullmatch(origin) for origin in origins):
         raise ValueError
@@ -314,7 +310,6 @@ def _needs(words: str, **limits: Any) -> Any:
 
 
 def between(least: int, most: int, kind: str = "a whole number") -> Any:
-    """Return the limits of a number."""
     return _needs(f"{kind} from {least} to {most}", ge=least, le=most)
 
 

@@ -69,7 +69,6 @@ class Settings(
 
     @property
     def model_server(self) -> ModelServer | None:
-        """Server of a remote model, if the model is remote."""
         return model_server(self.model)
 
     @property
@@ -84,14 +83,12 @@ class Settings(
 
     @property
     def adapter_folder(self) -> Path | None:
-        """Folder of the adapter in use, if any."""
         if self.adapter is None:
             return SHIPPED_ADAPTER if self.model is None and SHIPPED_ADAPTER.is_dir() else None
         return None if self.adapter == "none" else Path(self.adapter).expanduser()
 
     @property
     def settings_file(self) -> Path:
-        """The TOML file, which may be missing."""
         return self.data_dir / SETTINGS_FILE
 
     @property
@@ -106,12 +103,10 @@ class Settings(
 
     @property
     def uploads_folder(self) -> Path:
-        """Files uploaded on the Documents page."""
         return self.data_dir / "uploads"
 
     @property
     def faq_file(self) -> Path:
-        """Document with the FAQ."""
         return self.data_dir / "faq" / FAQ_FILE
 
     @property
@@ -121,7 +116,6 @@ class Settings(
 
     @property
     def models_folder(self) -> Path:
-        """Models that Warmdesk converted or downloaded."""
         return self.data_dir / "models"
 
     @property

@@ -30,7 +30,6 @@ def gettext(text: str) -> str:
 
 
 def ngettext(one: str, several: str, number: int) -> str:
-    """The translation of an English text that depends on a number."""
     return _speaking.get().ngettext(one, several, number)
 
 

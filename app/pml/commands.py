@@ -77,7 +77,6 @@ def read_schema(path: Path) -> Schema:
 
 
 def read_prompt(path: Path) -> Prompt:
-    """Read a prompt file. Raises as `read_source`."""
     return read_source(path, parse_prompt)
 
 
@@ -114,7 +113,6 @@ def facts(
 
 
 def named(path: Path, step: Callable[[], T]) -> T:
-    """Run a step on a file; errors name the file."""
     try:
         return step()
     except PMLError as error:
@@ -123,7 +121,6 @@ def named(path: Path, step: Callable[[], T]) -> T:
 
 
 def run_prompt(engine: EngineInterface, schema: Path, prompt: Path, sampling: Sampling, reuse: str) -> dict[str, Any]:
-    """Run a prompt file for a schema file. Raises DeskError, CacheError."""
     if reuse not in get_args(Reuse):
         raise DeskError(f"--reuse is {reuse!r}: it must be on, prefix or off", code="usage")
     parsed_schema, parsed_prompt = read_schema(schema), read_prompt(prompt)
@@ -173,7 +170,6 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
 
 
 def laid_out(file: Path, registry: Registry) -> Layout:
-    """Lay out a schema file. Raises DeskError, PMLError."""
     schema = read_schema(file)
     return named(file, lambda: registry.lay_out(schema))
 

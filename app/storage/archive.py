@@ -162,7 +162,6 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
 
 
 def _is_inside(name: str) -> bool:
-    """Return whether a name is a plain path below a folder, in its only normal form."""
     path = PurePosixPath(name)
     return str(path) == name and not path.is_absolute() and ".." not in path.parts and name != "."
 
@@ -338,7 +337,6 @@ def is_left_out(path: str, settings: Settings) -> bool:
 
 
 def _is_of_database(path: Path, database: Path | None) -> bool:
-    """Return whether a file is the database, its log, or a copy from before a migration."""
     if database is None or path.parent != database.resolve().parent:
         return False
     return path.name in {database.name + end for end in ("", "-wal", "-shm", "-journal")} or path.name.startswith(

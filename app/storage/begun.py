@@ -85,20 +85,17 @@ class BegunWork:
         self._lock = threading.Lock()
 
     def note(self, kind: Kind, about: Mapping[str, str]) -> None:
-        """Note work that begins now. about: by name, what is needed to finish it."""
         with self._lock:
             noted = self._read()
             self._write({**noted, kind: {**noted.get(kind, {}), **about}})
 
     def done(self, kind: Kind, names: Collection[str]) -> None:
-        """Cross out finished or undone work."""
         with self._lock:
             noted = self._read()
             left = {name: about for name, about in noted.pop(kind, {}).items() if name not in names}
             self._write({**noted, kind: left} if left else noted)
 
     def left(self, kind: Kind) -> dict[str, str]:
-        """Return the unfinished work that is noted."""
         with self._lock:
             return self._read().get(kind, {})
 

@@ -51,7 +51,6 @@ class Transcripts:
         return [TranscriptSummary(**row._mapping) for row in rows]
 
     def owner_of(self, conversation_id: str) -> str | None:
-        """Return the owner of a conversation; None for an unknown id."""
         its = select(ConversationRow.owner).where(ConversationRow.id == conversation_id)
         return next(iter(self._database.values(its.where(ConversationRow.deleted.is_(None)))), None)
 
@@ -201,7 +200,6 @@ class ConversationCare:
         return self._remove(gone)
 
     def present(self, ids: Collection[str]) -> frozenset[str]:
-        """Return which of these conversations are not removed."""
         with self._database.read() as session:
             rows = where_in(session, select(ConversationRow.id), ConversationRow.id, ids)
             return frozenset(row.id for row in rows)

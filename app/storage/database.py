@@ -70,7 +70,6 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Give a transaction that only reads. Raises DeskError."""
         with self._used(), self.sessions.begin() as session:
             yield session
 
@@ -89,11 +88,9 @@ class Database:
             self.engine.dispose()  # this connection ignores foreign keys
 
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
-        """Return the rows of a query, in a transaction of its own. Raises DeskError."""
         return self._read(lambda session: session.execute(query).all())
 
     def values(self, query: Select[T]) -> Sequence[T]:
-        """Return the first column of a query, in a transaction of its own. Raises DeskError."""
         return self._read(lambda session: session.scalars(query).all())
 
     def _read(self, find: Callable[[Session], T]) -> T:
@@ -135,7 +132,6 @@ class Database:
                 self._has_deleted_text = not sqlite.empty_log(raw)
 
     def tidy(self) -> None:
-        """Do what `flush_log` could not do. Called periodically. Raises DeskError."""
         if self._has_deleted_text:
             self.flush_log()
 
@@ -147,14 +143,12 @@ class Database:
             log.warning("%s is migrated (%s); a copy of the old database is %s", self.name, revision, copy)
 
     def remove_backups(self, made_before: datetime | None = None) -> None:
-        """Delete the copies made before migrations: all, or those older than a time."""
         if not self.is_shared:
             with self._raw() as raw:
                 remove_backups(raw, math.inf if made_before is None else made_before.timestamp())
 
     @contextmanager
     def _raw(self) -> Iterator[sqlite3.Connection]:
-        """Give SQLite's own connection outside a transaction."""
         with self._used(), self.engine.connect() as connection:
             raw = connection.connection.dbapi_connection
             assert isinstance(raw, sqlite3.Connection)
@@ -178,7 +172,6 @@ class Database:
             self._note_success()
 
     def _note_failure(self, problem: DeskError) -> None:
-        """Log once that a database became unreachable."""
         with self._lock:
             was_there, self._is_there = self._is_there, False
             self._failures += 1
@@ -186,14 +179,12 @@ class Database:
             log.warning("%s", problem)
 
     def _note_success(self) -> None:
-        """Log once that it is back."""
         with self._lock:
             was_there, self._is_there = self._is_there, True
         if not was_there and self._failures:
             log.warning("%s answers again", self.name)
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
 
@@ -258,7 +249,6 @@ def checked_version(url: str) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite database; None for a database of another kind. Raises DeskError."""
     parsed = _parsed(url)
     return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
 
@@ -304,7 +294,6 @@ def _engine(url: URL, name: str) -> Engine:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn database errors that a person can fix into DeskError."""
     try:
         yield
     except TimeoutError as error:

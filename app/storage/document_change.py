@@ -39,7 +39,6 @@ def count_change(session: Session) -> None:
 
 
 def generation_of(session: Session) -> int:
-    """Return the generation."""
     return int(session.scalar(select(FactRow.value).where(FactRow.key == _GENERATION)) or 0)
 
 
@@ -81,19 +80,16 @@ def insert_passages(
 
 
 def update_passages(session: Session, rows: Sequence[Mapping[str, object]]) -> None:
-    """Update rows of passages. Each change has the "id" and the new values."""
     if rows:
         session.execute(update(PassageRow), rows)
 
 
 def delete_passages(session: Session, ids: Sequence[int]) -> None:
-    """Delete passages with their statements and neighbours."""
     for some in in_pieces(ids, _IN_A_QUERY):
         session.execute(delete(PassageRow).where(PassageRow.id.in_(some)))
 
 
 def having_neighbours(session: Session, ids: Collection[int]) -> set[int]:
-    """Return the passages that have one of these as neighbour."""
     neighbour = PassageNeighbourRow
     return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
 
@@ -139,13 +135,11 @@ def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tup
 
 
 def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
-    """Return which of these module keys no passage has."""
     used = where_in(session, select(PassageRow.module_key), PassageRow.module_key, keys)
     return tuple(sorted(set(keys) - {row.module_key for row in used}))
 
 
 def packed(vectors: Vectors) -> bytes:
-    """Return a passage's vectors in the stored form."""
     return vectors.astype(STORED_AS).tobytes()
 
 
@@ -158,7 +152,6 @@ def where_in(
 
 
 def in_pieces(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
-    """Split values into pieces of at most this number."""
     for start in range(0, len(values), most):
         yield values[start : start + most]
 
@@ -180,7 +173,6 @@ class _PassageStep(NamedTuple):
 
 
 def document_row(session: Session, path: str) -> DocumentRow | None:
-    """Return the row of the document with exactly this path."""
     return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
 
 
@@ -192,7 +184,6 @@ def replace_document(database: Database, document: NewDocument, passages: Sequen
 
 
 def remove_document(database: Database, path: str) -> Replaced | None:
-    """Delete a document with its passages. Returns None if there is no such document."""
     change = _Change(database, path, ())
     return None if change.before is None else change.run(None)
 
@@ -317,7 +308,6 @@ class Desks:
             session.execute(insert(DeskRow).values(id=self._id, seen=_NOW, generation=generation))
 
     def leave(self) -> None:
-        """Record that this server is stopped."""
         with self._database.write() as session:
             session.execute(delete(DeskRow).where(DeskRow.id == self._id))
 

@@ -36,11 +36,9 @@ class FaqStore:
         self._database = database
 
     def pairs(self) -> list[FaqPair]:
-        """Return all pairs, by number."""
         return [_pair(row) for row in self._database.values(select(FaqRow).order_by(FaqRow.id))]
 
     def vectors(self) -> dict[int, FaqVectors]:
-        """Return the vectors of all pairs, by number."""
         query = select(FaqRow.id, FaqRow.wordings, FaqRow.embedder, FaqRow.vectors).order_by(FaqRow.id)
         return {
             id_: FaqVectors(embedder=embedder, rows=np.frombuffer(data, "<f4").reshape(1 + len(wordings), -1))
@@ -48,7 +46,6 @@ class FaqStore:
         }
 
     def find(self, id_: int) -> FaqPair:
-        """Return a pair. Raises DeskError if there is none with this number."""
         rows = self._database.values(select(FaqRow).where(FaqRow.id == id_))
         if not rows:
             raise DeskError(f"there is no FAQ pair {id_}: it was deleted", code="faq-unknown")
@@ -69,7 +66,6 @@ class FaqStore:
             return row.id
 
     def set_vectors(self, vectors: dict[int, FaqVectors]) -> None:
-        """Replace the vectors of pairs, by number."""
         with self._database.write() as session:
             for id_, one in vectors.items():
                 if (row := session.get(FaqRow, id_)) is not None:
@@ -97,13 +93,11 @@ class SyncedFolderTable:
         self._database = database
 
     def all(self) -> list[SyncedFolder]:
-        """Return all folders, by path."""
         rows = self._database.values(select(SyncedFolderRow))
         return sorted(map(_stored, rows), key=attrgetter("folder"))
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Give True if no other server reads due folders, and keep others from it until the block ends."""
         with self._database.alone("folders") as is_alone:
             yield is_alone
 

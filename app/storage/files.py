@@ -72,7 +72,6 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def old_copies(folder: Path) -> list[str]:
-    """Return the folders of a data folder with content that a restored backup replaced."""
     return sorted(str(path) for path in folder.glob(f"{REPLACED}*") if path.is_dir())
 
 
@@ -84,7 +83,6 @@ class SettingsFile:
         self._lock = threading.Lock()
 
     def values(self) -> Mapping[str, object]:
-        """What stands in the file now, by key."""
         return self._read().unwrap()
 
     def settings(self) -> Settings:
@@ -98,7 +96,6 @@ class SettingsFile:
         return settings_in(self._changed(changes).unwrap(), self._path)
 
     def change(self, changes: Mapping[str, str]) -> None:
-        """Write changed values, if all of them are right (see `check`)."""
         with self._lock:
             document = self._changed(changes)
             settings_in(document.unwrap(), self._path)

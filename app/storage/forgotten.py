@@ -28,13 +28,11 @@ def mark_forgotten(session: Session, path: str, moment: datetime) -> None:
 
 
 def forgotten_at(session: Session, paths: Collection[str]) -> dict[str, datetime]:
-    """Return the times of deletion of these documents. Others are skipped."""
     rows = session.scalars(select(ForgottenRow).where(ForgottenRow.path.in_(sorted(paths))))
     return {row.path: row.forgotten for row in rows}
 
 
 def documents_of(row: MessageRow) -> set[str]:
-    """Return the documents on which an answer depends."""
     return {one.document for one in row.citations} | {one.document for one in row.modules if one.document}
 
 

@@ -56,7 +56,6 @@ class Deliveries:
             return row.to(Delivery, handoff=handoff.to(Handoff, place=0, messages=0, fresh=False))
 
     def delivered(self, delivery_id: str) -> None:
-        """Record that the receiver has it."""
         self._note(delivery_id, "delivered", None, "")
 
     def failed(self, delivery_id: str, again: datetime | None, problem: str) -> None:
@@ -105,7 +104,6 @@ class Handoffs:
         self._database, self._announced = database, announced
 
     def latest(self, conversation_id: str, owner: str) -> Handoff | None:
-        """Return the last hand-off of a conversation of this owner, if any."""
         with self._database.read() as session:
             row = _latest(session, conversation_id, owner)
             return None if row is None else _handoff(session, row)
@@ -170,7 +168,6 @@ class Handoffs:
         return sorted(found, key=lambda one: (order.index(one.handoff.state), one.handoff.requested, one.handoff.id))
 
     def named(self, handoff_id: int) -> HandoffOfSomebody:
-        """Return a hand-off by its number. Raises DeskError if there is none."""
         with self._database.read() as session:
             return _of_somebody(session, _row(session, handoff_id))
 
@@ -191,12 +188,10 @@ class Handoffs:
             return [Judged(**row._mapping) for row in session.execute(query)], since is not None
 
     def watch(self, now: datetime) -> None:
-        """Store that an agent looks at the queue now."""
         with self._database.write() as session:
             session.merge(FactRow(key=_WATCHED, value=now.isoformat()))
 
     def watched(self) -> datetime | None:
-        """Return when an agent last looked at the queue."""
         values = self._database.values(select(FactRow.value).where(FactRow.key == _WATCHED))
         return datetime.fromisoformat(values[0]) if values else None
 

@@ -113,7 +113,6 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> Messag
 
 
 def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
-    """Return a message with everything that belongs to it."""
     return row.to(
         Turn,
         message_id=row.id,
@@ -175,7 +174,6 @@ class PastMessage:
 
 
 def new_id() -> str:
-    """Return an id for a conversation or a message."""
     return uuid4().hex
 
 
@@ -229,12 +227,10 @@ class History:
             return list(islice(found, limit))
 
     def conversation(self, conversation_id: str, owner: str = OPERATOR) -> ConversationSummary | None:
-        """Return one of these, if it exists."""
         rows = self._database.rows(_summaries(owner).where(ConversationRow.id == conversation_id))
         return ConversationSummary(**rows[0]._mapping) if rows else None
 
     def is_there(self, conversation_id: str, owner: str = OPERATOR) -> bool:
-        """Return whether there is such a conversation."""
         its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
@@ -276,7 +272,6 @@ class History:
         ]
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
-        """Return the document of citation `rank` of an answer, if there is one."""
         cited = (CitationRow.message_id == message_id, CitationRow.rank == rank, ConversationRow.of(owner))
         query = select(CitationRow.document).join(MessageRow, MessageRow.id == CitationRow.message_id)
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
@@ -382,12 +377,10 @@ class History:
         self._database.remove_backups()  # they hold its text, too
 
     def forgotten(self) -> dict[str, datetime]:
-        """Return all deleted documents with the time of deletion."""
         with self._database.read() as session:
             return {row.path: row.forgotten for row in session.scalars(select(ForgottenRow))}
 
     def quotes_of(self, path: str) -> int:
-        """Return the number of stored citations with text of a document."""
         [number] = self._database.values(
             select(func.count()).where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
         )
@@ -432,7 +425,6 @@ def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
 
 
 def whole(query: Select[MessageRow]) -> Select[MessageRow]:
-    """Load messages with everything that `turn` needs."""
     message = MessageRow
     parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
     return query.options(*(selectinload(part) for part in parts))

@@ -68,24 +68,20 @@ class Library:
     """Stored documents. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, page_urls: Mapping[str, str] | None = None) -> None:
-        """page_urls: see the setting."""
         self._database, self._page_urls = database, dict(page_urls or {})
 
     # --- reading -------------------------------------------------------------------------------------------
 
     def find(self, path: str) -> StoredDocument | None:
-        """Return the document with exactly this path or name."""
         with self._database.read() as session:
             row = document_row(session, path)
             return None if row is None else row.to(StoredDocument)
 
     def documents(self) -> list[StoredDocument]:
-        """Return all documents, by path."""
         rows = self._database.values(select(DocumentRow))
         return sorted((row.to(StoredDocument) for row in rows), key=attrgetter("path"))
 
     def counts(self) -> Counts:
-        """Return the numbers of documents and passages."""
         query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
         [(documents, passages)] = self._database.rows(query)
         return Counts(documents=documents, passages=passages)
@@ -115,11 +111,9 @@ class Library:
         return [(path, tuple(headings)) for path, _, headings in rows]
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
-        """Return the passages of these documents."""
         return self._ids(DocumentRow.path, paths)
 
     def ids_in(self, collections: Collection[str]) -> frozenset[int]:
-        """Return the passages of these collections."""
         return self._ids(DocumentRow.collection, collections)
 
     def _ids(self, column: InstrumentedAttribute[str], values: Collection[str]) -> frozenset[int]:
@@ -132,7 +126,6 @@ class Library:
         return sorted(self._database.values(select(DocumentRow.collection).distinct()))
 
     def collection_sizes(self) -> list[CollectionSize]:
-        """Return the size of each collection, by name."""
         document = DocumentRow
         tokens = func.coalesce(func.sum(PassageRow.num_tokens), 0)
         query = select(document.collection, func.count(document.id.distinct()), func.count(PassageRow.id), tokens)
@@ -152,7 +145,6 @@ class Library:
         return list(self._database.values(query))
 
     def module_sizes(self) -> list[ModuleSize]:
-        """Return every passage with the key of its module, in ascending order."""
         query = select(PassageRow.id, PassageRow.num_tokens, PassageRow.module_key).order_by(PassageRow.id)
         return [ModuleSize(**row._mapping) for row in self._database.rows(query)]
 
@@ -210,12 +202,10 @@ class Library:
             }
 
     def passage_of_module(self, key: str) -> StoredPassage | None:
-        """Return the oldest passage that a module encodes, if any."""
         query = select(PassageRow.id).where(PassageRow.module_key == key).order_by(PassageRow.id).limit(1)
         return next(iter(self.passages(self._database.values(query))), None)
 
     def fact(self, key: str) -> str | None:
-        """Return a stored fact."""
         return next(iter(self._database.values(select(FactRow.value).where(FactRow.key == key))), None)
 
     def generation(self) -> int:
@@ -225,7 +215,6 @@ class Library:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether other servers may change the documents."""
         return self._database.is_shared
 
     @contextmanager
@@ -237,7 +226,6 @@ class Library:
     # --- writing -------------------------------------------------------------------------------------------
 
     def set_fact(self, key: str, value: str) -> None:
-        """Store a fact, in place of its former value."""
         with self._database.write() as session:
             session.merge(FactRow(key=key, value=value))
 
@@ -265,7 +253,6 @@ class Library:
         return {hash_: vectors for hash_, vectors in found.items() if np.isfinite(vectors).all()}
 
     def clear_staged(self) -> None:
-        """Delete all staged vectors."""
         hashes = self._database.values(select(StagedEmbeddingRow.content_hash))
         for some in in_pieces(hashes, ROWS_AT_ONCE):
             with self._database.write() as session:
@@ -332,7 +319,6 @@ def _passage_query() -> AnySelect:
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow], page_urls: Mapping[str, str]) -> list[StoredPassage]:
-    """Return passages with their neighbours, in two more queries."""
     passages = [_with_url(_stored_passage(*row), page_urls) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}

@@ -81,7 +81,6 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process holds a data folder."""
     if not (folder / LOCK_FILE).exists():
         return False
     lock = FileLock(folder / LOCK_FILE, mode=0o600)

@@ -86,12 +86,10 @@ _FORMER_RECORD: Final = "migrations"
 
 
 def revisions() -> Sequence[Script]:
-    """Return all revisions, the oldest first."""
     return tuple(_scripts(REVISIONS).walk_revisions())[::-1]
 
 
 def is_new(connection: Connection) -> bool:
-    """Return whether a database has no tables of Warmdesk yet."""
     return not inspect(connection).has_table(_RECORD) and not _is_of_development(connection)
 
 

@@ -145,7 +145,6 @@ class ApiKeyTable:
             ) from None
 
     def find(self, token_hash: str) -> ApiKey | None:
-        """Return the key with this hash, unless it was revoked."""
         rows = self._database.values(
             select(ApiKeyRow).where(ApiKeyRow.token_hash == token_hash, ApiKeyRow.revoked.is_(None))
         )
@@ -156,7 +155,6 @@ class ApiKeyTable:
         return [_key(row) for row in self._database.values(select(ApiKeyRow).order_by(ApiKeyRow.created))]
 
     def used(self, key_id: str, now: datetime) -> None:
-        """Store when a key was used."""
         with self._database.write() as session:
             session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used=now))
 
@@ -201,14 +199,12 @@ class Sessions:
         return token
 
     def account(self, token: str) -> Account | None:
-        """Return the account that is signed in with this token; None if there is no such session."""
         of_token = (SessionRow.token_hash == _hash(token), SessionRow.expires > self._now())
         query = select(AccountRow).join(SessionRow, SessionRow.account_id == AccountRow.id).where(*of_token)
         rows = self._database.values(query)
         return rows[0].to(Account) if rows else None
 
     def end(self, token: str) -> None:
-        """Sign out. An unknown token is not an error."""
         with self._database.write() as session:
             session.execute(delete(SessionRow).where(SessionRow.token_hash == _hash(token)))
 

@@ -89,7 +89,6 @@ def name_of(url: URL) -> str:
 
 
 def connecting(url: URL) -> dict[str, Any]:
-    """Return the parameters of a connection that are not in the URL."""
     return {name: value for name, value in _CONNECTING.items() if name not in url.query}
 
 
@@ -100,7 +99,6 @@ def set_up(engine: Engine, *, is_reader: bool) -> None:
 
 
 def check_encoding(connection: Connection, name: str) -> None:
-    """Raise DeskError for a database that cannot store all texts."""
     encoding = connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":
         raise DeskError(
@@ -121,7 +119,6 @@ def give_locks_back(connection: Connection) -> None:
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
-    """Return the problem behind an error, if a person can fix it."""
     if state := getattr(error.orig, "sqlstate", None):
         return next((problem for prefix, problem in _BY_STATE.items() if state.startswith(prefix)), None)
     if error.connection_invalidated:

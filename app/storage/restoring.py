@@ -102,7 +102,6 @@ def restore_folder(
 
 
 def check_version(file: Path, manifest: Manifest) -> None:
-    """Raise DeskError for an archive of a newer Warmdesk."""
     ours = version("warmdesk")
     known = {one.revision for one in revisions()}
     is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)

@@ -50,7 +50,6 @@ _PROBLEMS = {
 
 
 def name_of(url: URL) -> str:
-    """Return the name of a database in messages. Raises DeskError for one in memory."""
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url):
         raise DeskError("a database in memory is lost at exit: give the URL of a file", code="database-url")
     return url.database
@@ -86,7 +85,6 @@ def empty_log(raw: sqlite3.Connection) -> bool:
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
-    """Return the problem behind an error, if a person can fix it."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return next((problem for prefix, problem in _PROBLEMS.items() if name.startswith(prefix)), None)
 

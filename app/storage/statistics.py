@@ -101,7 +101,6 @@ def tally(session: Session, row: MessageRow) -> None:
 
 
 def span_of(moment: int, width: int) -> int:
-    """Return the start of the span of a moment, in seconds since 1970."""
     return moment // width * width if width else 0
 
 
@@ -111,7 +110,6 @@ def ttft_subject(reading: Reading) -> str:
 
 
 def _happened(row: MessageRow) -> Iterator[tuple[str, str, float]]:
-    """Yield subject, label and amount of everything that is counted of an answer."""
     assert row.usage is not None, "answers are recorded with all their rows"
     assert row.timings is not None
     yield "answers", row.outcome or "", 0.0
@@ -221,7 +219,6 @@ class Statistics:
             return [counts.span() for counts in _counted(session, TallyRow.width_s == width, *within, step=added_up)]
 
     def points(self, limit: int = 200) -> list[AnswerPoint]:
-        """Return the latest answers, oldest first."""
         query = (
             select(
                 MessageRow.created,
@@ -291,7 +288,6 @@ class Statistics:
         return sorted(reasons, key=lambda row: (-row.tokens, row.reason))
 
     def module_hits(self) -> dict[str, ModuleHits]:
-        """Return the uses of every module, by key."""
         module = ModuleTallyRow
         query = select(module.key, module.hits, module.misses, module.last_used)
         return {
@@ -308,19 +304,15 @@ class _Counts:
     by_subject: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def times(self, subject: str) -> dict[str, int]:
-        """Return counts by label."""
         return {label: times for label, times, _ in self.by_subject.get(subject, ())}
 
     def amounts(self, subject: str) -> dict[str, int]:
-        """Return tokens by label."""
         return {label: int(amount) for label, _, amount in self.by_subject.get(subject, ())}
 
     def amount(self, subject: str) -> float:
-        """Return the tokens of all labels."""
         return sum(amount for _, _, amount in self.by_subject.get(subject, ()))
 
     def ttft(self, *readings: Reading) -> FirstTokenTimes | None:
-        """Return the times to the first token for one kind of reading; None if there are none."""
         bins: Counter[int] = Counter()
         for reading in readings:
             bins.update({int(label): times for label, times in self.times(ttft_subject(reading)).items()})
@@ -329,7 +321,6 @@ class _Counts:
         return FirstTokenTimes(answers=bins.total(), p50_ms=percentile(bins, 0.5), p95_ms=percentile(bins, 0.95))
 
     def span(self) -> UsageSpan:
-        """Return the counts for a chart."""
         return UsageSpan(
             start=datetime.fromtimestamp(self.start, UTC),
             answers=self.times("answers"),
@@ -371,7 +362,6 @@ class SavingsSamples:
         self._database = database
 
     def record(self, sample: SavingsSample) -> None:
-        """Add a sample, without its question if that was deleted."""
         with self._database.write() as session:
             row = SavingsRow(**asdict(sample))
             if sample.question_id is not None and session.get(MessageRow, sample.question_id) is None:

@@ -30,7 +30,6 @@ from retrieval.text.sentences import sentences
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Read the objects of all files. Raises DeskError that names the file and the line."""
     for file in files:
         try:
             with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8") as lines:
@@ -131,7 +130,6 @@ class TrainingTokenizer:
 
 
 def key_words(sentence: str) -> str:
-    """The three longest words of a sentence, in their order."""
     words = list(dict.fromkeys(WORD.findall(sentence)))
     longest = sorted(words, key=len)[-3:]
     return " ".join(word for word in words if word in longest)
@@ -254,7 +252,6 @@ class TrainingData:
 
     @property
     def held_out_documents(self) -> int:
-        """Number of documents that training never sees."""
         return sum(map(len, self._test))
 
     def example_at(self, number: int) -> TrainingExample:
