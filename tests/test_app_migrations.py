@@ -133,41 +133,6 @@ def test_a_revision_that_leaves_rows_without_their_parents_is_undone(
     connection.close()
 
 
-def of_development(url: str) -> None:
-    """Let a database be one of a development version, with a fact in it."""
-    with closing(open_database(url)) as database:
-        store(database, "a", "1")
-        with database.write() as session:
-            session.execute(text("DROP TABLE alembic_version"))
-            session.execute(text("CREATE TABLE migrations (name TEXT PRIMARY KEY, applied TIMESTAMP)"))
-            session.execute(text("INSERT INTO migrations (name) VALUES ('m025_desks')"))
-
-
-def test_a_database_of_a_development_version_is_taken_over_if_its_tables_are_the_present_ones(
-    database_url: str,
-) -> None:
-    of_development(database_url)
-    with pytest.raises(DeskError, match=r"older Warmdesk.*restart `warmdesk serve`"):
-        open_database(database_url, upgrade=False)
-    with closing(open_database(database_url)) as database, database.read() as session:
-        assert session.get_one(tables.FactRow, "a").value == "1"
-    assert "migrations" not in table_names(database_url)
-    open_database(database_url, upgrade=False).close()
-
-
-def test_a_database_of_a_development_version_with_other_tables_is_refused(database_url: str) -> None:
-    of_development(database_url)
-    engine = create_engine(database_url)
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE messages DROP COLUMN notice"))
-    engine.dispose()
-    before = table_names(database_url)
-    with pytest.raises(DeskError, match="development version of Warmdesk and has other tables") as caught:
-        open_database(database_url)
-    assert caught.value.code == "database-older"
-    assert table_names(database_url) == before
-
-
 def test_a_database_that_is_opened_again_keeps_what_is_there(database_url: str) -> None:
     with closing(open_database(database_url)) as database:
         store(database, "a", "1")

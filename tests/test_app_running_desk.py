@@ -183,7 +183,7 @@ def test_progress_is_passed_on(tmp_path: Path) -> None:
     with served(tmp_path / "desk", FakeDesk()):
         running = find_running(tmp_path / "desk")
         assert running is not None
-        running.ingest(order, lambda *stage: seen.append(stage))
+        running.order("/ingest", order, lambda *stage: seen.append(stage))
     assert seen == [("reading", 0, 1), ("reading", 1, 1), ("embedding", 1, 1), ("encoding", 1, 1)]
 
 
@@ -255,7 +255,7 @@ def desk_that(answers: Response) -> FastAPI:
 
 def error_of(app: FastAPI, folder: Path) -> DeskError:
     with listening(app, folder / "socket"), pytest.raises(DeskError) as caught:
-        RunningDesk(folder / "socket").forget("a.md", no_progress)
+        RunningDesk(folder / "socket").order("/forget", {"document": "a.md"})
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -284,7 +284,7 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
 
 def test_a_desk_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(DeskError) as caught:
-        RunningDesk(tmp_path / SOCKET_FILE).forget("a.md", no_progress)
+        RunningDesk(tmp_path / SOCKET_FILE).order("/forget", {"document": "a.md"})
     assert caught.value.code == "desk-lost"
 
 

@@ -43,7 +43,6 @@ PARAMETER = "visitor"
 """Query parameter of the chat page. With it, a company's site hands over a signed token."""
 LIFETIME_S = 365 * 86_400
 SESSION_S = 86_400
-"""Lifetime of a session that a link started."""
 LINK_S, FRESH_S = 300, 60
 """Maximum lifetime of a link, and how long a link may replace another customer's session."""
 _CLOCKS_S = 30
@@ -196,11 +195,12 @@ _LONGEST_TOKEN = 128
 _USE_WRITTEN = timedelta(minutes=1)
 
 
-class Keys:
+class Keys(ApiKeyTable):
     """The API keys. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._table, self._now = ApiKeyTable(database), now
+        super().__init__(database)
+        self._now = now
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
         self._limits: dict[str, RateLimitItemPerMinute] = {}
         self._lock = threading.Lock()
@@ -225,32 +225,24 @@ class Keys:
             per_minute=per_minute,
             created=self._now(),
         )
-        self._table.add(key, hash_of(token))
+        self.add(key, hash_of(token))
         return token
-
-    def all(self) -> list[ApiKey]:
-        return self._table.all()
-
-    def revoke(self, name: str) -> ApiKey:
-        return self._table.revoke(name, self._now())
 
     def find_key(self, token: str) -> Caller | None:
         """Return the caller with this key; None if it is not valid. Its use is stored once a minute."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return None
-        key = self._table.find(hash_of(token))
+        key = self.find(hash_of(token))
         if key is None:
             return None
         caller = Caller(owner=f"k-{key.id}", name=key.name, scopes=key.scopes)
         self._limits[caller.owner] = RateLimitItemPerMinute(key.per_minute)
         if key.last_used is None or self._now() - key.last_used >= _USE_WRITTEN:
-            self._table.used(key.id, self._now())
+            self.used(key.id, self._now())
         return caller
 
     def seconds_to_wait(self, caller: Caller) -> int:
-        """Count a request that costs something. Return 0, or the whole seconds until the key may send the next request;
-        0 for a caller without a key.
-        """
+        """Count a request that costs something. Return 0, or the whole seconds until the key may send the next one."""
         limit = self._limits.get(caller.owner)
         if limit is None:
             return 0

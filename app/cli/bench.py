@@ -139,11 +139,9 @@ def prompt_cache(
     write: Write = None,
 ) -> None:
     """Time to the first token of the Prompt Cache paper's three use cases, with and without reused modules."""
-    from evals.report import read_section, write_section
     from evals.speed.use_cases import markdown, measure_use_cases
 
-    if write is not None:
-        read_section(write, "prompt-cache")  # fails before the work is done
+    need_section(write, "prompt-cache")
     result = measure_use_cases(
         model=common.settings.model,
         converted=common.settings.models_folder,
@@ -152,10 +150,7 @@ def prompt_cache(
         repeats=repeats,
         report=progress_line,
     )
-    section = markdown(result, "warmdesk bench prompt-cache")
-    if write is not None:
-        write_section(write, "prompt-cache", section)
-    common.show(result, lambda: None if write else print(section))
+    publish(common, result, "prompt-cache", markdown, "warmdesk bench prompt-cache", write)
 
 
 @bench.command()

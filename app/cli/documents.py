@@ -41,7 +41,7 @@ def ingest(
         if running is not None:
             absolute = [os.path.abspath(path) for path in paths]
             order = {"paths": absolute, "collection": collection, "sync": sync, "warm": warm}
-            report = running.ingest(order, progress)
+            report = running.order("/ingest", order, progress)
         else:
             with open_service(common.settings, "warmdesk ingest") as service:
                 taken = recorded(service).ingest(paths, progress, collection=collection, sync=sync, warm=warm)
@@ -69,12 +69,11 @@ def forget(
 ) -> None:
     """Delete a document: text, vectors, keywords, quotes and encoded passages. Also while the server runs."""
     from app.cli.reports import print_forgotten, print_old_copies
-    from app.domain.progress import no_progress
     from app.storage.files import old_copies
 
     running = find_served(common)
     if running is not None:
-        forgotten = running.forget(document, no_progress)
+        forgotten = running.order("/forget", {"document": document})
     else:
         with open_service(common.settings, "warmdesk forget") as service:
             forgotten = asdict(recorded(service).forget(document))
@@ -151,7 +150,7 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
     for folder in folders:
         with progress_bar() as progress:
             if running is not None:
-                running.sync(folder, progress)
+                running.order("/sync", {"folder": folder}, progress)
             else:
                 service.synced.run(folder, progress, who=COMMAND_LINE)
     done = [one for one in service.synced.all() if one.folder in folders]

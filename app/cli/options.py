@@ -80,9 +80,7 @@ OPTIONS: dict[str, Any] = {
     ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }
-"""The common options, by name; all but the last are settings."""
 SETTING_OF = {"memory": "device_memory"}
-"""Options whose setting has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,7 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @contextmanager
 def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -> Iterator[Any]:
-    """Open a service that may write: the data folder is locked while it is open. is_served: its engine may have its own
-    process.
-    """
+    """Open a service that may write, with the data folder locked. is_served: its engine may have its own process."""
     from app.desk.repeating import make_room
     from app.desk.service import Service
     from app.storage.lock import lock_data_folder
@@ -147,9 +143,7 @@ def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -
 
 @contextmanager
 def open_reader(settings: Settings) -> Iterator[Any]:
-    """Open a service that only reads, also while the server runs. Raises DeskError if the data folder is not in use
-    yet.
-    """
+    """Open a service that only reads, also while the server runs. Raises DeskError if there is no data folder."""
     from app.desk.service import Service
 
     if not settings.data_dir.is_dir():
@@ -169,9 +163,7 @@ def recorded(service: Any) -> "Changes":
 
 @contextmanager
 def open_administration(settings: Settings) -> "Iterator[Administration]":
-    """Open the accounts and keys, also while the server runs, which reads them from the database each time. Raises
-    DeskError.
-    """
+    """Open the accounts and keys, also while the server runs, which reads them from the database each time."""
     from app.access.identity import Administration, Keys
     from app.storage.database import open_database
     from app.storage.lock import is_locked, lock_data_folder

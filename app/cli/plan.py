@@ -118,9 +118,7 @@ def bytes_of(text: str, flag: str) -> int:
 
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
-    """Return the costs of a shape: from a file, or measured with the bundled model and this number of threads at the
-    first time. Raises CacheError.
-    """
+    """Return the costs of a shape: from a file, or measured with the bundled model at the first time."""
     from cache.planning.costs import BUNDLED, read_costs, write_costs
 
     kept = file or common.settings.data_dir / f"costs-{threads}.json"

@@ -22,27 +22,8 @@ class RunningDesk:
 
     socket: Path
 
-    def ingest(self, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Ingest: {paths, collection, sync, warm}. Returns the report as JSON. Raises DeskError."""
-        return self._post("/ingest", order, progress)
-
-    def forget(self, document: str, progress: Progress) -> dict[str, Any]:
-        """Delete a document. Returns what was deleted as JSON. Raises DeskError."""
-        return self._post("/forget", {"document": document}, progress)
-
-    def sync(self, folder: str, progress: Progress) -> dict[str, Any]:
-        """Read a synchronised folder. Returns the result as JSON. Raises DeskError."""
-        return self._post("/sync", {"folder": folder}, progress)
-
-    def erase(self, owner: str) -> dict[str, Any]:
-        """Delete everything of an owner. Returns the counts as JSON. Raises DeskError."""
-        return self._post("/erase", {"owner": owner}, no_progress)
-
-    def back_up(self, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Make a backup: {file, with_modules, overwrite}. Returns it as JSON. Raises DeskError."""
-        return self._post("/backup", order, progress)
-
-    def _post(self, path: str, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    def order(self, path: str, order: dict[str, Any], progress: Progress = no_progress) -> dict[str, Any]:
+        """Have work done: a path and a body of `app.web.serve`. Returns the result as JSON. Raises DeskError."""
         try:
             with (
                 httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=None) as client,
@@ -60,17 +41,13 @@ class RunningDesk:
 
 
 def find_running(folder: Path) -> RunningDesk | None:
-    """The running server of a data folder, if any. The socket of a killed process does not count: then no process holds
-    the folder.
-    """
+    """The running server of a data folder, if any. A killed process leaves its socket, but holds no folder."""
     file = folder / SOCKET_FILE
     return RunningDesk(file) if file.is_socket() and is_locked(folder) else None
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Return the result at the end of a stream of events, one JSON object a line. Raises DeskError for an error among
-    them.
-    """
+    """Return the result at the end of a stream of events, one JSON object a line. Raises DeskError."""
     lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
     for line in lines:
         try:

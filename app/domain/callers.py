@@ -102,7 +102,6 @@ Id: TypeAlias = Annotated[str, _at_most(LONGEST_ID)]
 Line: TypeAlias = Annotated[str, _at_most(LONGEST_LINE)]
 """A name, a title, a search, an address, a path."""
 LongText: TypeAlias = Annotated[str, _at_most(LONGEST_TEXT)]
-"""A text of several lines."""
 
 
 def check_length(text: str, most: int, name: str = "question") -> None:

@@ -18,9 +18,7 @@ class DeskError(Exception):
 
     @property
     def is_away(self) -> bool:
-        """Whether the database is away now. `app.storage.database` logs when that begins and ends, so no other code
-        needs to.
-        """
+        """Whether the database is away now. `app.storage.database` logs when that begins and ends."""
         return self.code in _AWAY
 
     @property

@@ -38,7 +38,6 @@ CURES = {
         "Use the policy fast or balanced, leave reuse on, and keep the data folder on a fast disk."
     ),
 }
-"""The fix of an admin for each reason."""
 EXACT = translatable("Exact: the same computation as encoding everything again for this question.")
 APPROXIMATE = translatable(
     "Approximate: the passages were encoded separately beforehand. The answer can differ slightly from encoding "

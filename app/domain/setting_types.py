@@ -97,7 +97,6 @@ KEY_VARIABLES = (KEY_VARIABLE, "OPENAI_API_KEY")
 URL_VARIABLE = "WARMDESK_OPENAI_URL"
 """URL of the only server that gets the key. Its path is ignored."""
 NO_SETTINGS = frozenset({KEY_VARIABLE, URL_VARIABLE})
-"""Variables that look like settings but are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +194,6 @@ _IN_SOURCE_TREE = _ROOT / "data"
 SHIPPED_DATA = _IN_SOURCE_TREE if (_IN_SOURCE_TREE / "search.json").is_file() else _ROOT / "warmdesk_data"
 
 SAMPLE = "knowledge"
-"""Folder of the first sample help centre."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,10 +33,8 @@ from app.domain.setting_types import NO_SETTINGS, SHIPPED_DATA, ModelServer, Set
 
 PREFIX = "WARMDESK_"
 SHIPPED_ADAPTER = SHIPPED_DATA / "adapters" / "smollm2-135m-instruct"
-"""Adapter of the bundled model."""
 SETTINGS_FILE = "warmdesk.toml"
 FAQ_FILE = "FAQ.jsonl"
-"""Name of the document with the FAQ."""
 
 
 class Settings(
@@ -127,7 +125,6 @@ class Settings(
 GROUPS = tuple(
     group for group in reversed(Settings.__mro__) if group.__base__ is SettingGroup and issubclass(group, SettingGroup)
 )
-"""The groups in the order of the documentation."""
 
 
 class _Source(InitSettingsSource):

@@ -282,9 +282,7 @@ def _about(folder: Path, with_modules: bool) -> Manifest:
 
 
 def copy_database(database: Path, copy: Path) -> str | None:
-    """Copy a SQLite database as it is at this moment, also while it is used, and check the copy; returns its revision.
-    Writers do not wait. Raises DeskError.
-    """
+    """Copy a SQLite database as it is at this moment, without keeping writers, and check it; returns its revision."""
     if not database.exists():
         raise DeskError(f"there is no database {database}: is this the right --data-dir?", code="no-database")
     try:

@@ -45,9 +45,7 @@ def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
 
 
 def undo_swap(folder: Path) -> bool:
-    """Undo unfinished renames, and remove their temporary folders. Returns False if there were none. It can be
-    interrupted and repeated. Raises OSError.
-    """
+    """Undo unfinished renames; False if there were none. It can be interrupted and repeated. Raises OSError."""
     try:
         noted = json.loads((folder / SWAP_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -60,9 +60,7 @@ class Transcripts:
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
 
     def answered(self, message_id: str) -> FaqDraft | None:
-        """Return an answer with its question as a FAQ draft. The answer is empty if nothing came from the documents.
-        None if there is no such answer.
-        """
+        """Return an answer with its question as a FAQ draft, without Warmdesk's own words; None if there is none."""
         query = select(_QUESTION.text, MessageRow.text, MessageRow.outcome).join(
             _QUESTION, _QUESTION.id == MessageRow.question_id
         )

@@ -231,9 +231,7 @@ def _no_desk_in(database: Database) -> DeskError:
 
 
 def checked_version(url: str) -> str:
-    """Return kind and version of the database of this URL, and the address of a server. A file is read completely.
-    Changes nothing. Raises DeskError, also for a damaged file.
-    """
+    """Return kind and version of a database, and the address of a server. A file is read whole. Raises DeskError."""
     file, database = sqlite_file(url), _connected(url, is_reader=True)
     if file is not None and not file.exists():
         return f"SQLite {sqlite3.sqlite_version}"

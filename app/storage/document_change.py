@@ -157,7 +157,6 @@ def in_pieces(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 
 
 UNFINISHED = ""
-"""Content hash of a document during its change."""
 
 
 class _PassageStep(NamedTuple):
@@ -299,9 +298,7 @@ class Desks:
         self._database, self._id = database, uuid4().hex
 
     def note(self, generation: int) -> None:
-        """Record that this server is alive and has applied all changes up to this generation. Removes servers that are
-        gone.
-        """
+        """Record that this server is alive and has applied this generation; remove those that are gone."""
         with self._database.write() as session:
             session.execute(delete(DeskRow).where(DeskRow.id == self._id))
             session.execute(delete(DeskRow).where(DeskRow.seen < _NOW - ALIVE))

@@ -4,8 +4,7 @@ Out of scope: the FAQ's document and who may change the FAQ (`app.support.faq`),
 (`app.knowledge.uploads`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -96,10 +95,9 @@ class SyncedFolderTable:
         rows = self._database.values(select(SyncedFolderRow))
         return sorted(map(_stored, rows), key=attrgetter("folder"))
 
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        with self._database.alone("folders") as is_alone:
-            yield is_alone
+    def alone(self) -> AbstractContextManager[bool]:
+        """See `Database.alone`."""
+        return self._database.alone("folders")
 
     def due(self, now: datetime) -> list[SyncedFolder]:
         """Return the folders that are due, the longest overdue first."""

@@ -23,9 +23,7 @@ from app.domain.settings import Settings, settings_in, value_in
 from durable import replacing
 
 PARTIAL = ".upload-"
-"""Prefix of unfinished files."""
 STAGED = ".restore-"
-"""Prefix of folders that are being restored."""
 REPLACED = "replaced-"
 """Prefix of folders with content that a restored backup replaced."""
 CONVERTING = "models/converting-"
@@ -60,9 +58,7 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove temporary files of killed processes from a data folder. Only the process that holds the folder may call
-    it.
-    """
+    """Remove temporary files of killed processes from a data folder that this process holds."""
     for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # of another user, on a mounted volume
             if left.is_dir() and not left.is_symlink():

@@ -157,9 +157,7 @@ class Handoffs:
                 self._announce(session, row, "handoff.closed", now)
 
     def queue(self) -> list[HandoffOfSomebody]:
-        """Return all open hand-offs: waiting ones, then those with an agent, then those with an address only; oldest
-        first.
-        """
+        """Return all open hand-offs: waiting ones, those with an agent, those with an address only; oldest first."""
         there = (HandoffRow.state != "closed", ConversationRow.deleted.is_(None))
         query = select(HandoffRow).join(ConversationRow).where(*there)
         with self._database.read() as session:

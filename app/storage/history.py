@@ -1,7 +1,9 @@
 """Stored conversations: questions, answers and everything that is shown with an answer.
 
 An answer that is read equals the recorded one. Citations keep the quoted text and never change, except that
-`forget_document` removes the text of a deleted document (see `forgotten`). All rows of an answer are written in one
+`forget_document` removes the text of a deleted document. An answer may contain information from a deleted document if
+it cites it, or if a passage of it or such an answer was in its prompt. The time of the deletion is stored, so that an
+answer which ends later, or after a restart, is recognised as well. All rows of an answer are written in one
 transaction. Fields and columns of the same name are copied by name: a new field of a citation needs only a column.
 
 Only its owner sees a conversation (`app.domain.callers`).
@@ -11,7 +13,7 @@ Out of scope: renaming and removing (`conversation_care`), numbers for the dashb
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,7 +40,6 @@ from app.domain.answers import (
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage.database import Database
-from app.storage.forgotten import NEVER, documents_of, forgotten_at, mark_forgotten, resting_on_forgotten
 from app.storage.statistics import tally
 from app.storage.tables import (
     CitationRow,
@@ -51,6 +52,29 @@ from app.storage.tables import (
     TimingsRow,
     UsageRow,
 )
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def forgotten_at(session: Session, paths: Collection[str]) -> dict[str, datetime]:
+    rows = session.scalars(select(ForgottenRow).where(ForgottenRow.path.in_(sorted(paths))))
+    return {row.path: row.forgotten for row in rows}
+
+
+def documents_of(row: MessageRow) -> set[str]:
+    return {one.document for one in row.citations} | {one.document for one in row.modules if one.document}
+
+
+def resting_on_forgotten(rows: Sequence[MessageRow], forgotten: Mapping[str, datetime]) -> set[str]:
+    """Return the answers that may contain information from a deleted document. rows: a conversation, in order."""
+    asked = {row.id: row.created for row in rows}
+    found, until = set(), NEVER
+    for row in rows:
+        question = asked.get(row.question_id or "", row.created)
+        until = max([until, *(at for one in documents_of(row) if (at := forgotten.get(one, NEVER)) >= question)])
+        if row.role == "assistant" and question <= until:
+            found.add(row.id)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +108,7 @@ class AnswerDetails:
 
 
 def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:
-    """Return an answer with all its rows, not yet part of its conversation. Raises ValueError if the details do not
-    fit.
-    """
+    """Return an answer with all its rows. Raises ValueError if the details do not fit."""
     citations = zip(answer.citations, details.passage_ids, strict=True)
     modules = zip(answer.modules, details.modules, strict=True)
     return MessageRow(
@@ -153,7 +175,6 @@ _REMEMBERED = 1000
 _FORGOTTEN_AT_ONCE = 200
 """Answers from which one transaction removes a document. Customers' questions wait for it."""
 MAX_QUERY = 200
-"""Characters of a search that are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,9 +256,7 @@ class History:
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
-        """Return the messages of a conversation, each answer after its question; empty if there is none. last: only
-        this number of latest messages.
-        """
+        """Return the messages of a conversation, each answer after its question. last: only so many of the latest."""
         query = whole(_messages_of(conversation_id, owner, last))
         being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
         rows = self._database.values(query)[::-1]
@@ -245,9 +264,7 @@ class History:
         return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
 
     def _unanswered(self, row: MessageRow) -> Unanswered | None:
-        """Return why a message has no answer. A question from before the start of this server is lost, unless another
-        server may still answer it.
-        """
+        """A question from before the start of this server is lost, unless another server may still answer it."""
         if row.role != "user" or row.handoff_id is not None:
             return None
         if self._database.is_shared and row.id not in self._asked_here:
@@ -301,9 +318,7 @@ class History:
                 session.execute(delete(MessageRow).where(MessageRow.id == question_id))
 
     def record_said(self, conversation_id: str, text: str, handoff_id: int, agent: str = "") -> None:
-        """Append a message of a customer or an agent during a hand-off. Raises DeskError if the conversation is
-        deleted.
-        """
+        """Append a message of a customer or an agent during a hand-off. Raises DeskError as `record_question`."""
         row = MessageRow(id=new_id(), role="agent" if agent else "user", text=text, created=_now())
         row.author, row.handoff_id = agent or None, handoff_id
         with self._database.write() as session:
@@ -363,7 +378,9 @@ class History:
         cited = CitationRow.document == path
         citing = select(CitationRow.message_id).where(cited, CitationRow.quote != REMOVED_QUOTE).distinct()
         with self._database.write() as session:
-            mark_forgotten(session, path, _now())
+            newest = session.scalar(select(func.max(MessageRow.created)).where(MessageRow.role == "user"))
+            now = max(_now(), newest or NEVER)  # later than all questions, also if the clock of another server is ahead
+            session.merge(ForgottenRow(path=path, forgotten=now))
         is_done = False
         while not is_done:
             with self._database.write() as session:

@@ -8,8 +8,8 @@ Out of scope: reading files, embedding, searching (`retrieval`); answers about p
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
@@ -69,6 +69,7 @@ class Library:
 
     def __init__(self, database: Database, page_urls: Mapping[str, str] | None = None) -> None:
         self._database, self._page_urls = database, dict(page_urls or {})
+        self.is_shared = database.is_shared
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -176,9 +177,7 @@ class Library:
         return numbers, vectors
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """Return the content of the keyword index: texts of the windows of passages, by number; of all passages, or of
-        some.
-        """
+        """Return the texts of the windows of passages for the keyword index, by number; of all passages, or of some."""
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
@@ -213,15 +212,9 @@ class Library:
         with self._database.read() as session:
             return generation_of(session)
 
-    @property
-    def is_shared(self) -> bool:
-        return self._database.is_shared
-
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Give True if no other server changes documents, and keep others from it until the block ends."""
-        with self._database.alone("documents") as is_alone:
-            yield is_alone
+    def alone(self) -> AbstractContextManager[bool]:
+        """See `Database.alone`."""
+        return self._database.alone("documents")
 
     # --- writing -------------------------------------------------------------------------------------------
 

@@ -15,13 +15,12 @@ import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from alembic.autogenerate import compare_metadata
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect
 
 from app.domain.errors import DeskError
 from app.storage.files import PARTIAL
@@ -31,7 +30,6 @@ from durable import replacing
 ENDING = ".before-"
 """The text between the name of the database and the revision."""
 KEPT = 2
-"""Number of copies of a database. Each is as large as the database."""
 
 
 def back_up(raw: sqlite3.Connection, revision: str) -> Path:
@@ -52,9 +50,7 @@ def back_up(raw: sqlite3.Connection, revision: str) -> Path:
 
 
 def remove_backups(raw: sqlite3.Connection, made_before: float = math.inf) -> None:
-    """Delete the copies of an open database made before a time (seconds since 1970), by default all, and unfinished
-    ones.
-    """
+    """Delete the copies of an open database made before a time, by default all, and unfinished ones."""
     file = _file(raw)
     old = [one for one in _copies(file) if one.stat().st_mtime < made_before]
     for copy in (*old, *_unfinished(file)):
@@ -80,9 +76,6 @@ def _file(raw: sqlite3.Connection) -> Path:
 
 
 REVISIONS = Path(__file__).with_name("migrations")
-_RECORD: Final = "alembic_version"
-_FORMER_RECORD: Final = "migrations"
-"""The table that development versions had instead."""
 
 
 def revisions() -> Sequence[Script]:
@@ -90,14 +83,13 @@ def revisions() -> Sequence[Script]:
 
 
 def is_new(connection: Connection) -> bool:
-    return not inspect(connection).has_table(_RECORD) and not _is_of_development(connection)
+    return not inspect(connection).has_table("alembic_version")
 
 
 def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
     """Return the revisions that a database lacks, the oldest first; a new database lacks all of them. Changes nothing.
 
-    name: of the database, for messages. Raises DeskError "database-newer", or "database-older" for a database of a
-    development version with other tables.
+    name: of the database, for messages. Raises DeskError "database-newer".
     """
     known = revisions()
     names = [one.revision for one in known]
@@ -106,12 +98,6 @@ def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
         raise DeskError(
             f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
             code="database-newer",
-        )
-    if _is_of_development(connection) and table_differences(connection):
-        raise DeskError(
-            f"{name} was written by a development version of Warmdesk and has other tables: use another --data-dir "
-            "and ingest the documents again",
-            code="database-older",
         )
     return known[names.index(done[0]) + 1 :] if done else known
 
@@ -124,8 +110,6 @@ def migrate(connection: Connection, name: str) -> None:
     context, missing = MigrationContext.configure(connection), missing_revisions(connection, name)
     if is_new(connection):
         Base.metadata.create_all(connection, checkfirst=False)  # another program's table of that name is an error
-    elif _is_of_development(connection):
-        connection.execute(text(f"DROP TABLE {_FORMER_RECORD}"))
     elif missing:
         with Operations.context(context):
             for revision in missing:
@@ -138,12 +122,7 @@ def migrate(connection: Connection, name: str) -> None:
 
 def table_differences(connection: Connection) -> list[object]:
     """Return what Alembic would change in a database so that it has the tables of `tables`."""
-    ours = {"include_name": lambda name, kind, _: (name, kind) != (_FORMER_RECORD, "table")}
-    return list(compare_metadata(MigrationContext.configure(connection, opts=ours), Base.metadata))
-
-
-def _is_of_development(connection: Connection) -> bool:
-    return inspect(connection).has_table(_FORMER_RECORD)
+    return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
 
 
 @cache

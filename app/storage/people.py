@@ -26,7 +26,6 @@ from app.storage.database import Database
 from app.storage.tables import AccountRow, ApiKeyRow, AuditRow, SessionRow
 
 ADMIN = "admin"
-"""The account that the first start makes."""
 _NAME = re.compile(r"[\w.@-]{1,80}")
 
 
@@ -158,14 +157,14 @@ class ApiKeyTable:
         with self._database.write() as session:
             session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used=now))
 
-    def revoke(self, name: str, now: datetime) -> ApiKey:
+    def revoke(self, name: str) -> ApiKey:
         """Revoke the key with this name. Raises DeskError if there is no valid one."""
         with self._database.write() as session:
             in_use = select(ApiKeyRow).where(ApiKeyRow.name == name, ApiKeyRow.revoked.is_(None))
             row = session.scalar(in_use)
             if row is None:
                 raise DeskError(f"there is no key {name!r} in use: see `warmdesk keys list`", code="key-unknown")
-            row.revoked = now
+            row.revoked = datetime.now(UTC)
             return _key(row)
 
 

@@ -41,7 +41,6 @@ _SESSION = {
     "statement_timeout": "5min",
     "idle_in_transaction_session_timeout": "1min",
 }
-"""Limits, so that a server that hangs does not block the others."""
 _OURS = 0x5744
 """First number of our locks. The second one is in `_LOCKS`."""
 _LOCKS = {"writing": 1, "documents": 2, "folders": 3}

@@ -117,9 +117,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _prepare(database: Path, before: str, now: str) -> Access:
-    """Check a database, change its paths to the new data folder, and end all sessions, because they may have been ended
-    since the backup.
-    """
+    """Check a database, change its paths to the new data folder, and end sessions, which may have ended since."""
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
             check_database(connection)

@@ -51,9 +51,7 @@ def bin_of(milliseconds: float) -> int:
 
 
 def percentile(bins: Mapping[int, int], share: float) -> float:
-    """Return the time in milliseconds that this share of the times does not exceed. bins: number of times in each, at
-    least one.
-    """
+    """Return the time in milliseconds that this share of the times (at least one, by bin) does not exceed."""
     wanted = ceil(share * sum(bins.values()))
     ordered = sorted(bins)
     up_to = zip(ordered, accumulate(bins[number] for number in ordered), strict=True)
@@ -165,7 +163,6 @@ _QUESTION = aliased(MessageRow)
 _HIDDEN = select(ConversationRow.id).where(ConversationRow.deleted.is_not(None))
 """Deleted conversations that may still be brought back: nobody reads what was said in them."""
 _COUNTED = {"answered": "answered", "unsure": "unsure", "refusals": "nothing", "smalltalk": "smalltalk"}
-"""Fields of `AnswerTotals`, and the outcome that each counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,9 +181,7 @@ class Statistics:
         self._database = database
 
     def totals(self) -> AnswerTotals:
-        """Return numbers over all answers that were ever recorded, and of the conversations stored now. A new field of
-        `AnswerTotals` is computed here. Times are off by 5 % at most.
-        """
+        """Return numbers over all answers ever recorded, and of the conversations stored now. Times are within 5 %."""
         with self._database.read() as session:
             conversations = session.scalar(select(func.count()).select_from(ConversationRow)) or 0
             [counts] = _counted(session, TallyRow.width_s == ALL_TIME) or [_Counts(0)]

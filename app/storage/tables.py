@@ -145,7 +145,7 @@ class PassageNeighbourRow(Base):
 
 
 class ForgottenRow(Base):
-    """A deleted document and the time of its deletion: see `forgotten`."""
+    """A deleted document and the time of its deletion: see `history`."""
 
     __tablename__ = "forgotten_documents"
 

@@ -31,9 +31,7 @@ from retrieval.ranking.training import RankerCard, read_examples, train_ranker
 HELD_OUT_EXAMPLES = 8
 RECORD = "training.json"
 STEPS = 1000
-"""Default steps of a training on questions."""
 MINUTES = 30
-"""Default minutes of a training on the ingested passages."""
 
 
 def adapt(
@@ -149,7 +147,6 @@ def gather(
 
 
 REPORTED = 20
-"""Steps between two lines of progress."""
 
 
 def make_ranker(
@@ -164,9 +161,7 @@ def make_ranker(
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train and write a ranker; return its card. go_on: start from the ranker in use. Raises DeskError for files that
-    cannot be read, or without an answered question.
-    """
+    """Train and write a ranker; return its card. go_on: from the ranker in use. Raises DeskError for bad questions."""
     try:
         documents = read_examples(data, left_out, local, seed)
     except (OSError, ValueError, KeyError, TypeError) as error:

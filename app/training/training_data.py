@@ -304,9 +304,7 @@ class TrainingData:
 
 
 def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: random.Random) -> list[TrainingPassage]:
-    """Choose passages of a topic, and of others if it is too small. One with many questions is likely
-    to be the last.
-    """
+    """Choose passages of a topic, and of others if it is too small. The last one is likely to have many questions."""
     chosen = sample_up_to(size, topic, rng)
     if len(chosen) < size:
         chosen += sample_up_to(size - len(chosen), [p for other in topics if other is not topic for p in other], rng)
