@@ -72,7 +72,6 @@ def left_by_kills(folder: Path, copies: Path, work: Callable[[], object], only: 
 
 
 def looks(folder: str) -> Iterator[tuple[str, int, int]]:
-    """What changes when a file below a folder does."""
     with suppress(FileNotFoundError), os.scandir(folder) as entries:  # a thread of the desk's may remove what is here
         for one in entries:
             if one.is_dir(follow_symlinks=False):
@@ -85,7 +84,6 @@ def looks(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def copy(folder: Path, other: Path) -> None:
-    """Make another folder like this one."""
     shutil.rmtree(other, ignore_errors=True)
     with suppress(shutil.Error):  # as above
         shutil.copytree(folder, other, symlinks=True)

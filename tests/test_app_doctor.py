@@ -15,7 +15,6 @@ from transformers import FalconConfig, LlamaConfig, MistralConfig
 from app.desk.calibration import write_classifier
 from app.desk.doctor import (
     adapter,
-    data_folder,
     database,
     documents,
     encoded_passages,
@@ -111,14 +110,6 @@ def test_a_ranker_of_the_operator_s_own_wants_a_calibration_of_its_own(tmp_path:
     assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path))
     write_classifier(tmp_path / "search.json", rule_of_thumb("any", "own"))
     assert search_classifier(Settings(data_dir=tmp_path)) == str(tmp_path / "search.json")
-
-
-def test_what_a_restore_replaced_is_named_until_it_is_deleted(tmp_path: Path) -> None:
-    old = tmp_path / "replaced-2026-01-01-000000"
-    old.mkdir()
-    assert str(old) in data_folder(Settings(data_dir=tmp_path))
-    old.rmdir()
-    assert data_folder(Settings(data_dir=tmp_path)) == str(tmp_path)
 
 
 def test_a_damaged_database_is_told_with_its_name_and_what_to_do(tmp_path: Path) -> None:

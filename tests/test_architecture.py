@@ -106,7 +106,6 @@ def sources() -> dict[str, SourceFile]:
 
 
 def edges() -> dict[str, set[str]]:
-    """Which file imports which."""
     files = sources()
     targets = {name.removesuffix(".__init__"): name for name in files}
 
