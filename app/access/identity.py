@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import ceil
 from typing import Any
 
 import jwt
@@ -32,6 +31,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.requests import Request
 
+from app.access.limits import wait_of
 from app.domain.callers import NOBODY, OPERATOR, Caller, Record, Role
 from app.domain.errors import DeskError
 from app.domain.words import translatable
@@ -88,9 +88,7 @@ def new_session(owner: str, secret: str) -> str:
 
 
 def linked(token: str, secret: str | None) -> Linked:
-    """Return the customer whom a link signs in. Raises DeskError. Its text is for the customer or, if the link was
-    never valid, for the company's developers.
-    """
+    """Return the customer whom a link signs in. Raises DeskError, whose text is for that customer."""
     claims = _claims(token, secret, leeway=_CLOCKS_S)
     if claims is None:
         raise DeskError(_ENDED, code="link-ended")
@@ -247,9 +245,7 @@ class Keys(ApiKeyTable):
         if limit is None:
             return 0
         with self._lock:  # the storage counts and looks in two steps
-            if self._limiter.hit(limit, caller.owner):
-                return 0
-            return max(1, ceil(self._limiter.get_window_stats(limit, caller.owner).reset_time - time.time()))
+            return 0 if self._limiter.hit(limit, caller.owner) else wait_of(self._limiter, limit, caller.owner)
 
 
 def hash_of(token: str) -> str:

@@ -48,6 +48,11 @@ def address_of(connection: HTTPConnection) -> str:
 MOST_ASKERS = 10_000
 
 
+def wait_of(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -> int:
+    """Return the whole seconds until the next try of a name whose limit is reached."""
+    return max(1, ceil(limiter.get_window_stats(limit, name).reset_time - time.time()))
+
+
 class Windows(MemoryStorage):
     """The library's moving windows for a limited number of callers; the library itself keeps every caller. A caller
     with an ended window is dropped first, then the oldest. Callers must hold a lock.
@@ -102,7 +107,7 @@ class QuestionLimits:
                 if self._running[kind, name] >= self._at_once[kind]:
                     raise TooMany("another answer is still running: wait for its end, then ask again", 5)
                 if not self._limiter.test(self._a_minute[kind], name):
-                    wait_s = self._wait_s(self._a_minute[kind], name)
+                    wait_s = wait_of(self._limiter, self._a_minute[kind], name)
                     raise TooMany(f"too many questions in a short time: try again in {wait_s} s", wait_s)
             for kind, name in who:
                 self._limiter.hit(self._a_minute[kind], name)
@@ -122,9 +127,6 @@ class QuestionLimits:
         with self._lock:
             return all(self._limiter.hit(self._typed[kind], name) for kind, name in who)
 
-    def _wait_s(self, limit: RateLimitItem, name: str) -> int:
-        return max(1, ceil(self._limiter.get_window_stats(limit, name).reset_time - time.time()))
-
 
 FREE_FAILURES = 5
 WINDOW_S = 15 * 60
@@ -141,9 +143,7 @@ class LoginRateLimiter:
     def attempt(self, address: str) -> int:
         """Count a failed try in advance. Return 0, or the seconds to wait if it is not allowed."""
         with self._lock:
-            if self._limiter.hit(self._limit, address):
-                return 0
-            return max(1, ceil(self._limiter.get_window_stats(self._limit, address).reset_time - time.time()))
+            return 0 if self._limiter.hit(self._limit, address) else wait_of(self._limiter, self._limit, address)
 
     def succeeded(self, address: str) -> None:
         with self._lock:

@@ -85,7 +85,6 @@ def latency(
     common: Common,
     documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
     threads: Threads = None,
-    question: Annotated[int, typer.Option(help="Number of question tokens.")] = 24,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
     half_billion: Annotated[
         bool, typer.Option("--half-billion", help="Also on a model of 0.5 billion random weights, some minutes.")
@@ -112,7 +111,7 @@ def latency(
         half_billion=half_billion,
         sizes=whole_numbers(documents, "--documents"),
         threads=thread_counts(threads),
-        question_tokens=question,
+        question_tokens=24,
         repeats=repeats,
         decode_at=2048,
         arms=names,
@@ -159,9 +158,7 @@ def throughput(
     common: Common,
     clients: Annotated[str, typer.Option(help="Numbers of concurrent clients, comma-separated.")] = "1,16,48",
     documents: Annotated[int, typer.Option(help="Number of passages.", min=1)] = 50,
-    passages: Annotated[int, typer.Option(help="Number of passages in a prompt.", min=1)] = 4,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
-    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 48,
     requests: Annotated[
         int | None,
         typer.Option(help="Number of questions of each arm.", min=1, show_default="four of each client, at least 8"),
@@ -180,7 +177,7 @@ def throughput(
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
     need_section(write, "throughput")
     need_plot(plot)
-    load = LoadTest(documents=documents, passages=passages, zipf=zipf, answer_tokens=answer, requests=requests)
+    load = LoadTest(documents=documents, passages=4, zipf=zipf, answer_tokens=48, requests=requests)
     result = measure_throughput(
         model=common.settings.model,
         converted=common.settings.models_folder,
@@ -255,7 +252,6 @@ def memory(
     common: Common,
     conversations: Annotated[int, typer.Option(help="Number of concurrent answers.", min=1)] = 16,
     modules: Annotated[int, typer.Option(help="Number of modules that all of them share.", min=1)] = 8,
-    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 32,
     write: Write = None,
 ) -> None:
     """KV memory of conversations that share modules, compared with one copy of the modules plus each conversation's own
@@ -269,7 +265,7 @@ def memory(
         converted=common.settings.models_folder,
         conversations=conversations,
         modules=modules,
-        answer_tokens=answer,
+        answer_tokens=32,
     )
     command = f"warmdesk bench memory --conversations {conversations} --modules {modules}"
     publish(common, result, "memory", markdown, command, write)
@@ -282,10 +278,8 @@ def eviction(
     budget: Annotated[str, typer.Option(help="Sizes of memory in modules, comma-separated.")] = "25,50,100",
     modules: Annotated[int, typer.Option(help="Number of modules.", min=1)] = 500,
     requests: Annotated[int, typer.Option(help="Number of requests.", min=1)] = 2000,
-    passages: Annotated[int, typer.Option(help="Number of modules in a request.", min=1)] = 4,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
     changes: Annotated[int, typer.Option(help="Number of times that modules exchange their popularity.", min=0)] = 0,
-    seeds: Annotated[str, typer.Option(help="Random seeds, one trace for each, comma-separated.")] = "1,2,3,4,5",
     trace: Annotated[
         Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')
     ] = None,
@@ -301,11 +295,8 @@ def eviction(
     if trace is not None:
         traces, source = [read_trace(trace)], f"recorded in {trace.name}"
     else:
-        traces = [
-            draw_trace(modules, requests, passages, zipf, changes=changes, seed=seed)
-            for seed in whole_numbers(seeds, "--seeds")
-        ]
-        source = f"{passages} each, drawn by Zipf {zipf:g} of {modules}"
+        traces = [draw_trace(modules, requests, 4, zipf, changes=changes, seed=seed) for seed in range(1, 6)]
+        source = f"4 each, drawn by Zipf {zipf:g} of {modules}"
         source += f", changes of popularity: {changes}" if changes else ""
     result = measure_eviction(traces, whole_numbers(budget, "--budget"), source)
     if plot is not None:

@@ -214,7 +214,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSummary:
-    """A line in the list of conversations. title: its first question, shortened."""
+    """A line in the list of conversations. title: its first question, shortened. turns: number of messages."""
 
     id: str
     title: str

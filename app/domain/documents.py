@@ -44,17 +44,12 @@ class NewPassage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDocument:
+class StoredDocument(NewDocument):
     """A stored document."""
 
     id: int
-    path: str
-    title: str
-    content_hash: str
     loaded_at: datetime
     num_passages: int
-    collection: str
-    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

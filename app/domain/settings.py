@@ -136,10 +136,7 @@ class _Source(InitSettingsSource):
 
 
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """Return the defaults, overridden by the settings file, then WARMDESK_* variables, then flags.
-
-    flags: values by key, with `_` for `-`. None means not given. Raises DeskError (code "settings").
-    """
+    """Return the defaults, then the file, WARMDESK_* variables and flags (None: not given) over them. Raises DeskError."""
     given = {key: value for key, value in flags.items() if value is not None}
     variables = {
         name.removeprefix(PREFIX).lower(): text

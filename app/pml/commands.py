@@ -152,7 +152,7 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
     schema_file: the schema of a PML prompt, to count what it reuses. Raises DeskError, PMLError.
     """
     text = read_text(file)
-    beginning = root_of(text)
+    beginning = re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)  # the first element
     if beginning.startswith("<prompt"):
         prompt = read_prompt(file)
         layout = None if schema_file is None else laid_out(schema_file, registry)
@@ -172,11 +172,6 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
 def laid_out(file: Path, registry: Registry) -> Layout:
     schema = read_schema(file)
     return named(file, lambda: registry.lay_out(schema))
-
-
-def root_of(text: str) -> str:
-    """The text from its first element on, without white space, comments and processing instructions."""
-    return re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)
 
 
 def prompts_of(text: str, file: Path) -> list[str]:

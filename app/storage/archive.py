@@ -142,7 +142,10 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
                 if manifest or not member.isreg() or not _is_inside(member.name) or member.name in found:
                     raise _damaged(file, f"{member.name!r} does not belong there")
                 if member.name == MANIFEST:
-                    manifest = _content(archive, member, file)
+                    content = archive.extractfile(member)
+                    if content is None or member.size > _LARGEST_MANIFEST:
+                        raise _damaged(file, "its manifest cannot be read")
+                    manifest = content.read()
                     continue
                 found[member.name] = _take(archive, member, into)
                 progress("checking", len(found), len(found))
@@ -164,13 +167,6 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
 def _is_inside(name: str) -> bool:
     path = PurePosixPath(name)
     return str(path) == name and not path.is_absolute() and ".." not in path.parts and name != "."
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> bytes:
-    content = archive.extractfile(member)
-    if content is None or member.size > _LARGEST_MANIFEST:
-        raise _damaged(file, "its manifest cannot be read")
-    return content.read()
 
 
 def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None) -> ArchivedFile:
@@ -244,7 +240,15 @@ def back_up_folder(
     _remove_killed(file.parent)
     with explained(file), scratch_folder(file.parent, PARTIAL) as scratch:
         copy, archive = scratch / "database", scratch / "archive"
-        about = _about(folder, with_modules)
+        about = Manifest(
+            format=FORMAT,
+            version=version("warmdesk"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            folder=str(folder),
+            database=None,
+            schema=None,
+            with_modules=with_modules,
+        )
         if database is not None:  # before files are listed, so that the archive has every file that the database names
             inside = database.resolve().is_relative_to(folder)
             name = database.resolve().relative_to(folder).as_posix() if inside else DATABASE
@@ -266,19 +270,6 @@ def _remove_killed(folder: Path) -> None:
         with suppress(OSError):  # another backup has just removed it
             if time.time() - copy.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(copy.parent)
-
-
-def _about(folder: Path, with_modules: bool) -> Manifest:
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Manifest(
-        format=FORMAT,
-        version=version("warmdesk"),
-        created=created,
-        folder=str(folder),
-        database=None,
-        schema=None,
-        with_modules=with_modules,
-    )
 
 
 def copy_database(database: Path, copy: Path) -> str | None:
@@ -306,9 +297,7 @@ def check_database(connection: sqlite3.Connection) -> str | None:
 
 
 def _files(settings: Settings, database: Path | None, with_modules: bool) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Return the files of a data folder by their path in it, and its links. Both without what can be made again, what
-    belongs to a running process, and the database.
-    """
+    """Return the files of a data folder by their path in it, and its links, without what no backup holds."""
     folder, files, links = settings.data_dir.resolve(), list[tuple[str, Path]](), list[str]()
     modules = None if with_modules else settings.modules_folder.name
     for place, folders, names in os.walk(folder):

@@ -37,9 +37,7 @@ class Transcripts:
         self._database = database
 
     def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
-        """Return the latest conversations with a message, most recently used first. query: words that must all appear
-        in the title or a message. owner: only those of this owner.
-        """
+        """Return the latest conversations with a message that hold all words of the query, latest first."""
         table = ConversationRow
         number = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
         listed = select(table.id, table.owner, table.title, table.updated, number.label("turns"))
@@ -71,9 +69,7 @@ class Transcripts:
         return None
 
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
-        """Return the latest bad answers since a time, latest first: without a result, not certain, rated down, not
-        supported, or the last before a hand-off.
-        """
+        """Return the latest bad answers since a time (see `Cause`), latest first."""
         disliked, was_handed = FeedbackRow.value == "down", MessageRow.id.in_(_last_before_handoffs(since))
         query = (
             select(
@@ -175,9 +171,7 @@ class ConversationCare:
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """Return the id of the last question of a conversation, to be replaced. Raises DeskError if there is no such
-        conversation, no question in it, or the last one was for an agent.
-        """
+        """Return the last question, to be replaced. Raises DeskError if there is none, or it was for an agent."""
         with self._database.read() as session:
             _its(session, conversation_id, owner)
             asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")
@@ -188,9 +182,7 @@ class ConversationCare:
             return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
-        """Remove conversations deleted before a time and, if given, those not used since a time, with older copies of
-        the database. Returns the owners.
-        """
+        """Remove conversations deleted before a time, or not used since one; returns their owners."""
         gone = ConversationRow.deleted <= deleted_before
         if unused_since is not None:
             gone |= ConversationRow.updated < unused_since

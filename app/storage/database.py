@@ -106,9 +106,7 @@ class Database:
 
     @contextmanager
     def alone(self, work: Work) -> Iterator[bool]:
-        """Give True if no other server does this work, and keep others from it until the block ends. A database that is
-        not shared has one server. Raises DeskError.
-        """
+        """Give True if no other server of the database does this work, and keep others from it until the block ends."""
         if not self.is_shared:
             yield True
             return

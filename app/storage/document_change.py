@@ -84,16 +84,6 @@ def update_passages(session: Session, rows: Sequence[Mapping[str, object]]) -> N
         session.execute(update(PassageRow), rows)
 
 
-def delete_passages(session: Session, ids: Sequence[int]) -> None:
-    for some in in_pieces(ids, _IN_A_QUERY):
-        session.execute(delete(PassageRow).where(PassageRow.id.in_(some)))
-
-
-def having_neighbours(session: Session, ids: Collection[int]) -> set[int]:
-    neighbour = PassageNeighbourRow
-    return {row.passage_id for row in where_in(session, select(neighbour.passage_id), neighbour.neighbour_id, ids)}
-
-
 def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
     """Return the stored neighbours of these passages, closest first."""
     neighbour = PassageNeighbourRow
@@ -176,9 +166,7 @@ def document_row(session: Session, path: str) -> DocumentRow | None:
 
 
 def replace_document(database: Database, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
-    """Store a document in place of the one with the same path; rows of unchanged content stay. Raises ValueError for a
-    passage without an embedding if the document had no passage with the same content.
-    """
+    """See `Library.replace`."""
     return _Change(database, document.path, passages).run(document)
 
 
@@ -273,9 +261,11 @@ class _Change:
         update_passages(session, [one.moved for one in piece if one.moved is not None])
         gone = [one.gone for one in piece if one.gone is not None]
         changed = [one.changed for one in piece if one.changed is not None]
-        lost = having_neighbours(session, [*changed, *gone]) - self._gone
+        having = select(PassageNeighbourRow.passage_id)
+        rows = where_in(session, having, PassageNeighbourRow.neighbour_id, [*changed, *gone])
+        lost = {row.passage_id for row in rows} - self._gone
         self._dropped |= drop_neighbours(session, lost.union(changed) if is_moved else lost)
-        delete_passages(session, gone)
+        session.execute(delete(PassageRow).where(PassageRow.id.in_(gone)))
 
     def _end(self, session: Session, row: DocumentRow, document: NewDocument | None) -> None:
         if document is None:

@@ -86,9 +86,7 @@ class SettingsFile:
         return settings_in(self.values(), self._path)
 
     def check(self, changes: Mapping[str, str]) -> Settings:
-        """Return what the file would give with changed values. changes: texts as a person writes them, by key. An empty
-        text means the default. Raises DeskError, which says what the value must be.
-        """
+        """Return what the file would give with changed values: texts by key, "" for the default. Raises DeskError."""
         return settings_in(self._changed(changes).unwrap(), self._path)
 
     def change(self, changes: Mapping[str, str]) -> None:

@@ -213,9 +213,7 @@ class History:
         self._listeners.append(listener)
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
-        """Start a conversation; returns its id. title: usually the first question; it is shortened. Raises DeskError if
-        the owner has `most` conversations already.
-        """
+        """Start a conversation; returns its id. Raises DeskError if the owner has `most` conversations already."""
         now = _now()
         row = ConversationRow(id=new_id(), owner=owner, title=shortened(title), created=now, updated=now)
         its = select(func.count()).select_from(ConversationRow).where(ConversationRow.of(owner))
@@ -228,9 +226,7 @@ class History:
         return row.id
 
     def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
-        """Return the latest conversations that have a message, most recently used first. turns: number of messages.
-        query: words that must all appear in the title or a message, in any case.
-        """
+        """Return the latest conversations with a message that hold all words of the query, latest first."""
         message = MessageRow
         words = query[:MAX_QUERY].split()
         listed = _summaries(owner).where(*(holds(word) for word in words))
@@ -282,7 +278,13 @@ class History:
         out = resting_on_forgotten(rows, forgotten)
         answered = {row.question_id for row in rows}
         return [
-            _past_message(row, "" if row.id in out else _said(row))
+            row.to(
+                PastMessage,
+                message_id=row.id,
+                text="" if row.id in out else _said(row),
+                tokens=None if row.tokens is None else tuple(row.tokens),
+                passage_ids=tuple(module.passage_id for module in row.modules),
+            )
             for row in rows
             if without not in (row.id, row.question_id)
             and (row.role != "user" or row.id in answered or row.handoff_id is not None)
@@ -356,9 +358,7 @@ class History:
             listener(answer, details)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
-        """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not an
-        answer, and for a value other than "up" and "down".
-        """
+        """Set, replace or (None) delete the reader's rating of an answer, "up" or "down". Raises DeskError."""
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
@@ -454,16 +454,6 @@ def _messages_of(conversation_id: str, owner: str, last: int | None) -> Select[M
 def _said(row: MessageRow) -> str:
     """Return the text of a message; of an answer, only the part from the documents."""
     return row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome))
-
-
-def _past_message(row: MessageRow, text: str) -> PastMessage:
-    return row.to(
-        PastMessage,
-        message_id=row.id,
-        text=text,
-        tokens=None if row.tokens is None else tuple(row.tokens),
-        passage_ids=tuple(module.passage_id for module in row.modules),
-    )
 
 
 def _summaries(owner: str) -> Select[str, str, datetime, int]:

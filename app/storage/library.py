@@ -188,9 +188,7 @@ class Library:
             return list(where_in(session, query, PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """Return the passages that these modules encode, by key, without their texts. Unknown keys are skipped. If
-        several passages share a module, the oldest is returned.
-        """
+        """Return the passages that these modules encode, by key; of several, the oldest. Unknown keys are skipped."""
         passage = PassageRow
         query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
         query = query.join(DocumentRow).order_by(passage.id.desc())

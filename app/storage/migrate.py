@@ -87,10 +87,7 @@ def is_new(connection: Connection) -> bool:
 
 
 def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
-    """Return the revisions that a database lacks, the oldest first; a new database lacks all of them. Changes nothing.
-
-    name: of the database, for messages. Raises DeskError "database-newer".
-    """
+    """Return the revisions that a database lacks, the oldest first. Raises DeskError "database-newer"."""
     known = revisions()
     names = [one.revision for one in known]
     done = MigrationContext.configure(connection).get_current_heads()

@@ -184,9 +184,7 @@ class Sessions:
         self._database, self._now = database, now
 
     def start(self, account: Account) -> str:
-        """Return a new token, valid for LIFETIME_S seconds. Removes expired sessions. Raises DeskError if the account
-        has changed since its password was checked.
-        """
+        """Return a new token, and remove expired ones. Raises DeskError if the account has changed since its check."""
         token, now = secrets.token_urlsafe(32), self._now()
         expires = now + timedelta(seconds=LIFETIME_S)
         with self._database.write() as session:
