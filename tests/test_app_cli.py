@@ -90,20 +90,10 @@ def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path, monkeypat
 def test_the_whole_line_by_contract_and_for_people(run: Run, tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
     report = run("ingest", str(pages), "--json").document
-    assert set(report) == {
-        "documents",
-        "passages",
-        "unchanged",
-        "replaced",
-        "removed",
-        "failed",
-        "warnings",
-        "changes",
-        "modules",
-        "passages_per_s",
-        "timings_s",
-        "seconds",
-    }
+    keys = (
+        "documents passages unchanged replaced removed failed warnings changes modules passages_per_s timings_s seconds"
+    )
+    assert set(report) == set(keys.split())
     assert (report["documents"], report["failed"]) == (4, [])
     assert report["modules"] == {"encoded": 4, "kept": 0, "dropped": 0, "waiting": 0, "failed": []}
 

@@ -1,6 +1,5 @@
 """Stored conversations: what is read back equals what was recorded."""
 
-import threading
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -36,11 +35,7 @@ def test_answers_read_back_are_those_recorded_also_after_a_restart(history: Hist
     with closing(again):
         turns = History(again).turns(conversation_id)
     assert [turn.answer for turn in turns if turn.role == "assistant"] == recorded
-    assert [turn.text for turn in turns if turn.role == "user"] == [
-        "question 0?",
-        "question 1?",
-        "question 2?",
-    ]
+    assert [turn.text for turn in turns if turn.role == "user"] == ["question 0?", "question 1?", "question 2?"]
     assert [turn.role for turn in turns] == ["user", "assistant"] * 3
     assert [turn.feedback for turn in turns] == [None] * 5 + ["up"]
     assert all(abs(datetime.now(UTC) - turn.created) < timedelta(minutes=1) for turn in turns)
@@ -53,12 +48,7 @@ def test_past_is_what_the_next_prompt_needs(history: History) -> None:
     answer = an_answer(conversation_id)
     history.record_answer(answer, details(question_id, answer, tokens=None))
     question, first, _, second = history.past(conversation_id)
-    assert (question.role, question.text, question.tokens, question.passage_ids) == (
-        "user",
-        "question 0?",
-        None,
-        (),
-    )
+    assert (question.role, question.text, question.tokens, question.passage_ids) == ("user", "question 0?", None, ())
     assert (first.role, first.tokens, first.passage_ids) == ("assistant", (5, 6, 7), (None, 11))
     assert (second.message_id, second.tokens) == (answer.message_id, None)
 
@@ -135,18 +125,6 @@ def test_conversation_that_is_gone(history: History, database: Database) -> None
         with one_line("no-such-conversation", "there is no conversation"):
             record()
     assert row_counts(database) == {}
-
-
-def test_questions_at_the_same_time_all_get_a_place(history: History) -> None:
-    conversation_id = history.start_conversation("x")
-    threads = [
-        threading.Thread(target=lambda: [add_turn(history, conversation_id) for _ in range(5)]) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(history.turns(conversation_id)) == 40
 
 
 def test_feedback_of_answers_is_set_replaced_and_taken_back(history: History) -> None:

@@ -38,11 +38,7 @@ def test_sums_equal_counting_by_hand(history: History, stats: Statistics, number
     assert (sums.conversations, sums.answers) == (2, number)
     assert sums.refusals == sum(answer.refused for answer in answers)
     assert sums.computed_tokens == sum(answer.usage.computed for answer in answers)
-    assert (sums.session_tokens, sums.prefix_tokens, sums.module_tokens) == (
-        10 * number,
-        50 * number,
-        40 * number,
-    )
+    assert (sums.session_tokens, sums.prefix_tokens, sums.module_tokens) == (10 * number, 50 * number, 40 * number)
     ttft = sorted(answer.timings.ttft for answer in answers)
     if not ttft:
         assert (sums.ttft_ms_median, sums.ttft_ms_p95, stats.misses(), stats.module_hits()) == (None, None, [], {})

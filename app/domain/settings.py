@@ -136,7 +136,7 @@ class _Source(InitSettingsSource):
 
 
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """Return the defaults, then the file, WARMDESK_* variables and flags (None: not given) over them. Raises DeskError."""
+    """The defaults, with the file, WARMDESK_* variables and flags (None: not given) over them. Raises DeskError."""
     given = {key: value for key, value in flags.items() if value is not None}
     variables = {
         name.removeprefix(PREFIX).lower(): text
