@@ -88,7 +88,6 @@ def new_session(owner: str, secret: str) -> str:
 
 
 def linked(token: str, secret: str | None) -> Linked:
-    """Return the customer whom a link signs in. Raises DeskError, whose text is for that customer."""
     claims = _claims(token, secret, leeway=_CLOCKS_S)
     if claims is None:
         raise DeskError(_ENDED, code="link-ended")
@@ -98,7 +97,6 @@ def linked(token: str, secret: str | None) -> Linked:
 
 
 def owner_of_user(user: str) -> str:
-    """Return the owner name of the conversations of a user of the company's site."""
     return f"u-{_digest(user)}"
 
 
@@ -109,7 +107,6 @@ def _stranger(token: str) -> Caller:
 
 
 def _claims(token: str, secret: str | None, leeway: int = 0) -> dict[str, Any] | None:
-    """Return the claims of a token that is signed with the secret, valid now and names a user, else None."""
     if secret is None:
         return None
     try:
@@ -151,7 +148,6 @@ def ensure_admin(accounts: Accounts) -> str | None:
 
 
 def new_account(accounts: Accounts, name: str, role: Role) -> str:
-    """Make an account and return its new password. Raises DeskError if the name is taken."""
     password = secrets.token_urlsafe(18)
     accounts.add(name, role, PasswordHasher().hash(password))
     return password
@@ -269,13 +265,11 @@ class Administration:
         return password
 
     def reset_password(self, name: str) -> str:
-        """Set and return a new password; the account's sign-ins end."""
         password = reset_password(self.accounts, name)
         self.record(self.who, "account-password", name)
         return password
 
     def set_role(self, name: str, role: Role) -> None:
-        """Change a role; the account's sign-ins end."""
         self.accounts.set_role(name, role)
         self.record(self.who, "account-role", f"{name} ({role})")
 

@@ -61,7 +61,6 @@ def publish(
 
 
 def need_section(write: Path | None, section: str) -> None:
-    """Fail before the work is done if a page has no such section. Raises DeskError."""
     from evals.report import read_section
 
     if write is not None:

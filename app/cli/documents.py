@@ -172,7 +172,6 @@ def _open(common: Common) -> Iterator[Any]:
 
 
 def _known(service: Any, folder: Path) -> str:
-    """The folder as it is stored, or as given: then it causes an error later."""
     given = os.path.abspath(folder.expanduser())
     stored = {one.folder for one in service.synced.all()}
     return next((path for path in (given, os.path.realpath(given)) if path in stored), given)

@@ -25,7 +25,6 @@ def print_facts(found: dict[str, Any]) -> None:
 
 
 def ranges(ids: list[int]) -> str:
-    """Ascending ids as `0-2, 6`, with their number."""
     runs = [[at for _, at in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
     shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"{shown} ({len(ids)} tokens)" if ids else "nothing"

@@ -110,7 +110,6 @@ def print_answer(answer: Answer) -> None:
 
 
 def print_batch(result: BatchResult, skipped: int = 0) -> None:
-    """Print the answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
     for question, outcome in zip(result.questions, result.outcomes, strict=True):
         if isinstance(outcome, BatchFailure):
             print(f"{question.id}  {question.question}\n    not answered: {outcome.message}")

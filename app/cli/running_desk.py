@@ -47,7 +47,6 @@ def find_running(folder: Path) -> RunningDesk | None:
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Return the result at the end of a stream of events, one JSON object a line. Raises DeskError."""
     lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
     for line in lines:
         try:

@@ -241,7 +241,6 @@ class ModuleRow:
 
     @property
     def saved(self) -> int:
-        """Tokens that prompts did not compute because of it."""
         return self.hits * self.tokens
 
 

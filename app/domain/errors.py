@@ -23,5 +23,4 @@ class DeskError(Exception):
 
     @property
     def is_of_database(self) -> bool:
-        """Whether the database could not do its work; another try may succeed."""
         return self.code.startswith(("database-", "disk-"))

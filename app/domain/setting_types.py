@@ -253,7 +253,6 @@ def choices_of(field: FieldInfo) -> tuple[str, ...]:
 
 
 def needs_of(field: FieldInfo) -> str:
-    """Return what a value of a setting must be, for an error message."""
     *others, last = choices_of(field) or ("",)
     extra = field.json_schema_extra
     return str(extra["needs"]) if isinstance(extra, dict) else f"{', '.join(others)} or {last}"
@@ -269,7 +268,6 @@ def _folder(raw: object) -> Path:
 
 
 def _listed(raw: object, also: str = "\n") -> tuple[object, ...]:
-    """Return the entries of a list, or of a text (see `lines_of`)."""
     entries = lines_of(raw, also) if isinstance(raw, str) else raw
     if not isinstance(entries, list | tuple):
         raise ValueError
@@ -303,7 +301,6 @@ def _origins(raw: object) -> tuple[str, ...]:
 
 
 def _needs(words: str, **limits: Any) -> Any:
-    """Return the limits of a setting, with their words for an error message."""
     return Field(json_schema_extra={"needs": words}, **limits)
 
 

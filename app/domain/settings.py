@@ -91,12 +91,10 @@ class Settings(
 
     @property
     def index_path(self) -> Path:
-        """Vector index. It can be rebuilt from the database."""
         return self.data_dir / "passages.index"
 
     @property
     def modules_folder(self) -> Path:
-        """Encoded passages. They can be rebuilt from the database."""
         return self.data_dir / "modules"
 
     @property
@@ -171,7 +169,6 @@ def value_in(key: str, text: str) -> Any:
 
 
 def _merged(*sources: _Source) -> Settings:
-    """Return settings from sources. The first source wins."""
     try:
         return Settings(_build_sources=(sources, {}))  # type: ignore[call-arg]  # mypy sees the fields only
     except ValidationError as error:

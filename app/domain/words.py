@@ -42,7 +42,6 @@ MISSING = "–"
 
 
 def count(number: int) -> str:
-    """1234 as 1,234."""
     return f"{number:,}"
 
 
@@ -89,7 +88,6 @@ def utc(moment: datetime) -> datetime:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and repeated spaces."""
     return " ".join(text.split())
 
 

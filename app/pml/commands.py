@@ -63,7 +63,6 @@ def registry_for(
 
 
 def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
-    """Parse a file. Raises DeskError if it cannot be read, and PMLError with its name if it is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -72,7 +71,6 @@ def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
 
 
 def read_schema(path: Path) -> Schema:
-    """Read a schema file; `src` files are in the same folder. Raises as `read_source`."""
     return read_source(path, lambda content: parse_schema(content, folder=path.parent))
 
 

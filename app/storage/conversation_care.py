@@ -37,7 +37,6 @@ class Transcripts:
         self._database = database
 
     def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
-        """Return the latest conversations with a message that hold all words of the query, latest first."""
         table = ConversationRow
         number = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
         listed = select(table.id, table.owner, table.title, table.updated, number.label("turns"))
@@ -53,7 +52,6 @@ class Transcripts:
         return next(iter(self._database.values(its.where(ConversationRow.deleted.is_(None)))), None)
 
     def turns(self, conversation_id: str) -> list[Turn]:
-        """Return all messages of a conversation, oldest first; empty if there is no such conversation."""
         its = (MessageRow.conversation_id == conversation_id, ConversationRow.deleted.is_(None))
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
 
@@ -69,7 +67,6 @@ class Transcripts:
         return None
 
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
-        """Return the latest bad answers since a time (see `Cause`), latest first."""
         disliked, was_handed = FeedbackRow.value == "down", MessageRow.id.in_(_last_before_handoffs(since))
         query = (
             select(
@@ -147,7 +144,6 @@ class ConversationCare:
         self._database = database
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
-        """Change a title; it is shortened. Raises DeskError for an empty title and an unknown conversation."""
         if not (title := shortened(title)):
             raise DeskError("the title is empty: write one", code="title-empty")
         with self._database.write() as session:
@@ -160,7 +156,6 @@ class ConversationCare:
             session.execute(update(ConversationRow).where(*its).values(deleted=_now()))
 
     def restore_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
-        """Restore a deleted conversation. Raises DeskError if it was removed."""
         with self._database.write() as session:
             row = session.get(ConversationRow, conversation_id)
             deleted = None if row is None or row.owner != owner else row.deleted

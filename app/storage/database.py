@@ -75,13 +75,11 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """Give a transaction that may write; it is undone if the block raises. Raises DeskError."""
         with self._used(), self._writers.begin() as session:
             yield session
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
-        """Give a transaction that may change tables; it is undone if the block raises. Raises DeskError."""
         with self._used(), self._writers.begin() as session:
             yield session.connection(execution_options={MIGRATES: True})
         if not self.is_shared:

@@ -166,7 +166,6 @@ def document_row(session: Session, path: str) -> DocumentRow | None:
 
 
 def replace_document(database: Database, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
-    """See `Library.replace`."""
     return _Change(database, document.path, passages).run(document)
 
 
@@ -205,7 +204,6 @@ class _Change:
         self._dropped = {row.module_key for row in old if row.id in self._gone and row.module_key is not None}
 
     def run(self, document: NewDocument | None) -> Replaced:
-        """Change the document, or delete it. Raises DeskError; the steps before it stay."""
         before, kept = self.before, tuple(self._ids.values())
         is_renamed = before is not None and document is not None and before.title != document.title
         is_moved = before is not None and document is not None and before.collection != document.collection

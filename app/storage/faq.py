@@ -51,7 +51,6 @@ class FaqStore:
         return _pair(rows[0])
 
     def save(self, draft: FaqDraft, vectors: FaqVectors, author: str, id_: int | None = None) -> int:
-        """Add a pair, or change the one with this number. Returns its number. Raises DeskError if there is none."""
         now = datetime.now(UTC)
         with self._database.write() as session:
             row = FaqRow(created=now) if id_ is None else session.get(FaqRow, id_)
@@ -71,7 +70,6 @@ class FaqStore:
                     row.embedder, row.vectors = one.embedder, one.rows.astype("<f4").tobytes()
 
     def delete(self, id_: int | None = None) -> None:
-        """Delete the pair with this number, or all pairs. An unknown number is not an error."""
         query = delete(FaqRow) if id_ is None else delete(FaqRow).where(FaqRow.id == id_)
         with self._database.write() as session:
             session.execute(query)
@@ -96,11 +94,9 @@ class SyncedFolderTable:
         return sorted(map(_stored, rows), key=attrgetter("folder"))
 
     def alone(self) -> AbstractContextManager[bool]:
-        """See `Database.alone`."""
         return self._database.alone("folders")
 
     def due(self, now: datetime) -> list[SyncedFolder]:
-        """Return the folders that are due, the longest overdue first."""
         waiting = select(SyncedFolderRow).where(SyncedFolderRow.next_run <= now)
         in_turn = waiting.order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
         return [_stored(row) for row in self._database.values(in_turn)]
@@ -115,14 +111,12 @@ class SyncedFolderTable:
             row.collection, row.every_minutes, row.next_run = folder.collection, folder.every_minutes, folder.next_run
 
     def remove(self, folder: str) -> bool:
-        """Remove a folder. Returns False if there was none. Its documents stay."""
         with self._database.write() as session:
             there = session.scalar(select(SyncedFolderRow.id).where(SyncedFolderRow.folder == folder)) is not None
             session.execute(delete(SyncedFolderRow).where(SyncedFolderRow.folder == folder))
         return there
 
     def record(self, folder: str, result: SyncResult, now: datetime) -> None:
-        """Store a result and the time of the next run, unless the folder was removed."""
         with self._database.write() as session:
             row = session.scalar(select(SyncedFolderRow).where(SyncedFolderRow.folder == folder))
             if row is not None:

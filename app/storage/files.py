@@ -82,11 +82,9 @@ class SettingsFile:
         return self._read().unwrap()
 
     def settings(self) -> Settings:
-        """What the file gives, without the environment and flags."""
         return settings_in(self.values(), self._path)
 
     def check(self, changes: Mapping[str, str]) -> Settings:
-        """Return what the file would give with changed values: texts by key, "" for the default. Raises DeskError."""
         return settings_in(self._changed(changes).unwrap(), self._path)
 
     def change(self, changes: Mapping[str, str]) -> None:

@@ -109,7 +109,6 @@ class Handoffs:
             return None if row is None else _handoff(session, row)
 
     def of_owner(self, owner: str) -> list[Handoff]:
-        """Return all hand-offs of an owner's conversations, also closed ones, oldest first."""
         query = select(HandoffRow).join(ConversationRow).where(ConversationRow.of(owner)).order_by(HandoffRow.id)
         with self._database.read() as session:
             return [_handoff(session, row) for row in session.scalars(query)]
@@ -136,7 +135,6 @@ class Handoffs:
             return _handoff(session, row)
 
     def take(self, handoff_id: int, agent: str, now: datetime) -> None:
-        """Assign a hand-off to an agent. Raises DeskError if another agent has it, or if it is closed."""
         with self._database.write() as session:
             row = _row(session, handoff_id)
             if row.state == "taken" and row.agent == agent:
@@ -149,7 +147,6 @@ class Handoffs:
             self._announce(session, row, "handoff.taken", now)
 
     def close(self, handoff_id: int, now: datetime) -> None:
-        """Give the conversation back to the assistant. A closed one stays closed."""
         with self._database.write() as session:
             row = _row(session, handoff_id)
             if row.state != "closed":

@@ -108,7 +108,6 @@ class AnswerDetails:
 
 
 def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:
-    """Return an answer with all its rows. Raises ValueError if the details do not fit."""
     citations = zip(answer.citations, details.passage_ids, strict=True)
     modules = zip(answer.modules, details.modules, strict=True)
     return MessageRow(
@@ -209,7 +208,6 @@ class History:
         self._listeners: list[Callable[[Answer, AnswerDetails], None]] = []
 
     def listen(self, listener: Callable[[Answer, AnswerDetails], None]) -> None:
-        """Call `listener` with every answer from now on, after it is stored."""
         self._listeners.append(listener)
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
@@ -226,7 +224,6 @@ class History:
         return row.id
 
     def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
-        """Return the latest conversations with a message that hold all words of the query, latest first."""
         message = MessageRow
         words = query[:MAX_QUERY].split()
         listed = _summaries(owner).where(*(holds(word) for word in words))
@@ -457,7 +454,6 @@ def _said(row: MessageRow) -> str:
 
 
 def _summaries(owner: str) -> Select[str, str, datetime, int]:
-    """Return the conversations of an owner that have a message, most recently used first."""
     table = ConversationRow
     turns = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
     listed = select(table.id, table.title, table.updated, turns.label("turns")).where(table.of(owner), turns > 0)

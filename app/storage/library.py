@@ -93,7 +93,6 @@ class Library:
         return frozenset(self._database.values(query))
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
-        """Return these passages, in this order. Deleted ones are skipped."""
         with self._database.read() as session:
             rows = where_in(session, _passage_query(), PassageRow.id, ids)
             by_id = {passage.id: passage for passage in _stored_passages(session, rows, self._page_urls)}
@@ -106,7 +105,6 @@ class Library:
             return _stored_passages(session, session.execute(query), self._page_urls)
 
     def headings(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return document and heading path of every passage, in the order of the documents."""
         query = select(DocumentRow.path, PassageRow.ordinal, PassageRow.heading_path).join(DocumentRow)
         rows = sorted(self._database.rows(query), key=itemgetter(0, 1))
         return [(path, tuple(headings)) for path, _, headings in rows]
@@ -150,7 +148,6 @@ class Library:
         return [ModuleSize(**row._mapping) for row in self._database.rows(query)]
 
     def module_keys(self) -> frozenset[str]:
-        """Return the modules that encode a passage in its present form."""
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
@@ -211,7 +208,6 @@ class Library:
             return generation_of(session)
 
     def alone(self) -> AbstractContextManager[bool]:
-        """See `Database.alone`."""
         return self._database.alone("documents")
 
     # --- writing -------------------------------------------------------------------------------------------
@@ -233,7 +229,6 @@ class Library:
                 session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
-        """Return the staged vectors of these passages, by content hash. Others are skipped."""
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
         query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
@@ -277,21 +272,18 @@ class Library:
             self._update_passages("embedding", {id_: packed(vectors[id_]) for id_ in some})
 
     def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
-        """Return the stored statements of these passages. Passages without are skipped."""
         query = select(PassageStatementsRow).where(PassageStatementsRow.encoder == encoder)
         with self._database.read() as session:
             rows = where_in(session, query, PassageStatementsRow.passage_id, ids)
             return {row[0].passage_id: row[0].vectors for row in rows}
 
     def without_statements(self, encoder: str) -> list[int]:
-        """Return the passages without statements of this encoder, in ascending order."""
         read = select(PassageStatementsRow.passage_id).where(PassageStatementsRow.encoder == encoder)
         return list(
             self._database.values(select(PassageRow.id).where(PassageRow.id.not_in(read)).order_by(PassageRow.id))
         )
 
     def keep_statement_vectors(self, encoder: str, vectors: Mapping[int, bytes]) -> None:
-        """Replace the statements of passages. Deleted passages are ignored."""
         with self._database.write() as session:
             for row in where_in(session, select(PassageRow.id), PassageRow.id, vectors):
                 session.merge(PassageStatementsRow(passage_id=row.id, encoder=encoder, vectors=vectors[row.id]))

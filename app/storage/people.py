@@ -66,14 +66,12 @@ class Accounts:
             session.add(AccountRow(name=name, role=role, password_hash=password_hash, created=datetime.now(UTC)))
 
     def set_password(self, name: str, password_hash: str) -> None:
-        """Change a password and end the account's sessions. Raises DeskError if there is no such account."""
         with self._database.write() as session:
             row = _named(session, name)
             row.password_hash = password_hash
             session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
 
     def set_role(self, name: str, role: Role) -> None:
-        """Change a role and end the account's sessions. Raises DeskError for the last admin."""
         with self._database.write() as session:
             row = _named(session, name)
             if role != "admin":
@@ -82,7 +80,6 @@ class Accounts:
             session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
 
     def remove(self, name: str) -> None:
-        """Remove an account and its sessions. Raises DeskError for the last admin."""
         with self._database.write() as session:
             row = _named(session, name)
             _check_not_last_admin(session, row)
@@ -125,7 +122,6 @@ class ApiKeyTable:
         self._database = database
 
     def add(self, key: ApiKey, token_hash: str) -> None:
-        """Store a new key. Raises DeskError if a valid key has the same name."""
         row = ApiKeyRow(
             id=key.id,
             name=key.name,
@@ -150,7 +146,6 @@ class ApiKeyTable:
         return _key(rows[0]) if rows else None
 
     def all(self) -> list[ApiKey]:
-        """Return all keys, also revoked ones, oldest first."""
         return [_key(row) for row in self._database.values(select(ApiKeyRow).order_by(ApiKeyRow.created))]
 
     def used(self, key_id: str, now: datetime) -> None:
@@ -158,7 +153,6 @@ class ApiKeyTable:
             session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used=now))
 
     def revoke(self, name: str) -> ApiKey:
-        """Revoke the key with this name. Raises DeskError if there is no valid one."""
         with self._database.write() as session:
             in_use = select(ApiKeyRow).where(ApiKeyRow.name == name, ApiKeyRow.revoked.is_(None))
             row = session.scalar(in_use)

@@ -147,7 +147,6 @@ def _is_at(url: str, database: Path) -> bool:
 
 
 def _note(settings_file: Path, database: Path | None) -> str:
-    """Return a note if the settings of a backup name another database than the one in it."""
     url = SettingsFile(settings_file).values().get("database_url")
     if database is None or url is None or _is_at(str(url), database):
         return ""

@@ -73,7 +73,6 @@ READINGS: tuple[Reading, ...] = ("warm", "cold", "server", "none")
 
 
 def tally(session: Session, row: MessageRow) -> None:
-    """Count an answer, within the transaction that records it."""
     times: Counter[tuple[str, str]] = Counter()
     amounts: Counter[tuple[str, str]] = Counter()
     for subject, label, amount in _happened(row):
@@ -231,7 +230,6 @@ class Statistics:
         return [AnswerPoint(**row._mapping) for row in reversed(self._database.rows(query))]
 
     def misses(self, limit: int = 50) -> list[MissRow]:
-        """Return the latest modules that had to be computed, latest first."""
         query = (
             select(
                 ModuleUseRow.created,
@@ -250,7 +248,6 @@ class Statistics:
         return [MissRow(**row._mapping) for row in self._database.rows(query)]
 
     def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
-        """Return the latest answers with at most this grounding, latest first."""
         query = (
             select(
                 MessageRow.created,
@@ -276,7 +273,6 @@ class Statistics:
         return [[(key, tokens) for _, key, tokens in mine] for _, mine in groupby(rows, key=itemgetter(0))]
 
     def miss_reasons(self) -> list[ReasonRow]:
-        """Return why modules had to be computed, the most expensive reason first."""
         query = select(TallyRow.label, TallyRow.times, TallyRow.amount)
         rows = self._database.rows(query.where(TallyRow.width_s == ALL_TIME, TallyRow.subject == "misses"))
         reasons = [ReasonRow(reason=reason, misses=times, tokens=int(tokens)) for reason, times, tokens in rows]

@@ -65,7 +65,6 @@ class ShortText(AnyText):
 
 
 def _partial(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
-    """An index of the rows that meet a condition."""
     return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 

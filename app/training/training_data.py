@@ -45,7 +45,6 @@ def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def row_error(row: Any) -> str:
-    """Return why an object is not a document with questions; "" if it is one."""
     if not isinstance(row, dict) or not {"title", "context", "qas"} <= row.keys():
         return "title, context and qas are needed"
     if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
