@@ -139,12 +139,18 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
 ) -> None:
     file, asked = tmp_path / "questions.jsonl", list[tuple[Any, ...]]()
     fitted = replace(rule_of_thumb("small", "first"), threshold=0.2, certain=0.5)
+    shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
+    counts = {
+        "answerable": 30,
+        "unanswerable": 60,
+        **shares,
+        **{f"written_{name}": share for name, share in shares.items()},
+    }
+    found = SearchCalibration(classifier=fitted, **counts)
 
     def calibrate(settings: Settings, data: list[Path], documents: list[Path], **_: Any) -> SearchCalibration:
         asked.append((settings.data_dir, data, documents))
-        shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
-        shares |= {f"written_{name}": share for name, share in shares.items()}
-        return SearchCalibration(classifier=fitted, answerable=30, unanswerable=60, **shares)
+        return found
 
     def train(settings: Settings, data: list[Path], folder: Path, **options: Any) -> dict[str, Any]:
         asked.append((data, folder, options["left_out"], options["local"], options["go_on"], options["minutes"]))
@@ -152,26 +158,16 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
 
     monkeypatch.setattr("evals.answers.search_calibration.calibrate", calibrate)
     monkeypatch.setattr("app.training.adapt.make_ranker", train)
-    found = run("calibrate-search", "--data", str(file), "--json").document
-    assert asked.pop() == (desk, [file], [])
+    document = run("calibrate-search", "--data", str(file), "--documents", "a", "--json").document
+    assert asked.pop() == (desk, [file], [Path("a")])
     assert load_classifier(desk / "search.json") == fitted
-    shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
-    counts = {"answerable": 30, "unanswerable": 60, "threshold": 0.2, "certain": 0.5}
-    written = {f"written_{name}": share for name, share in shares.items()}
-    assert found == {"file": str(desk / "search.json")} | shares | counts | written
-    pages = ("--data", str(file), "--documents", "a", "--data", "q", "--documents", "b", "--write", str(tmp_path / "s"))
-    assert (
-        "70% of the first as sure, 80% of these rightly, and 10% of the others" in run("calibrate-search", *pages).out
-    )
-    assert asked.pop() == (desk, [file, Path("q")], [Path("a"), Path("b")])
+    assert document == {"file": str(desk / "search.json"), "threshold": 0.2, "certain": 0.5, **counts}
+    shown = run("calibrate-search", "--data", str(file), "--write", str(tmp_path / "s")).out
+    assert "70% of the first as sure, 80% of these rightly, and 10% of the others" in shown
     assert load_classifier(tmp_path / "s") == fitted
-
-    card = run("train-ranker", "--data", str(file), "--leave-out", "a,b", "--local", "c", "--json").document
+    card = run("train-ranker", "--data", str(file), "--leave-out", "a,b", "--local", "c", "--go-on", "--json").document
     assert card["name"] == "ranker-1"
-    assert asked.pop() == ([file], desk / "ranker", {"a", "b"}, {"c"}, False, 60.0)
-    shown = run("train-ranker", "--data", str(file), "--go-on", "--minutes", "2", "--output", str(tmp_path / "r")).out
-    assert shown == f"{tmp_path / 'r'}: 7 steps in 1.5 minutes, loss 0.25\n"
-    assert asked.pop() == ([file], tmp_path / "r", set(), set(), True, 2.0)
+    assert asked.pop() == ([file], desk / "ranker", {"a", "b"}, {"c"}, True, 60.0)
 
 
 @pytest.mark.parametrize(

@@ -83,18 +83,6 @@ def test_ingest_is_handed_over_with_everything_that_was_asked(
     assert log == [(COMMAND_LINE, "document-ingest", str(pages)), (COMMAND_LINE, "document-ingest", both)]
 
 
-def test_forget_is_handed_over(tmp_path: Path, run: Callable[..., Any]) -> None:
-    desk = FakeDesk(seeded=False)
-    desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
-    with served(tmp_path / "desk", desk) as log:
-        done, status = run("forget", "/a/one.md")
-        assert (done["forgotten"], done["removed"]["passages"], status) == ("/a/one.md", 3, 0)
-        again, status = run("forget", "/a/one.md")
-    assert (again["error"]["code"], status) == ("document-unknown", 1)
-    assert desk.listed == {}
-    assert log == [(COMMAND_LINE, "document-forget", "/a/one.md")]
-
-
 @pytest.mark.parametrize("command", [("forget", "/a/one.md"), ("visitors", "delete", "v-ann")])
 def test_what_was_there_before_a_restore_is_named_where_something_is_removed(
     tmp_path: Path, run: Callable[..., Any], command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
