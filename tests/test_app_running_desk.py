@@ -20,7 +20,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from app.access.identity import owner_of_user
 from app.cli.reports import print_old_copies
-from app.cli.running_desk import RunningDesk, find_running, read_events
+from app.cli.running_desk import find_running, order, read_events
 from app.desk.changes import Changes
 from app.desk.service import Service
 from app.domain.callers import COMMAND_LINE
@@ -168,7 +168,7 @@ def test_progress_is_passed_on(tmp_path: Path) -> None:
     with served(tmp_path / "desk", FakeDesk()):
         running = find_running(tmp_path / "desk")
         assert running is not None
-        running.order("/ingest", order, lambda *stage: seen.append(stage))
+        running("/ingest", order, lambda *stage: seen.append(stage))
     assert seen == [("reading", 0, 1), ("reading", 1, 1), ("embedding", 1, 1), ("encoding", 1, 1)]
 
 
@@ -220,7 +220,7 @@ def desk_that(answers: Response) -> FastAPI:
 
 def error_of(app: FastAPI, folder: Path) -> DeskError:
     with listening(app, folder / "socket"), pytest.raises(DeskError) as caught:
-        RunningDesk(folder / "socket").order("/forget", {"document": "a.md"})
+        order(folder / "socket", "/forget", {"document": "a.md"})
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -240,7 +240,7 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
     error = error_of(desk_that(StreamingResponse(half())), tmp_path)
     assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
     with one_line("desk-lost"):
-        RunningDesk(tmp_path / "gone").order("/forget", {"document": "a.md"})
+        order(tmp_path / "gone", "/forget", {"document": "a.md"})
 
 
 @pytest.mark.parametrize("text", ["", "<html>\n", '{"sta', "{}\n", "[]\n"])

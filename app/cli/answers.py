@@ -1,6 +1,4 @@
-"""The commands that answer questions (ask, batch) and the commands that train (adapt the language
-model, train-ranker).
-"""
+"""The commands that answer questions (ask, batch) and that train (adapt the language model, train-ranker)."""
 
 import json
 import os

@@ -41,7 +41,7 @@ def ingest(
         if running is not None:
             absolute = [os.path.abspath(path) for path in paths]
             order = {"paths": absolute, "collection": collection, "sync": sync, "warm": warm}
-            report = running.order("/ingest", order, progress)
+            report = running("/ingest", order, progress)
         else:
             with open_service(common.settings, "warmdesk ingest") as service:
                 taken = recorded(service).ingest(paths, progress, collection=collection, sync=sync, warm=warm)
@@ -73,7 +73,7 @@ def forget(
 
     running = find_served(common)
     if running is not None:
-        forgotten = running.order("/forget", {"document": document})
+        forgotten = running("/forget", {"document": document})
     else:
         with open_service(common.settings, "warmdesk forget") as service:
             forgotten = asdict(recorded(service).forget(document))
@@ -150,7 +150,7 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
     for folder in folders:
         with progress_bar() as progress:
             if running is not None:
-                running.order("/sync", {"folder": folder}, progress)
+                running("/sync", {"folder": folder}, progress)
             else:
                 service.synced.run(folder, progress, who=COMMAND_LINE)
     done = [one for one in service.synced.all() if one.folder in folders]

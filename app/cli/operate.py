@@ -44,7 +44,7 @@ def backup(
     with progress_bar() as progress:
         if running is not None:
             order = {"file": str(file), "with_modules": with_modules, "overwrite": force}
-            document = running.order("/backup", order, progress)
+            document = running("/backup", order, progress)
         else:
             with lock_data_folder(folder, "warmdesk backup"):
                 made = back_up_folder(common.settings, file, progress, with_modules=with_modules, overwrite=force)

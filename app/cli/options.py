@@ -23,7 +23,6 @@ from cache.engine.log_lines import write_log
 
 if TYPE_CHECKING:
     from app.access.identity import Administration
-    from app.cli.running_desk import RunningDesk
     from app.desk.changes import Changes
 
 INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
@@ -177,8 +176,8 @@ def open_administration(settings: Settings) -> "Iterator[Administration]":
         yield Administration(Accounts(database), Keys(database), Audit(database).record, COMMAND_LINE)
 
 
-def find_served(common: Common) -> "RunningDesk | None":
-    """The running server of the data folder, if any. Prints on stderr which flags it cannot take over."""
+def find_served(common: Common) -> Callable[..., dict[str, Any]] | None:
+    """See `find_running`. Prints on stderr which flags a running server cannot take over."""
     from app.cli.running_desk import find_running
 
     running = find_running(common.settings.data_dir)

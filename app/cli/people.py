@@ -147,7 +147,7 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
 
     whose, running = _owner(owner, user), find_served(common)
     if running is not None:
-        erased = running.order("/erase", {"owner": whose})
+        erased = running("/erase", {"owner": whose})
     else:
         with open_service(common.settings, "warmdesk visitors delete") as service:
             erased = asdict(recorded(service).erase(whose))

@@ -5,7 +5,7 @@ The server listens on a Unix socket in its data folder, which only its user can 
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +16,28 @@ from app.domain.progress import Progress, no_progress
 from app.storage.lock import SOCKET_FILE, is_locked
 
 
-@dataclass(frozen=True, slots=True)
-class RunningDesk:
-    """The socket on which a server takes commands."""
-
-    socket: Path
-
-    def order(self, path: str, order: dict[str, Any], progress: Progress = no_progress) -> dict[str, Any]:
-        """Have work done: a path and a body of `app.web.serve`. Returns the result as JSON. Raises DeskError."""
-        try:
-            with (
-                httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=None) as client,
-                client.stream("POST", f"http://desk{path}", json=order) as response,
-            ):
-                if response.status_code != 200:
-                    message = f"the running server answered {response.status_code}: restart it"
-                    raise DeskError(message, code="desk-refused")
-                return read_events(response.iter_lines(), progress)
-        except httpx.HTTPError as error:
-            raise DeskError(
-                f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
-                code="desk-lost",
-            ) from error
+def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no_progress) -> dict[str, Any]:
+    """Have work done: a path and a body of `app.web.serve`. Returns the result as JSON. Raises DeskError."""
+    try:
+        with (
+            httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=None) as client,
+            client.stream("POST", f"http://desk{path}", json=body) as response,
+        ):
+            if response.status_code != 200:
+                message = f"the running server answered {response.status_code}: restart it"
+                raise DeskError(message, code="desk-refused")
+            return read_events(response.iter_lines(), progress)
+    except httpx.HTTPError as error:
+        raise DeskError(
+            f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
+            code="desk-lost",
+        ) from error
 
 
-def find_running(folder: Path) -> RunningDesk | None:
-    """The running server of a data folder, if any. A killed process leaves its socket, but holds no folder."""
+def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
+    """`order` for the running server of a folder, if any. A killed process leaves its socket, but holds no folder."""
     file = folder / SOCKET_FILE
-    return RunningDesk(file) if file.is_socket() and is_locked(folder) else None
+    return partial(order, file) if file.is_socket() and is_locked(folder) else None
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:

@@ -71,8 +71,6 @@ class Library:
         self._database, self._page_urls = database, dict(page_urls or {})
         self.is_shared = database.is_shared
 
-    # --- reading -------------------------------------------------------------------------------------------
-
     def find(self, path: str) -> StoredDocument | None:
         with self._database.read() as session:
             row = document_row(session, path)
@@ -209,8 +207,6 @@ class Library:
 
     def alone(self) -> AbstractContextManager[bool]:
         return self._database.alone("documents")
-
-    # --- writing -------------------------------------------------------------------------------------------
 
     def set_fact(self, key: str, value: str) -> None:
         with self._database.write() as session:
