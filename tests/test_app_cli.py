@@ -229,13 +229,13 @@ def test_ctrl_c_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_accounts_are_made_listed_and_removed(run: Run) -> None:
+    assert run("reset-password", "--json").document["name"] == "admin"
     made = run("accounts", "add", "ann", "--json").document
     assert (made["name"], made["role"]) == ("ann", "agent")
     listed = run("accounts", "list", "--json")
     assert {"ann": "agent"}.items() <= {one["name"]: one["role"] for one in listed.document}.items()
     assert made["password"] not in listed.out
     assert run("reset-password", "ann", "--json").document["password"] != made["password"]
-    assert run("reset-password", "--json").document["name"] == "admin"
     assert run("accounts", "remove", "ann", "--json").document == {"removed": "ann"}
     assert "ann" not in [one["name"] for one in run("accounts", "list", "--json").document]
     assert is_one_line(run("accounts", "remove", "ann"))

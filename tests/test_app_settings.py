@@ -86,7 +86,7 @@ def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
         ("model = ''", "model is ''"),
         ("system_text = 3", "system_text is 3"),
         ("model = {name = 'a'}", "model is {'name': 'a'}"),
-        ("example_questions = [1]", "example_questions is [1]"),
+        ("example_questions = [1]", "example_questions is 1"),
         ("example_questions = ['']", "example_questions is"),
     ],
 )
