@@ -68,8 +68,6 @@ ROOMS = {
 name stands for all of its rooms. Rooms are listed from the top down, and none may import one above it.
 """
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
 
 @dataclass(frozen=True)
 class SourceFile:
@@ -169,29 +167,6 @@ def test_there_are_no_import_cycles() -> None:
 
     for name in graph:
         walk(name, ())
-
-
-def test_files_classes_and_interfaces_have_a_docstring() -> None:
-    """A method of an interface may be documented by another class."""
-    classes = [
-        (file.name, node)
-        for file in sources().values()
-        for node in file.tree.body
-        if isinstance(node, ast.ClassDef) and node.name[0] != "_"
-    ]
-    methods = [
-        (name, node.bases, method) for name, node in classes for method in node.body if isinstance(method, Function)
-    ]
-    documented = {method.name for _, _, method in methods if ast.get_docstring(method)}
-    missing = [file.name for file in sources().values() if not ast.get_docstring(file.tree)]
-    missing += [f"{name}.{node.name}" for name, node in classes if not ast.get_docstring(node)]
-    missing += [
-        f"{name}: {method.name}"
-        for name, bases, method in methods
-        if method.name[0] != "_" and method.name not in documented
-        if any(ast.unparse(base).startswith(("Protocol", "ABC")) for base in bases)
-    ]
-    assert not missing
 
 
 def test_the_page_of_architecture_has_the_same_rooms() -> None:
