@@ -18,10 +18,13 @@ from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import URL
 
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.storage import migrate, tables
+from app.storage.archive import back_up_folder
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
+from app.storage.restoring import restore_folder
 
 HERE = Path(__file__).parent
 
@@ -294,3 +297,21 @@ def test_tables_of_another_program_are_not_taken_over(path: Path) -> None:
     assert error.code == "database-error"
     assert "table documents already exists" in str(error)
     assert list(schema(path)) == ["documents"]
+
+
+def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path / "desk")
+    settings.data_dir.mkdir()
+    open_database(settings.database_url).close()
+    add_revision(monkeypatch, tmp_path)
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    assert made.manifest.schema == migrate.revisions()[-2].revision
+    new = Settings(data_dir=tmp_path / "new")
+    restore_folder(new, made.file)
+    open_database(new.database_url).close()
+    with closing(sqlite3.connect(new.data_dir / "warmdesk.sqlite3")) as connection:
+        [[last]] = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    assert last == LATER
+    assert len(list(new.data_dir.glob("*.before-*"))) == 1
