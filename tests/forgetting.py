@@ -13,7 +13,6 @@ NOTHING = Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
 
 
 def write_secret(folder: Path) -> Path:
-    """Pages of a shop, and one with the secret."""
     write_pages(folder)
     (folder / "secret.md").write_text(f"# Plans\n\nThe word of the day is {SECRET}, and no other.\n")
     return folder

@@ -19,6 +19,5 @@ class SmallDisk:
         self.folder, self.total, self.others = folder, total, 0
 
     def usage(self, _: object = None) -> Usage:
-        """Instead of `shutil.disk_usage`."""
         used = self.others + sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
         return Usage(self.total, used, self.total - used)

@@ -18,7 +18,7 @@ import app
 from app.storage.lock import LOCK_FILE, OWNER_FILE
 
 FILES = {
-    *("storage/swap.py", "storage/restoring.py", "storage/begun.py", "storage/files.py", "storage/document_change.py"),
+    *("storage/restoring.py", "storage/begun.py", "storage/files.py", "storage/document_change.py"),
     *("knowledge/forget.py", "knowledge/uploads.py", "knowledge/ingest.py", "support/faq.py", "storage/faq.py"),
 }
 """Where code is whose lines count."""
@@ -72,7 +72,6 @@ def left_by_kills(folder: Path, copies: Path, work: Callable[[], object], only: 
 
 
 def looks(folder: str) -> Iterator[tuple[str, int, int]]:
-    """What changes when a file below a folder does."""
     with suppress(FileNotFoundError), os.scandir(folder) as entries:  # a thread of the desk's may remove what is here
         for one in entries:
             if one.is_dir(follow_symlinks=False):
@@ -85,7 +84,6 @@ def looks(folder: str) -> Iterator[tuple[str, int, int]]:
 
 
 def copy(folder: Path, other: Path) -> None:
-    """Make another folder like this one."""
     shutil.rmtree(other, ignore_errors=True)
     with suppress(shutil.Error):  # as above
         shutil.copytree(folder, other, symlinks=True)

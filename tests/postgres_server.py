@@ -60,11 +60,9 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, database: str) -> str:
-        """The URL of a database."""
         return f"postgresql+psycopg://warm@/{database}?host={self.folder}"
 
     def start(self) -> None:
-        """Start it, and return when it takes connections."""
         settings = [part for setting in self._settings for part in ("-c", setting)]
         where = ["-D", str(self.folder / "data"), "-k", str(self.folder)]
         self._process = subprocess.Popen(_command("postgres", *where, *settings), stderr=subprocess.DEVNULL)
@@ -100,7 +98,6 @@ class PostgresServer:
             engine.dispose()
 
     def make_template(self) -> None:
-        """The database that others are copies of."""
         self.execute(f"CREATE DATABASE {TEMPLATE}")
         open_database(self.url(TEMPLATE)).close()
 
@@ -159,7 +156,6 @@ def running_server(*, keeps_commits: bool = False) -> Iterator[PostgresServer]:
 
 
 def _user() -> str | None:
-    """As whom the server is run, if not as ourselves."""
     if os.geteuid():
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}

@@ -9,7 +9,7 @@ from desks import small_desk, write_pages
 from app.answering.checking import CheckedText
 from app.domain.callers import QUOTED
 from app.domain.errors import DeskError
-from app.domain.policies import AnswerMode
+from app.domain.setting_types import AnswerMode
 from app.grounding.grounding import CHECKS, AnswerChecker, Claim
 
 PASSAGES = [

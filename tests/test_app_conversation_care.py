@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from refusals import one_line
 from sqlalchemy import func, select, update
 from stored_answers import an_answer, details
 
@@ -26,7 +27,6 @@ def care(database: Database) -> ConversationCare:
 
 
 def asked(history: History, *questions: str, owner: str = ANN) -> str:
-    """A conversation with these questions, each answered."""
     conversation = history.start_conversation(questions[0], owner)
     for question in questions:
         answer = an_answer(conversation)
@@ -57,14 +57,10 @@ def is_gone(care: ConversationCare, conversation: str, owner: str = ANN) -> bool
         ("ENTKALKE", ["de"]),  # within a word, and in a later question
         ("HAUPTSTRAßE", ["de"]),
         ("Hauptstr_ße", []),
-        ("étagére", []),
         ("ÉTAGÈRE", ["fr"]),
-        ("退款", ["zh"]),
-        ("款", ["zh"]),
         ("退款 运费", ["zh"]),
         ("退款 étagère", []),
         ("you have 0 DAYS", ["zh", "fr", "de"]),  # the answers
-        ("100%", []),
         ("_", []),
         ("  ", ["zh", "fr", "de"]),
         ("lamp", []),  # somebody else's
@@ -81,19 +77,17 @@ def test_search_finds_titles_and_messages_in_any_language(history: History, quer
     assert [names[one.id] for one in history.conversations(ANN, query=query, limit=2)] == found[:2]
 
 
-def test_search_finds_the_new_title(history: History, care: ConversationCare) -> None:
+def test_a_title_is_changed_shortened_and_found(history: History, care: ConversationCare) -> None:
     conversation = asked(history, "Where is it?")
     care.rename_conversation(conversation, "  The lamp\n for Ann ", ANN)
     [found] = history.conversations(ANN, query="LAMP")
     assert (found.id, found.title, found.turns) == (conversation, "The lamp for Ann", 2)
+    other = asked(history, "two")
     care.rename_conversation(conversation, "x" * 200, ANN)
-    assert len(history.conversations(ANN)[0].title) == 80
-
-
-def test_renaming_does_not_move_a_conversation_up(history: History, care: ConversationCare) -> None:
-    first, second = asked(history, "one"), asked(history, "two")
-    care.rename_conversation(first, "three", ANN)
-    assert [one.id for one in history.conversations(ANN)] == [second, first]
+    assert [one.id for one in history.conversations(ANN)] == [other, conversation], "it does not move up"
+    assert len(history.conversations(ANN)[1].title) == 80
+    with pytest.raises(DeskError, match="the title is empty"):
+        care.rename_conversation(conversation, " \n", ANN)
 
 
 def test_others_can_do_nothing(history: History, care: ConversationCare) -> None:
@@ -104,19 +98,12 @@ def test_others_can_do_nothing(history: History, care: ConversationCare) -> None
         lambda: care.restore_conversation(conversation, BOB),
         lambda: care.last_question(conversation, BOB),
     ):
-        with pytest.raises(DeskError) as caught:
+        with one_line("no-such-conversation"):
             change()
-        assert caught.value.code == "no-such-conversation"
     assert history.conversations(ANN)[0].title == "Where is it?"
     care.delete_conversation(conversation, ANN)
     assert is_gone(care, conversation, BOB)
     care.restore_conversation(conversation, ANN)
-
-
-def test_a_title_is_not_empty(history: History, care: ConversationCare) -> None:
-    conversation = asked(history, "Where is it?")
-    with pytest.raises(DeskError, match="the title is empty"):
-        care.rename_conversation(conversation, " \n", ANN)
 
 
 def test_a_deleted_conversation_is_hidden_and_comes_back_whole(history: History, care: ConversationCare) -> None:

@@ -9,7 +9,7 @@ from tiny_desk import small_settings
 
 from app.answering.prepare import past_of
 from app.domain.answers import BETWEEN, Said
-from app.domain.lengths import LONGEST_PAST
+from app.domain.callers import LONGEST_PAST
 from app.knowledge.prompts import PromptBuilder, PromptTurn
 from app.replies.replies import texts_in
 from app.storage.history import PastMessage

@@ -121,15 +121,11 @@ def test_everything_has_the_addresses_that_were_left_and_they_go_with_it(tmp_pat
         assert any(address in data for data in files) == is_kept
 
 
-# ------------------------------------------------------------------ routes
-
-
 def whose(client: TestClient) -> str:
     return visitor(client.cookies[COOKIE], None).owner
 
 
 def asked_by(site: Site, client: TestClient, question: str) -> str:
-    """A conversation of this visitor."""
     site.desk.belongs("", OPERATOR)  # what the fake desk begins with is the operator's
     for _ in (stream := site.desk.ask(question, owner=whose(client))):
         pass
@@ -170,38 +166,6 @@ def test_a_visitor_saves_and_removes_everything(site: Site) -> None:
     assert ann.get("/my-data").status_code == 401
     assert site.desk.conversations(owner) == []
     assert len(site.desk.conversations(whose(bob))) == 1
-
-
-# ------------------------------------------------------------------ a whole desk
-
-
-def prefixes_of(desk: Any, owner: str) -> int:
-    """How many pieces the engine keeps of an owner's prompts."""
-    return int(desk.engine.call(lambda store: sum(1 for _ in store.device.prefixes.nodes(owner))))
-
-
-def test_with_conversations_goes_what_was_computed_for_them(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
-        for owner in ("v-ann", "v-bob"):
-            finish(desk, "How long do returns take?", owner=owner)
-        assert min(prefixes_of(desk, "v-ann"), prefixes_of(desk, "v-bob")) > 0
-        erased = desk.erase("v-ann")
-        assert (erased.conversations, erased.messages) == (1, 2)
-        assert prefixes_of(desk, "v-ann") == 0
-        assert prefixes_of(desk, "v-bob") > 0
-        desk.engine.call(lambda store: store.check_integrity())
-        assert finish(desk, "How long do returns take?", owner="v-bob").usage.prefix > 0
-
-
-def test_a_question_is_asked_again_in_place_of_the_last_one(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
-        first = finish(desk, "How long do returns take?", owner="v-ann")
-        its = {"owner": "v-ann", "conversation_id": first.conversation_id}
-        last = desk.last_question(first.conversation_id, "v-ann")
-        again = finish(desk, "How long do returns take? Now?", replaces=last, **its)
-        assert again.conversation_id == first.conversation_id
-        [listed] = desk.conversations("v-ann")
-        assert (listed.title, listed.turns) == ("How long do returns take? Now?", 2)
 
 
 def test_a_redacted_question_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,6 @@ QUESTION = "How long do returns take?"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A small file system."""
     folder = tmp_path / "disk"
     folder.mkdir()
     size = f"size={DISK},mode=700"

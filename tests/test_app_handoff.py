@@ -14,7 +14,7 @@ from app.answering.prepare import with_agents
 from app.api.wire import told
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
-from app.domain.setting_values import is_open, office_hours
+from app.domain.setting_types import is_open, office_hours
 from app.domain.settings import Settings
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import open_database

@@ -32,8 +32,8 @@ from app.access.identity import COOKIE, SCOPES, Keys, new_token
 from app.access.limits import QuestionLimits
 from app.desk.service import Service
 from app.domain.answers import PlainOptions, Said
+from app.domain.callers import LONGEST_LINE, LONGEST_TEXT
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT
 from app.storage.people import Accounts, Sessions
 from app.web.chat_flow import ChatFlow, Reader
 from app.web.chat_routes import HandoffView
@@ -244,7 +244,7 @@ UNITS = (
 READ_ALL = f"""
 from retrieval.text.codes import codes
 from retrieval.text.terms import telling_words
-from app.domain.setting_values import table_of
+from app.domain.setting_types import table_of
 from app.knowledge.prompts import question_text
 from app.privacy.redaction import redact
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.domain.documents import Counts, NewDocument, NewPassage, Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
-from app.storage import passage_rows
+from app.storage import document_change
 from app.storage.database import open_database
 from app.storage.library import Library
 
@@ -179,7 +179,7 @@ def test_embeddings_of_two_models_are_an_error(library: Library) -> None:
 
 
 def test_more_passages_than_one_query_may_name(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passage_rows, "_IN_A_QUERY", 3)
+    monkeypatch.setattr(document_change, "_IN_A_QUERY", 3)
     many = [passage(f"p{number}") for number in range(20)]
     replaced = store(library, document(), many)
     assert [found.id for found in library.passages(replaced.ids)] == list(replaced.ids)

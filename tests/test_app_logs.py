@@ -17,8 +17,8 @@ from fastapi.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from app.api.chat import RunningAnswer
-from app.cli.errors import fail
-from app.domain.logs import OfRequest, in_request, of_request, request_id, say, steps_of_request
+from app.cli.options import fail
+from app.domain.logs import OfRequest, of_request, request_id, say
 from app.web.document_routes import events
 from app.web.middleware import Opening
 from app.web.serve import DeskServer, RequestLog
@@ -55,9 +55,6 @@ def logged() -> Iterator[Lines]:
     root.removeHandler(handler)
     logging.getLogger("app").setLevel(logging.NOTSET)
     root.setLevel(level)
-
-
-# --- records -----------------------------------------------------------------------------------------------
 
 
 def test_a_record_is_one_json_object(logged: Lines) -> None:
@@ -109,14 +106,6 @@ def test_the_text_names_the_request() -> None:
     assert handler.lines == ["WARNING app.test: hello", "WARNING app.test: hello [request r-2]"]
 
 
-def test_other_peoples_logging_is_left_alone(logged: Lines) -> None:
-    before = logging.getLogger().handlers[:]
-    logged.setFormatter(logging.Formatter("%(message)s"))
-    write_log("json", "debug")
-    assert logging.getLogger().handlers == before
-    assert logging.getLogger("cache").level == logging.NOTSET
-
-
 def test_what_is_said_is_a_plain_line_or_a_record(logged: Lines, capsys: pytest.CaptureFixture[str]) -> None:
     say("it opens")
     assert logged.found[0] | {"time": ""} == {"time": "", "level": "info", "logger": "app", "message": "it opens"}
@@ -126,9 +115,6 @@ def test_what_is_said_is_a_plain_line_or_a_record(logged: Lines, capsys: pytest.
     say("it is open to all", logging.WARNING)
     say("it failed", logging.ERROR)
     assert capsys.readouterr().err == "it opens\nwarning: it is open to all\nerror: it failed\n"
-
-
-# --- requests ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -215,17 +201,6 @@ def test_a_request_that_fails_has_its_line(client: TestClient, logged: Lines) ->
     assert SECRET not in "".join(logged.lines)
 
 
-def test_work_and_steps_of_other_threads() -> None:
-    seen: list[str] = []
-    with of_request("r-1"):
-        work = in_request(lambda: seen.append(request_id()))
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(20)
-    steps = steps_of_request("r-2", (request_id() for _ in range(2)))
-    assert (seen, list(steps), request_id()) == (["r-1"], ["r-2", "r-2"], "")
-
-
 def test_a_served_desk_gives_ids_while_it_opens() -> None:
     app = DeskServer(Opening(lambda: ["models"]), lambda: None).config.app
     answer = TestClient(app, base_url=BASE).get("/readyz", headers={"x-request-id": "r-3"})
@@ -240,9 +215,6 @@ def test_a_request_that_a_stopped_desk_gives_up_is_told_to_come_again() -> None:
     answer = client.post("/v1/documents", headers={"x-request-id": "r-5"})
     assert (answer.status_code, answer.headers["retry-after"], answer.headers["x-request-id"]) == (503, "5", "r-5")
     assert answer.json()["error"]["code"] == "unavailable"
-
-
-# --- a whole site ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -13,16 +13,18 @@ from alembic.autogenerate import produce_migrations, render_python_code
 from alembic.runtime.migration import MigrationContext
 from made_database import LATER, add_revision
 from postgres_server import EMPTY, PostgresServer
+from refusals import one_line
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import URL
 
-from app.cli.options import open_reader
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage import migrate, tables
+from app.storage.archive import back_up_folder
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
+from app.storage.restoring import restore_folder
 
 HERE = Path(__file__).parent
 
@@ -34,7 +36,6 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty_urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """Two databases without tables, of either kind."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'one.sqlite3'}", f"sqlite:///{tmp_path / 'other.sqlite3'}"
         return
@@ -133,41 +134,6 @@ def test_a_revision_that_leaves_rows_without_their_parents_is_undone(
     connection.close()
 
 
-def of_development(url: str) -> None:
-    """Let a database be one of a development version, with a fact in it."""
-    with closing(open_database(url)) as database:
-        store(database, "a", "1")
-        with database.write() as session:
-            session.execute(text("DROP TABLE alembic_version"))
-            session.execute(text("CREATE TABLE migrations (name TEXT PRIMARY KEY, applied TIMESTAMP)"))
-            session.execute(text("INSERT INTO migrations (name) VALUES ('m025_desks')"))
-
-
-def test_a_database_of_a_development_version_is_taken_over_if_its_tables_are_the_present_ones(
-    database_url: str,
-) -> None:
-    of_development(database_url)
-    with pytest.raises(DeskError, match=r"older Warmdesk.*restart `warmdesk serve`"):
-        open_database(database_url, upgrade=False)
-    with closing(open_database(database_url)) as database, database.read() as session:
-        assert session.get_one(tables.FactRow, "a").value == "1"
-    assert "migrations" not in table_names(database_url)
-    open_database(database_url, upgrade=False).close()
-
-
-def test_a_database_of_a_development_version_with_other_tables_is_refused(database_url: str) -> None:
-    of_development(database_url)
-    engine = create_engine(database_url)
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE messages DROP COLUMN notice"))
-    engine.dispose()
-    before = table_names(database_url)
-    with pytest.raises(DeskError, match="development version of Warmdesk and has other tables") as caught:
-        open_database(database_url)
-    assert caught.value.code == "database-older"
-    assert table_names(database_url) == before
-
-
 def test_a_database_that_is_opened_again_keeps_what_is_there(database_url: str) -> None:
     with closing(open_database(database_url)) as database:
         store(database, "a", "1")
@@ -188,33 +154,22 @@ def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_reader_leaves_an_older_database_alone_and_says_what_to_do(older: Path) -> None:
     before, content = schema(older), older.read_bytes()
-    with pytest.raises(DeskError, match=r"older Warmdesk.*restart `warmdesk serve`") as caught:
+    with one_line("database-older", r"older Warmdesk.*restart `warmdesk serve`"):
         open_database(f"sqlite:///{older}", upgrade=False)
-    assert caught.value.code == "database-older"
     assert (schema(older), older.read_bytes(), list(older.parent.iterdir())) == (before, content, [older])
-
-
-def test_commands_that_only_read_are_such_readers(older: Path) -> None:
-    settings = Settings(data_dir=older.parent)
-    older.rename(older.parent / "warmdesk.sqlite3")
-    assert settings.database_url.endswith("/warmdesk.sqlite3")
-    with pytest.raises(DeskError, match="older Warmdesk"), open_reader(settings):
-        pass
 
 
 def test_a_reader_makes_no_database(path: Path) -> None:
     for content in (None, b""):
-        with pytest.raises(DeskError, match="is not there yet, or empty: ingest documents first") as caught:
+        with one_line("no-database", "is not there yet, or empty: ingest documents first"):
             open_database(f"sqlite:///{path}", upgrade=False)
-        assert caught.value.code == "no-database"
         assert [file.read_bytes() for file in path.parent.iterdir()] == ([] if content is None else [content])
         path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("name", ["desk.sqlite3", "50% of #1? ü.sqlite3"])
-def test_a_reader_opens_what_is_up_to_date(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    url = URL.create("sqlite", database=str(tmp_path / name)).render_as_string()
+def test_a_reader_opens_what_is_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "50% of #1? ü.sqlite3"
+    url = URL.create("sqlite", database=str(path)).render_as_string()
     open_database(url).close()
     before = path.read_bytes()
     with closing(open_database(url, upgrade=False)) as database, database.read() as session:
@@ -246,18 +201,6 @@ def test_the_newest_copies_are_kept(older: Path) -> None:
         "m099_two",
         "m101_three",
     }
-
-
-def test_a_copy_takes_the_place_of_the_database_again(older: Path) -> None:
-    """Going back: the copy is what the version before wrote, and the next version can bring it up to date again."""
-    before = schema(older)
-    with closing(open_database(f"sqlite:///{older}")) as database:
-        store(database, "later", "is lost")
-    [copy] = older.parent.glob("*.before-*")
-    copy.replace(older)
-    assert schema(older) == before
-    with closing(open_database(f"sqlite:///{older}")) as database, database.read() as session:
-        assert "is lost" not in session.scalars(text("SELECT value FROM facts")).all()
 
 
 def test_without_a_copy_there_is_no_migration(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,3 +297,21 @@ def test_tables_of_another_program_are_not_taken_over(path: Path) -> None:
     assert error.code == "database-error"
     assert "table documents already exists" in str(error)
     assert list(schema(path)) == ["documents"]
+
+
+def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path / "desk")
+    settings.data_dir.mkdir()
+    open_database(settings.database_url).close()
+    add_revision(monkeypatch, tmp_path)
+    made = back_up_folder(settings, tmp_path / "desk.tar.gz")
+    assert made.manifest.schema == migrate.revisions()[-2].revision
+    new = Settings(data_dir=tmp_path / "new")
+    restore_folder(new, made.file)
+    open_database(new.database_url).close()
+    with closing(sqlite3.connect(new.data_dir / "warmdesk.sqlite3")) as connection:
+        [[last]] = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    assert last == LATER
+    assert len(list(new.data_dir.glob("*.before-*"))) == 1

@@ -1,4 +1,4 @@
-"""Commands beside a desk that is being served: handed over to it, and clear errors where that does not work."""
+"""Commands beside a desk that is being served, and for synchronised folders: handed over, and clear errors."""
 
 import json
 import os
@@ -14,26 +14,26 @@ import uvicorn
 from desks import finish, small_desk, write_pages
 from fake_desk import FakeDesk, Ingested, fake_document
 from fastapi import FastAPI
-from fastapi.responses import PlainTextResponse, Response, StreamingResponse
-from fastapi.testclient import TestClient
+from fastapi.responses import Response, StreamingResponse
+from refusals import one_line
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from app.access.identity import owner_of_user
 from app.cli.reports import print_old_copies
-from app.cli.running_desk import RunningDesk, find_running, read_events
+from app.cli.running_desk import find_running, order, read_events
 from app.desk.changes import Changes
 from app.desk.service import Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
-from app.domain.progress import no_progress
+from app.domain.progress import Progress, no_progress
+from app.knowledge.ingest import FileReason, IngestReport
 from app.storage.lock import SOCKET_FILE, lock_data_folder
 from app.web.document_routes import FAILED
-from app.web.serve import command_app, command_socket
+from app.web.serve import command_socket
 
 
 @contextmanager
 def listening(app: FastAPI, file: Path) -> Iterator[None]:
-    """Serve an application on a Unix socket."""
     server = uvicorn.Server(uvicorn.Config(app, uds=str(file), log_level="critical", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -66,9 +66,6 @@ def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callab
     return call
 
 
-# --- handed over -------------------------------------------------------------------------------------------
-
-
 def test_ingest_is_handed_over_with_everything_that_was_asked(
     tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,18 +81,6 @@ def test_ingest_is_handed_over_with_everything_that_was_asked(
     ]
     both = f"{pages / 'returns.md'}, {pages / 'stores.txt'}"
     assert log == [(COMMAND_LINE, "document-ingest", str(pages)), (COMMAND_LINE, "document-ingest", both)]
-
-
-def test_forget_is_handed_over(tmp_path: Path, run: Callable[..., Any]) -> None:
-    desk = FakeDesk(seeded=False)
-    desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
-    with served(tmp_path / "desk", desk) as log:
-        done, status = run("forget", "/a/one.md")
-        assert (done["forgotten"], done["removed"]["passages"], status) == ("/a/one.md", 3, 0)
-        again, status = run("forget", "/a/one.md")
-    assert (again["error"]["code"], status) == ("document-unknown", 1)
-    assert desk.listed == {}
-    assert log == [(COMMAND_LINE, "document-forget", "/a/one.md")]
 
 
 @pytest.mark.parametrize("command", [("forget", "/a/one.md"), ("visitors", "delete", "v-ann")])
@@ -183,20 +168,8 @@ def test_progress_is_passed_on(tmp_path: Path) -> None:
     with served(tmp_path / "desk", FakeDesk()):
         running = find_running(tmp_path / "desk")
         assert running is not None
-        running.ingest(order, lambda *stage: seen.append(stage))
+        running("/ingest", order, lambda *stage: seen.append(stage))
     assert seen == [("reading", 0, 1), ("reading", 1, 1), ("embedding", 1, 1), ("encoding", 1, 1)]
-
-
-@pytest.mark.parametrize(
-    ("path", "order"),
-    [("/ingest", {"collection": "no paths"}), ("/ingest", []), ("/forget", {})],
-)
-def test_an_order_that_is_none_is_refused(path: str, order: object) -> None:
-    changes = Changes(FakeDesk(), lambda *entry: None, COMMAND_LINE)
-    assert TestClient(command_app(changes)).post(path, json=order).status_code == 422
-
-
-# --- the socket --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -210,19 +183,14 @@ def test_only_its_user_can_open_it_and_it_goes_with_the_desk(tmp_path: Path, uma
     assert not (tmp_path / SOCKET_FILE).exists()
 
 
-def test_a_folder_that_nobody_serves(tmp_path: Path) -> None:
-    assert find_running(tmp_path / "nowhere") is None
-    with lock_data_folder(tmp_path, "warmdesk ingest"):
-        assert find_running(tmp_path) is None, "it is held, but not served"
-
-
 def test_what_a_killed_process_left_is_no_desk_and_is_in_nobodys_way(tmp_path: Path) -> None:
     """Another program that listens there is told nothing: nobody holds the folder."""
     asked: list[str] = []
     app = FastAPI()
+    assert find_running(tmp_path / "nowhere") is None
     app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, _: asked.append(str(request.url)))
-    with lock_data_folder(tmp_path, "warmdesk serve"):
-        pass  # makes the file of the lock
+    with lock_data_folder(tmp_path, "warmdesk ingest"):  # makes the file of the lock
+        assert find_running(tmp_path) is None, "it is held, but not served"
     with listening(app, tmp_path / SOCKET_FILE):
         assert find_running(tmp_path) is None
     assert asked == []
@@ -240,9 +208,6 @@ def test_a_path_that_is_too_long_for_a_socket_leaves_the_desk_served(
     assert "commands cannot change documents while this server runs" in caplog.text
 
 
-# --- a desk that does not answer ---------------------------------------------------------------------------
-
-
 def desk_that(answers: Response) -> FastAPI:
     app = FastAPI()
 
@@ -255,7 +220,7 @@ def desk_that(answers: Response) -> FastAPI:
 
 def error_of(app: FastAPI, folder: Path) -> DeskError:
     with listening(app, folder / "socket"), pytest.raises(DeskError) as caught:
-        RunningDesk(folder / "socket").forget("a.md", no_progress)
+        order(folder / "socket", "/forget", {"document": "a.md"})
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -263,12 +228,6 @@ def error_of(app: FastAPI, folder: Path) -> DeskError:
 def test_a_desk_without_the_route_is_a_clear_error(tmp_path: Path) -> None:
     error = error_of(FastAPI(), tmp_path)
     assert (error.code, "404" in str(error)) == ("desk-refused", True)
-
-
-def test_a_stream_without_an_end_is_a_clear_error(tmp_path: Path) -> None:
-    events = '{"stage": "reading", "done": 0, "total": 1}\n'
-    error = error_of(desk_that(PlainTextResponse(events)), tmp_path)
-    assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
 
 
 def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
@@ -280,15 +239,107 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
 
     error = error_of(desk_that(StreamingResponse(half())), tmp_path)
     assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
+    with one_line("desk-lost"):
+        order(tmp_path / "gone", "/forget", {"document": "a.md"})
 
 
-def test_a_desk_that_is_gone_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(DeskError) as caught:
-        RunningDesk(tmp_path / SOCKET_FILE).forget("a.md", no_progress)
-    assert caught.value.code == "desk-lost"
-
-
-@pytest.mark.parametrize("text", ["<html>\n", '{"sta', "{}\n", "[]\n"])
+@pytest.mark.parametrize("text", ["", "<html>\n", '{"sta', "{}\n", "[]\n"])
 def test_an_answer_that_is_no_stream_of_events_is_a_clear_error(text: str) -> None:
     with pytest.raises(DeskError):
         read_events(text.splitlines(), no_progress)
+
+
+@pytest.fixture
+def sync(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
+    """Run `warmdesk sync ...` on the data folder of this test; gives what it printed and its status."""
+
+    def call(*words: str, as_json: bool = True) -> tuple[Any, int]:
+        status, out, _ = warmdesk("sync", *words, "--data-dir", tmp_path / "desk", *["--json"] * as_json)
+        return json.loads(out) if as_json else out, status
+
+    return call
+
+
+@pytest.fixture
+def ingested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What a desk without models was asked to take in; folders called "broken" have nothing that can be read."""
+    seen: list[tuple[str, dict[str, Any]]] = []
+
+    def ingest(self: Service, paths: list[Path], progress: Progress, **options: Any) -> IngestReport:
+        seen.append((str(paths[0]), options))
+        failed = [FileReason(path=str(paths[0]), reason="no text in it")]
+        return IngestReport(failed=failed) if "broken" in str(paths[0]) else IngestReport(documents=4, replaced=1)
+
+    monkeypatch.setattr(Service, "ingest", ingest)
+    return seen
+
+
+def test_a_folder_is_added_listed_read_and_removed(
+    tmp_path: Path, sync: Callable[..., Any], ingested: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = write_pages(tmp_path / "pages")
+    monkeypatch.chdir(tmp_path)
+    added, status = sync("add", "pages", "--every", "30", "--collection", "shop")
+    (one,) = added["folders"]
+    assert (status, one["folder"], one["collection"], one["every_minutes"]) == (0, str(pages), "shop", 30)
+    assert (one["ok"], one["last_result"]["added"], one["last_result"]["changed"]) == (True, 3, 1)
+    assert ingested == [(str(pages), {"collection": "shop", "sync": True, "warm": False})]
+    assert sync("list") == (added, 0)
+    printed, _ = sync("list", as_json=False)
+    assert "every 30 minutes" in printed
+    assert "3 added, 1 changed, 0 removed, 0 unchanged" in printed
+    assert sync("run", str(pages))[1] == sync("run")[1] == 0
+    assert len(ingested) == 3
+    assert sync("remove", "pages") == ({"removed": str(pages)}, 0)
+    assert sync("list") == ({"folders": []}, 0)
+
+
+def test_a_reading_that_fails_is_said_and_is_the_status(
+    tmp_path: Path, sync: Callable[..., Any], ingested: list[Any]
+) -> None:
+    broken = write_pages(tmp_path / "broken")
+    added, status = sync("add", str(broken))
+    assert (status, added["folders"][0]["ok"]) == (1, False)
+    printed, status = sync("run", as_json=False)
+    assert (status, "FAILED" in printed, "no text in it" in printed) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("add", "none"), "sync-gone"),
+        (("add", "desk"), "sync-own-folder"),
+        (("add", "pages", "--every", "1"), "sync-interval"),
+        (("run", "pages"), "sync-unknown"),
+        (("remove", "pages"), "sync-unknown"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path,
+    sync: Callable[..., Any],
+    ingested: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    code: str,
+) -> None:
+    write_pages(tmp_path / "pages")
+    (tmp_path / "desk").mkdir()
+    monkeypatch.chdir(tmp_path)
+    said, status = sync(*arguments)
+    assert (said["error"]["code"], status) == (code, 1)
+    assert ingested == []
+
+
+def test_beside_a_served_desk_the_desk_reads(tmp_path: Path, sync: Callable[..., Any]) -> None:
+    pages = write_pages(tmp_path / "pages")
+    with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
+        added, status = sync("add", str(pages))
+        assert (status, added["folders"][0]["last_result"]["added"]) == (0, 4)
+        assert len(desk.documents()) == 4
+        (pages / "stores.txt").unlink()
+        again, _ = sync("run", str(pages))
+        assert again["folders"][0]["last_result"]["removed"] == 1
+        assert sync("list")[0] == again
+        assert sync("remove", str(pages))[1] == 0
+        assert desk.synced.all() == []
+        assert sync("run", str(pages))[0]["error"]["code"] == "sync-unknown"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from app.domain.errors import DeskError
 from app.domain.setting_types import choices_of, parse_size
@@ -36,11 +35,6 @@ def test_defaults(environ: dict[str, str], tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "loading settings writes nothing"
 
 
-def test_data_dir_without_anything_is_the_users_folder() -> None:
-    assert load_settings({}, {}).data_dir.name == "warmdesk"
-    assert load_settings({}, {}).data_dir.is_absolute()
-
-
 def test_later_sources_win(environ: dict[str, str], write_file: WriteFile) -> None:
     write_file("port = 1\npassages = 2\nthreads = 3\ndevice = 'cuda'")
     environ |= {"WARMDESK_PASSAGES": "5", "WARMDESK_THREADS": "6"}
@@ -63,25 +57,17 @@ def test_folder_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert load_settings({"data_dir": Path("~/desk")}, {}).data_dir == tmp_path / "home" / "desk"
 
 
-def test_empty_variable_is_unset(environ: dict[str, str], write_file: WriteFile) -> None:
-    write_file("model = 'mine'")
+def test_empty_variable_is_unset_and_a_byte_order_mark_is_read_over(
+    environ: dict[str, str], write_file: WriteFile
+) -> None:
+    write_file("\ufeffmodel = 'mine'")
     assert load_settings({}, environ | {"WARMDESK_MODEL": " "}).model == "mine"
 
 
 def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
-    environ |= {
-        "WARMDESK_TEMPERATURE": "0.5",
-        "WARMDESK_DEVICE_MEMORY": "64 MiB",
-        "WARMDESK_MODEL": "12",
-        "WARMDESK_DISK": "0",
-    }
+    environ |= {"WARMDESK_TEMPERATURE": "0.5", "WARMDESK_DEVICE_MEMORY": "64 MiB", "WARMDESK_MODEL": "12"}
     settings = load_settings({}, environ)
-    assert (settings.temperature, settings.device_memory, settings.model, settings.disk) == (
-        0.5,
-        64 * 1024**2,
-        "12",
-        0,
-    )
+    assert (settings.temperature, settings.device_memory, settings.model) == (0.5, 64 * 1024**2, "12")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +76,6 @@ def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
         ("port = 'abc'", "port is 'abc'"),
         ("port = '80'", "port is '80'"),  # a file has types, text is not a number there
         ("port = 70000", "port is 70000"),
-        ("port = true", "port is True"),
         ("passages = 2.5", "passages is 2.5"),
         ("temperature = nan", "temperature is nan"),
         ("temperature = false", "temperature is False"),
@@ -99,9 +84,10 @@ def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
         ("device_memory = 10", "device_memory is 10"),
         ("device_memory = true", "device_memory is True"),
         ("model = ''", "model is ''"),
-        ("model = ['a']", "model is ['a']"),
         ("system_text = 3", "system_text is 3"),
         ("model = {name = 'a'}", "model is {'name': 'a'}"),
+        ("example_questions = [1]", "example_questions is 1"),
+        ("example_questions = ['']", "example_questions is"),
     ],
 )
 def test_wrong_value_in_the_file(environ: dict[str, str], write_file: WriteFile, line: str, shown: str) -> None:
@@ -167,11 +153,6 @@ def test_unreadable_files(environ: dict[str, str], write_file: WriteFile) -> Non
         load_settings({}, environ)
 
 
-def test_file_may_begin_with_a_byte_order_mark(environ: dict[str, str], write_file: WriteFile) -> None:
-    write_file("\ufeffport = 5")
-    assert load_settings({}, environ).port == 5
-
-
 def test_long_values_are_shortened_in_messages(environ: dict[str, str]) -> None:
     with pytest.raises(DeskError) as caught:
         load_settings({}, environ | {"WARMDESK_PORT": "9" * 10_000})
@@ -200,14 +181,6 @@ def test_not_sizes(text: str) -> None:
         parse_size(text)
 
 
-def test_paths_follow_the_folder(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path)
-    assert settings.database_url == f"sqlite:///{tmp_path}/warmdesk.sqlite3"
-    paths = (settings.index_path, settings.modules_folder, settings.models_folder)
-    assert {path.parent for path in paths} == {tmp_path}
-    assert len(set(paths)) == 3
-
-
 def test_database_url_can_be_given_and_its_password_is_not_shown(environ: dict[str, str]) -> None:
     url = "postgresql://desk:pass%77ord@db/desk"
     settings = load_settings({}, environ | {"WARMDESK_DATABASE_URL": url})
@@ -216,13 +189,6 @@ def test_database_url_can_be_given_and_its_password_is_not_shown(environ: dict[s
     with pytest.raises(DeskError, match="database_url is not usable") as caught:
         load_settings({"database_url": [url]}, environ)
     assert "pass%77ord" not in str(caught.value)
-
-
-def test_every_setting_says_what_it_is_and_nothing_can_be_changed(tmp_path: Path) -> None:
-    for name, field in Settings.model_fields.items():
-        assert (field.description or "").endswith("."), name
-    with pytest.raises(ValidationError, match="frozen"):
-        Settings(data_dir=tmp_path).port = 1  # type: ignore[misc]
 
 
 def test_memory_may_be_what_there_is_room_for_and_is_on_a_gpu(environ: dict[str, str], write_file: WriteFile) -> None:
@@ -247,14 +213,3 @@ def test_lists_and_tables_of_the_file_and_of_the_environment(environ: dict[str, 
     settings = load_settings({}, environ | lines)
     assert settings.example_questions == ("One, or?", "Two?")
     assert settings.page_urls == {"": "https://b.example"}
-
-
-@pytest.mark.parametrize("value", ["[1]", "1", '[""]', "true"])
-def test_questions_that_are_none_are_said(environ: dict[str, str], write_file: WriteFile, value: str) -> None:
-    write_file(f"example_questions = {value}")
-    with pytest.raises(DeskError, match=r"example_questions is .* it must be a list of questions"):
-        load_settings({}, environ)
-
-
-def test_customers_are_kept_apart_on_a_server_of_others() -> None:
-    assert Settings().send_cache_salt, "else one could tell from response times what another one has asked"

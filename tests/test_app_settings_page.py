@@ -10,7 +10,7 @@ from bs4 import BeautifulSoup, Tag
 from desk_site import Site
 from fastapi.testclient import TestClient
 
-from app.domain.setting_values import lines_of, table_of, text_of
+from app.domain.setting_types import lines_of, table_of, text_of
 from app.domain.settings import GROUPS, SETTINGS_FILE, Settings, load_settings
 from app.storage.files import SettingsFile
 from app.web.settings_routes import COSTLY, EDITABLE, setting_rows

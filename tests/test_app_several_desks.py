@@ -13,14 +13,12 @@ from fake_server import FakeServer, stream, whole
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
 from postgres_server import PostgresServer
 
-from app.access.identity import ensure_admin
 from app.desk import repeating as following_file
 from app.desk.repeating import following
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft
-from app.storage.passage_rows import count_change
-from app.storage.people import Accounts, Sessions
+from app.storage.document_change import count_change
 from cache.memory.keys import PUBLIC_TENANT
 from cache.remote.remote_engine import RemoteEngine
 
@@ -252,8 +250,8 @@ def test_what_was_computed_for_a_conversation_goes_with_it_on_postgres(desks: De
     one, other = desks
     one.ingest([pages])
     look(other)
-    conversation = ask_as(other, "v-ann")
-    ask_as(other, "v-bob")
+    conversation = finish(other, QUESTION, owner="v-ann").conversation_id
+    finish(other, QUESTION, owner="v-bob")
     assert other.turns(conversation, "v-ann")
     dropped: list[str] = []
     other.housekeeping._drop_prefixes = lambda owner: dropped.append(owner) is None
@@ -261,13 +259,6 @@ def test_what_was_computed_for_a_conversation_goes_with_it_on_postgres(desks: De
     other.housekeeping.tidy(datetime.now(UTC))
     other.housekeeping.tidy(datetime.now(UTC))
     assert dropped == ["v-ann"]
-
-
-def ask_as(desk: Service, owner: str) -> str:
-    stream = desk.ask(QUESTION, owner=owner)
-    for _ in stream:
-        pass
-    return stream.answer.conversation_id
 
 
 def test_a_question_that_another_desk_answers_is_not_lost_on_postgres(desks: Desks, pages: Path) -> None:
@@ -282,18 +273,6 @@ def test_a_question_that_another_desk_answers_is_not_lost_on_postgres(desks: Des
     for _ in stream:
         pass
     assert [turn.unanswered for turn in one.turns(conversation)] == [None, None]
-
-
-def test_a_sign_in_counts_at_every_desk_on_postgres(desks: Desks) -> None:
-    one, other = desks
-    assert ensure_admin(Accounts(one.database)) is not None
-    assert ensure_admin(Accounts(other.database)) is None
-    account = Accounts(one.database).named("admin")
-    assert account is not None
-    token = Sessions(one.database).start(account)
-    assert Sessions(other.database).account(token) == account
-    Sessions(other.database).end(token)
-    assert Sessions(one.database).account(token) is None
 
 
 def test_a_desk_with_another_embedder_says_so_on_postgres(desks: Desks, pages: Path) -> None:

@@ -16,7 +16,6 @@ from stored_answers import add_turn, an_answer, details
 from app.desk.json_output import overview_json
 from app.desk.overview import summarise
 from app.domain.answers import Answer
-from app.domain.errors import DeskError
 from app.storage.database import Database
 from app.storage.history import History
 from app.storage.library import Library
@@ -30,14 +29,7 @@ def stats(database: Database) -> Statistics:
     return Statistics(database)
 
 
-def test_new_desk_has_no_numbers(stats: Statistics) -> None:
-    sums = stats.totals()
-    assert (sums.conversations, sums.answers, sums.refusals, sums.computed_tokens) == (0, 0, 0, 0)
-    assert (sums.ttft_ms_median, sums.ttft_ms_p95) == (None, None)
-    assert (stats.points(), stats.misses(), stats.module_hits()) == ([], [], {})
-
-
-@pytest.mark.parametrize("number", [1, 2, 19, 20, 21])
+@pytest.mark.parametrize("number", [0, 1, 19, 20])
 def test_sums_equal_counting_by_hand(history: History, stats: Statistics, number: int) -> None:
     ids = [history.start_conversation(f"c{one}") for one in range(2)]
     numbers = [7 * one % 23 for one in range(number)]
@@ -46,12 +38,11 @@ def test_sums_equal_counting_by_hand(history: History, stats: Statistics, number
     assert (sums.conversations, sums.answers) == (2, number)
     assert sums.refusals == sum(answer.refused for answer in answers)
     assert sums.computed_tokens == sum(answer.usage.computed for answer in answers)
-    assert (sums.session_tokens, sums.prefix_tokens, sums.module_tokens) == (
-        10 * number,
-        50 * number,
-        40 * number,
-    )
+    assert (sums.session_tokens, sums.prefix_tokens, sums.module_tokens) == (10 * number, 50 * number, 40 * number)
     ttft = sorted(answer.timings.ttft for answer in answers)
+    if not ttft:
+        assert (sums.ttft_ms_median, sums.ttft_ms_p95, stats.misses(), stats.module_hits()) == (None, None, [], {})
+        return
     assert sums.ttft_ms_median == pytest.approx(statistics.median_low(ttft), rel=0.05)
     assert sums.ttft_ms_p95 == pytest.approx(ttft[-(-95 * number // 100) - 1], rel=0.05)
 
@@ -97,17 +88,6 @@ def test_miss_reasons_are_summed_the_most_expensive_first(history: History, stat
     assert {row.reason for row in reasons} == {miss.reason for miss in misses} != set()
 
 
-def test_module_hits(history: History, stats: Statistics) -> None:
-    conversation_id = history.start_conversation("x")
-    for number in range(3):
-        add_turn(history, conversation_id, number)
-    hits = stats.module_hits()
-    assert set(hits) == {"b2:system", "b2:one"}
-    assert (hits["b2:system"].hits, hits["b2:system"].misses) == (3, 0)
-    assert (hits["b2:one"].hits, hits["b2:one"].misses) == (0, 3)
-    assert hits["b2:one"].last_used == history.turns(conversation_id)[-1].created.replace(microsecond=0)
-
-
 def test_the_document_of_stats_holds_every_kind_of_row(history: History, stats: Statistics, database: Database) -> None:
     conversation_id = history.start_conversation("x")
     add_turn(history, conversation_id, 1)
@@ -120,11 +100,7 @@ def test_the_document_of_stats_holds_every_kind_of_row(history: History, stats: 
     assert (document["weak"][0]["question"], document["weak"][0]["quoted"]) == ("y", True)
 
 
-# --- counts ------------------------------------------------------------------------------------------------
-
-
 def counts(database: Database) -> tuple[dict[object, object], dict[object, object]]:
-    """Everything that was counted."""
     tallies = database.values(select(TallyRow))
     modules = database.values(select(ModuleTallyRow))
     return (
@@ -134,7 +110,6 @@ def counts(database: Database) -> tuple[dict[object, object], dict[object, objec
 
 
 def at(history: History, monkeypatch: pytest.MonkeyPatch, moment: datetime, **usual: bool) -> Answer:
-    """An answer that is recorded at this time."""
     monkeypatch.setattr("app.storage.history._now", lambda: moment)
     return add_turn(history, history.start_conversation("x"), 1, **usual)
 
@@ -151,12 +126,6 @@ def test_what_was_counted_stays_when_a_conversation_is_deleted(
         replace(before[0], conversations=0),
         *before[1:],
     )
-
-
-def test_nothing_is_counted_of_an_answer_that_is_not_recorded(history: History, database: Database) -> None:
-    with pytest.raises(DeskError):
-        history.record_answer(an_answer("gone"), details("gone", an_answer("gone")))
-    assert counts(database) == ({}, {})
 
 
 def test_over_time_breaks_where_nothing_happened(

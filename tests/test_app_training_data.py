@@ -1,16 +1,20 @@
-"""What adapters are trained on: answers out of documents, refusals, and the examples made of them."""
+"""`adapt`, a tiny model trained, and what it is trained on: documents, refusals, and the examples made of them."""
 
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import build
+from desks import small_desk, write_pages
+from tiny import ByteTokenizer, build, stock
+from tiny_desk import small_settings
 
+import app.training.adapt
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
+from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
 from app.training.training_data import (
     LABELLED,
     LONGEST_ANSWER,
@@ -21,12 +25,12 @@ from app.training.training_data import (
     TrainingPassage,
     TrainingTokenizer,
     answer_sentence,
-    key_words,
     read_rows,
     split_topics,
     topic_hash,
-    topic_weights,
 )
+from cache.errors import ModelError
+from cache.model.loading import merge_adapter
 from cache.training.examples import TrainingExample
 
 REFUSAL = "I do not know."
@@ -50,9 +54,6 @@ def row(number: int, **more: Any) -> dict[str, Any]:
     return {"src": "shop", "title": f"T{number % 3}", "context": f"Shelf {number} is it.", "qas": qas, **more}
 
 
-# --- answers --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("question", "answer", "expected"),
     [
@@ -73,9 +74,6 @@ def test_of_several_the_one_with_most_words_of_the_question_is_trained_on() -> N
     assert answer_sentence(text, "How long do returns by post take?", "9 days") == "Returns by post take 9 days."
 
 
-# --- documents ------------------------------------------------------------------------------------------
-
-
 def test_a_document_with_what_it_answers_and_what_not(tokenizer: TrainingTokenizer) -> None:
     made = tokenizer.labelled_passage(row(4))
     assert made is not None
@@ -92,9 +90,6 @@ def test_what_is_too_long_or_has_no_questions_is_left_out(tokenizer: TrainingTok
     assert tokenizer.labelled_passage(row(1, qas=[])) is None
     long = "Shelf 1 is " + "very " * LONGEST_ANSWER + "full."
     assert tokenizer.labelled_passage(row(1, context=long, qas=[{"question": "What?", "answers": ["Shelf 1"]}])) is None
-
-
-# --- examples --------------------------------------------------------------------------------------------
 
 
 def examples_of(tokenizer: TrainingTokenizer) -> list[TrainingExample]:
@@ -125,39 +120,6 @@ def test_examples_are_made_of_passages_questions_and_refusals(tokenizer: Trainin
     assert not all(any(example.gaps) for example in found)
 
 
-def test_own_passages_have_no_refusals_and_whole_answers(tokenizer: TrainingTokenizer) -> None:
-    passages = [made for number in range(12) if (made := tokenizer.labelled_passage(row(number))) is not None]
-    examples = data_of(tokenizer, passages, OWN)
-    for step in range(9):
-        example = examples.example_at(step)
-        assert len(example.modules) > 1, "one alone is read as with full attention"
-        assert not any(query.refused for query in example.queries)
-        assert all(bytes(query.answer[:-1]).decode().endswith("is it.") for query in example.queries)
-
-
-def test_questions_about_documents_that_are_not_there_are_refused(tokenizer: TrainingTokenizer) -> None:
-    answered = [{"question": "What?", "answers": ["Shelf"]}]
-    passages = [
-        made for n in range(12) if (made := tokenizer.labelled_passage(row(n, title="T", qas=answered))) is not None
-    ]
-    examples = data_of(tokenizer, passages)
-    for step in range(9):
-        assert sum(query.refused for query in examples.example_at(step).queries) == LABELLED.absent
-
-
-def test_most_questions_are_about_the_last_passage(tokenizer: TrainingTokenizer) -> None:
-    qas = [{"question": f"What is {q}?", "answers": ["Shelf"]} for q in range(8)]
-    passages = [made for n in range(12) if (made := tokenizer.labelled_passage(row(n, title="T", qas=qas))) is not None]
-    of_last, of_all = 0, 0
-    examples = data_of(tokenizer, passages, replace(LABELLED, passages=(2, 5)))
-    for step in range(60):
-        example = examples.example_at(step)
-        whole = [bytes(query.answer[:-1]) for query in example.queries if len(query.answer) > 1 and not query.refused]
-        of_last += sum(answer in bytes(example.modules[-1]) for answer in whole)
-        of_all += len(whole)
-    assert 0.7 < of_last / of_all < 0.9
-
-
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_passages_are_read_behind_others_of_the_example_or_its_topic(tokenizer: TrainingTokenizer, count: int) -> None:
     passages = [made for number in range(12) if (made := tokenizer.labelled_passage(row(number))) is not None]
@@ -173,18 +135,6 @@ def test_passages_are_read_behind_others_of_the_example_or_its_topic(tokenizer: 
             left_contexts.add(left_context)
         assert len(set(example.left_contexts)) <= count + 1, "those that are shared are read once"
     assert len(left_contexts) > count * 6, "not the same ones every time"
-
-
-def test_the_longest_words_of_a_sentence_ask_for_it() -> None:
-    assert key_words("Download and install an authentication app to your device.") == "Download install authentication"
-    assert key_words("So is it.") == "So is it"
-
-
-def test_small_sources_are_heard(tokenizer: TrainingTokenizer) -> None:
-    big = [made for n in range(0, 300, 3) if (made := tokenizer.labelled_passage(row(n))) is not None]
-    small = [made for n in (1,) if (made := tokenizer.labelled_passage(row(n, src="other"))) is not None]
-    of_big, of_small = topic_weights([big, small])
-    assert of_big / of_small == pytest.approx((200**0.5) / (2**0.5))
 
 
 def test_the_same_topics_are_held_out_every_time() -> None:
@@ -236,9 +186,6 @@ def test_training_data_has_an_identity(tokenizer: TrainingTokenizer) -> None:
     assert same != data_of(tokenizer, passages[1:]).identity != data_of(tokenizer, passages, OWN).identity != same
 
 
-# --- files ----------------------------------------------------------------------------------------------
-
-
 def test_rows_of_plain_and_compressed_files(tmp_path: Path) -> None:
     text = "\n".join(json.dumps(row(number)) for number in range(3)) + "\n\n"
     (tmp_path / "a.jsonl").write_text(text)
@@ -251,13 +198,11 @@ def test_rows_of_plain_and_compressed_files(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ('{"title": "x"}', "line 1: title, context and qas"),
-        ("[1]", "line 1: title, context and qas"),
         ('{"title": "x", "context": "y", "qas": ["z"]}', "line 1: qas is a list of objects with a question"),
         (
             '{"title": "x", "context": "y", "qas": [{"question": "z", "answers": {"text": ["y"]}}]}',
             "line 1: answers of a question are a list of texts",
         ),
-        ('{"title": "x", "context": "y", "qas": [{"question": "z"}]}', "line 1: answers of a question"),
         ("{", "cannot be read"),
     ],
 )
@@ -276,3 +221,117 @@ def test_a_cut_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DeskError, match=r"cut\.jsonl\.gz cannot be read"):
         list(read_rows([tmp_path / "cut.jsonl.gz"]))
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[TrainingExample]:
+    """The tiny model in place of the one that the settings name; the examples that were trained on."""
+    examples: list[TrainingExample] = []
+
+    class Training(app.training.adapt.AdapterTraining):
+        def __init__(self, hf: Any, example_at: Any, *more: Any, **named: Any) -> None:
+            super().__init__(hf, lambda step: examples.append(example_at(step)) or examples[-1], *more, **named)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(app.training.adapt, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
+    monkeypatch.setattr(app.training.adapt, "ModelTokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(app.training.adapt, "AdapterTraining", Training)
+    return examples
+
+
+def test_a_desk_trains_on_its_own_passages(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    result = adapt(settings, [], tmp_path / "adapter", steps=3, minutes=None, seed=0, report=lambda progress: None)
+    assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
+    assert result["schedule"]["objective"] == "distil"
+    written = json.loads((tmp_path / "adapter" / "training.json").read_text())["schedule"]
+    assert written == result["schedule"]
+    assert written["lessons"] == written["batch_size"] == 2, "the key has an older name"
+    assert result["held_out_moved"] >= 0
+    asked = {bytes(query.question).decode() for example in trained_on for query in example.queries}
+    assert any("repair" in question for question in asked)
+    assert len(trained_on) == 6, "two a step"
+    assert all(example.queries and all(len(query.answer) > 5 for query in example.queries) for example in trained_on)
+    texts = [b" ".join(map(bytes, example.modules)) for example in trained_on]
+    said = [
+        (bytes(query.answer[:-1]), text)
+        for example, text in zip(trained_on, texts, strict=True)
+        for query in example.queries
+    ]
+    assert all(answer in text for answer, text in said), "beginnings of sentences"
+    assert any(left_context for example in trained_on for left_context in example.left_contexts)
+    assert all(len(example.modules) > 1 for example in trained_on), "one alone is read as with full attention"
+    merge_adapter(stock(), tmp_path / "adapter")
+
+
+def test_files_bring_their_answers(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+    file = tmp_path / "qa.jsonl"
+    file.write_text(
+        '{"title": "T", "context": "Cups cost 4.", "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}\n'
+    )
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    result = adapt(settings, [file], tmp_path / "adapter", steps=2, minutes=None, seed=0, report=lambda progress: None)
+    assert result["schedule"]["objective"] == "answers"
+    assert result["held_out_moved"] is None, "full attention is held to nothing"
+    answers = {bytes(query.answer[:-1]).decode() for example in trained_on for query in example.queries}
+    assert "Cups cost 4." in answers
+
+
+def test_how_long_it_takes_unless_told() -> None:
+    own, labelled = (schedule_of(labelled=labelled, steps=None, minutes=None, seed=0) for labelled in (False, True))
+    assert (own.steps, own.minutes, labelled.steps, labelled.minutes) == (None, MINUTES, STEPS, None)
+    for is_labelled in (False, True):
+        told = schedule_of(labelled=is_labelled, steps=None, minutes=5.0, seed=0)
+        assert (told.steps, told.minutes) == (None, 5.0)
+        told = schedule_of(labelled=is_labelled, steps=7, minutes=None, seed=0)
+        assert (told.steps, told.minutes) == (7, None)
+
+
+def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    for match in ("ingest documents first, or set --data", "is not there yet, or empty: ingest documents first"):
+        with pytest.raises(DeskError, match=match):
+            adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
+        settings.data_dir.mkdir(exist_ok=True)
+    assert not list(settings.data_dir.iterdir())
+    assert not trained_on
+
+
+def test_files_without_anything_to_train_on_are_no_desk(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+    long, good = (
+        {"title": "T", "context": text, "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}
+        for text in ("Cups cost 4. " * 200, "Cups cost 4.")
+    )
+    file = tmp_path / "qa.jsonl"
+    file.write_text(json.dumps(long))
+    settings = small_settings(tmp_path / "desk", adapter="none")
+    with pytest.raises(DeskError, match=r"none of the 1 documents can be trained on: .* 300 tokens at most"):
+        adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
+    file.write_text(json.dumps(long) + "\n" + json.dumps(good))
+    result = adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
+    assert (result["documents"], result["left_out"], result["held_out_documents"]) == (1, 1, 0)
+
+
+def test_the_adapter_in_use_is_not_trained_over(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+    with small_desk(tmp_path / "desk") as desk:
+        desk.ingest([write_pages(tmp_path / "pages")])
+    settings, folder = small_settings(tmp_path / "desk", adapter="none"), tmp_path / "adapter"
+
+    def run(settings: Settings, folder: Path) -> dict[str, Any]:
+        return adapt(settings, [], folder, steps=1, minutes=None, seed=0, report=lambda progress: None)
+
+    run(settings, folder)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    using = small_settings(tmp_path / "desk", adapter=str(folder))
+    with pytest.raises(DeskError, match="holds the adapter in use: --output another folder"):
+        run(using, folder)
+    run(using, tmp_path / "next")
+    on_top = small_settings(tmp_path / "desk", adapter=str(tmp_path / "next"))
+    with pytest.raises(ModelError, match="of another model or adapter"):
+        run(on_top, folder)
+    base = small_settings(tmp_path / "desk", adapter=str(tmp_path / "next" / "base"))
+    with pytest.raises(DeskError, match="holds the adapter in use"):
+        run(base, tmp_path / "next")
+    assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert run(settings, folder)["steps"] == 1, "its own training is over"

@@ -81,5 +81,4 @@ def test_the_chinese_readme_says_the_same_as_the_english_one() -> None:
 
 
 def table_numbers(page: str) -> list[list[str]]:
-    """The numbers of each row of the tables."""
     return [re.findall(r"[\d.,]*\d", row) for row in re.findall(r"^\|.*\|$", page, re.MULTILINE)]

@@ -9,7 +9,7 @@ from desks import small_desk, write_pages
 
 from app.domain.answers import Outcome
 from app.domain.errors import DeskError
-from app.domain.setting_values import SAMPLE, SHIPPED_DATA, sample_of, samples
+from app.domain.setting_types import SAMPLE, SHIPPED_DATA, sample_of, samples
 from evals.answers.contradictions import contradictions
 from evals.answers.fact_matching import holds_all, holds_fact
 from evals.answers.helpdesk import JudgedAnswer, figures, markdown, measure_helpdesk

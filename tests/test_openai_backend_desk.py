@@ -26,7 +26,7 @@ from app.desk.service import Service
 from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
 from app.domain.reuse_words import reuse_line
-from app.domain.setting_values import ModelServer, key_for, model_server
+from app.domain.setting_types import ModelServer, key_for, model_server
 from app.domain.settings import Settings, load_settings
 from app.pml.commands import run_prompt
 from app.storage.people import Accounts

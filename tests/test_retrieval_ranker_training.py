@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from app.desk.calibration import find_ranker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.training.ranker import train
+from app.training.adapt import make_ranker
 from retrieval.ranking import training
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, StatementEncoder
 from retrieval.ranking.training import (
@@ -302,7 +302,8 @@ def test_an_unanswerable_question_costs_what_its_statements_lie_above_the_bar(tm
 def trained(folder: Path, file: Path, minutes: float = 1.0, **changes: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"go_on": False, "left_out": frozenset(), "local": frozenset(), "seed": 0}
     settings = Settings(data_dir=folder)
-    return train(settings, [file], folder / "ranker", minutes=minutes, report=lambda _: None, **{**options, **changes})
+    options |= changes
+    return make_ranker(settings, [file], folder / "ranker", minutes=minutes, report=lambda _: None, **options)
 
 
 def test_the_desk_uses_what_it_trained_and_goes_on_from_it(tmp_path: Path, by_steps: Callable[[int], float]) -> None:

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import ceil
 from typing import Any
 
 import jwt
@@ -32,6 +31,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.requests import Request
 
+from app.access.limits import wait_of
 from app.domain.callers import NOBODY, OPERATOR, Caller, Record, Role
 from app.domain.errors import DeskError
 from app.domain.words import translatable
@@ -43,7 +43,6 @@ PARAMETER = "visitor"
 """Query parameter of the chat page. With it, a company's site hands over a signed token."""
 LIFETIME_S = 365 * 86_400
 SESSION_S = 86_400
-"""Lifetime of a session that a link started."""
 LINK_S, FRESH_S = 300, 60
 """Maximum lifetime of a link, and how long a link may replace another customer's session."""
 _CLOCKS_S = 30
@@ -89,9 +88,6 @@ def new_session(owner: str, secret: str) -> str:
 
 
 def linked(token: str, secret: str | None) -> Linked:
-    """Return the customer whom a link signs in. Raises DeskError. Its text is for the customer or, if the link was
-    never valid, for the company's developers.
-    """
     claims = _claims(token, secret, leeway=_CLOCKS_S)
     if claims is None:
         raise DeskError(_ENDED, code="link-ended")
@@ -101,7 +97,6 @@ def linked(token: str, secret: str | None) -> Linked:
 
 
 def owner_of_user(user: str) -> str:
-    """Return the owner name of the conversations of a user of the company's site."""
     return f"u-{_digest(user)}"
 
 
@@ -112,7 +107,6 @@ def _stranger(token: str) -> Caller:
 
 
 def _claims(token: str, secret: str | None, leeway: int = 0) -> dict[str, Any] | None:
-    """Return the claims of a token that is signed with the secret, valid now and names a user, else None."""
     if secret is None:
         return None
     try:
@@ -154,7 +148,6 @@ def ensure_admin(accounts: Accounts) -> str | None:
 
 
 def new_account(accounts: Accounts, name: str, role: Role) -> str:
-    """Make an account and return its new password. Raises DeskError if the name is taken."""
     password = secrets.token_urlsafe(18)
     accounts.add(name, role, PasswordHasher().hash(password))
     return password
@@ -196,11 +189,12 @@ _LONGEST_TOKEN = 128
 _USE_WRITTEN = timedelta(minutes=1)
 
 
-class Keys:
+class Keys(ApiKeyTable):
     """The API keys. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._table, self._now = ApiKeyTable(database), now
+        super().__init__(database)
+        self._now = now
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
         self._limits: dict[str, RateLimitItemPerMinute] = {}
         self._lock = threading.Lock()
@@ -225,45 +219,32 @@ class Keys:
             per_minute=per_minute,
             created=self._now(),
         )
-        self._table.add(key, hash_of(token))
+        self.add(key, hash_of(token))
         return token
-
-    def all(self) -> list[ApiKey]:
-        """Every key, also revoked ones."""
-        return self._table.all()
-
-    def revoke(self, name: str) -> ApiKey:
-        """End the key of this name at once. Raises DeskError if none is in use."""
-        return self._table.revoke(name, self._now())
 
     def find_key(self, token: str) -> Caller | None:
         """Return the caller with this key; None if it is not valid. Its use is stored once a minute."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return None
-        key = self._table.find(hash_of(token))
+        key = self.find(hash_of(token))
         if key is None:
             return None
         caller = Caller(owner=f"k-{key.id}", name=key.name, scopes=key.scopes)
         self._limits[caller.owner] = RateLimitItemPerMinute(key.per_minute)
         if key.last_used is None or self._now() - key.last_used >= _USE_WRITTEN:
-            self._table.used(key.id, self._now())
+            self.used(key.id, self._now())
         return caller
 
     def seconds_to_wait(self, caller: Caller) -> int:
-        """Count a request that costs something. Return 0, or the whole seconds until the key may send the next request;
-        0 for a caller without a key.
-        """
+        """Count a request that costs something. Return 0, or the whole seconds until the key may send the next one."""
         limit = self._limits.get(caller.owner)
         if limit is None:
             return 0
         with self._lock:  # the storage counts and looks in two steps
-            if self._limiter.hit(limit, caller.owner):
-                return 0
-            return max(1, ceil(self._limiter.get_window_stats(limit, caller.owner).reset_time - time.time()))
+            return 0 if self._limiter.hit(limit, caller.owner) else wait_of(self._limiter, limit, caller.owner)
 
 
 def hash_of(token: str) -> str:
-    """The hash that is stored instead of a key."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -279,19 +260,16 @@ class Administration:
     who: str
 
     def add_account(self, name: str, role: Role) -> str:
-        """Make an account and return its password."""
         password = new_account(self.accounts, name, role)
         self.record(self.who, "account-add", f"{name} ({role})")
         return password
 
     def reset_password(self, name: str) -> str:
-        """Set and return a new password; the account's sign-ins end."""
         password = reset_password(self.accounts, name)
         self.record(self.who, "account-password", name)
         return password
 
     def set_role(self, name: str, role: Role) -> None:
-        """Change a role; the account's sign-ins end."""
         self.accounts.set_role(name, role)
         self.record(self.who, "account-role", f"{name} ({role})")
 
@@ -300,7 +278,6 @@ class Administration:
         self.record(self.who, "account-remove", name)
 
     def create_key(self, name: str, scopes: Iterable[str], per_minute: int = PER_MINUTE) -> str:
-        """Make a key and return it."""
         wanted = list(scopes)
         key = self.keys.create(name, wanted, per_minute)
         self.record(self.who, "key-create", f"{name} ({', '.join(wanted)})")
@@ -316,7 +293,6 @@ FindKey = Callable[[str], Caller | None]
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller of a request that the guard let through."""
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
 
@@ -325,7 +301,6 @@ class Identity:
     """Finds callers. Safe to use from any thread; methods that ask the database may raise DeskError."""
 
     def __init__(self, sessions: Sessions, visitor_secret: str | None, find_key: FindKey = lambda token: None) -> None:
-        """find_key: returns the caller of a valid API key."""
         self._sessions, self._visitor_secret, self._find_key = sessions, visitor_secret, find_key
 
     def signed_in(self, token: str) -> Caller:

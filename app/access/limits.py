@@ -1,6 +1,7 @@
 """Limits on questions, on guesses of passwords and on requests of API keys, in memory: a restart clears them.
 
-Behind a proxy that is not in the setting `trusted_proxies`, all clients share one address and its limits.
+Limits per address count it under the name of `who_at`. Behind a proxy that is not in the setting `trusted_proxies`, all
+clients share one address and its limits.
 """
 
 import threading
@@ -8,17 +9,48 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ipaddress import IPv6Address, ip_address
 from math import ceil
 from typing import Final
 
 from limits import RateLimitItem, RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
+from starlette.requests import HTTPConnection
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 
+PREFIX = 64
+"""Bits of an IPv6 address that name a network. A household has at least one such network, with 2^64 addresses."""
+
+
+def who_at(host: str) -> str:
+    """Return the name under which an address is counted: IPv4 as it is, also if it is written as IPv6; of IPv6 its
+    network. A text that is not an address is counted as it is.
+    """
+    try:
+        address = ip_address(host.partition("%")[0])  # %: the interface of a link-local address
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    network = IPv6Address(int(address) >> (128 - PREFIX) << (128 - PREFIX))
+    return f"{network}/{PREFIX}"
+
+
+def address_of(connection: HTTPConnection) -> str:
+    return who_at(connection.client.host) if connection.client else ""
+
+
 MOST_ASKERS = 10_000
+
+
+def wait_of(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -> int:
+    """Return the whole seconds until the next try of a name whose limit is reached."""
+    return max(1, ceil(limiter.get_window_stats(limit, name).reset_time - time.time()))
 
 
 class Windows(MemoryStorage):
@@ -27,7 +59,6 @@ class Windows(MemoryStorage):
     """
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """As in the library."""
         if key not in self.events and len(self.events) >= MOST_ASKERS:
             ended = (known for known, requests in self.events.items() if not requests)
             self.clear(next(ended, next(iter(self.events))))
@@ -76,7 +107,7 @@ class QuestionLimits:
                 if self._running[kind, name] >= self._at_once[kind]:
                     raise TooMany("another answer is still running: wait for its end, then ask again", 5)
                 if not self._limiter.test(self._a_minute[kind], name):
-                    wait_s = self._wait_s(self._a_minute[kind], name)
+                    wait_s = wait_of(self._limiter, self._a_minute[kind], name)
                     raise TooMany(f"too many questions in a short time: try again in {wait_s} s", wait_s)
             for kind, name in who:
                 self._limiter.hit(self._a_minute[kind], name)
@@ -96,9 +127,6 @@ class QuestionLimits:
         with self._lock:
             return all(self._limiter.hit(self._typed[kind], name) for kind, name in who)
 
-    def _wait_s(self, limit: RateLimitItem, name: str) -> int:
-        return max(1, ceil(self._limiter.get_window_stats(limit, name).reset_time - time.time()))
-
 
 FREE_FAILURES = 5
 WINDOW_S = 15 * 60
@@ -115,12 +143,9 @@ class LoginRateLimiter:
     def attempt(self, address: str) -> int:
         """Count a failed try in advance. Return 0, or the seconds to wait if it is not allowed."""
         with self._lock:
-            if self._limiter.hit(self._limit, address):
-                return 0
-            return max(1, ceil(self._limiter.get_window_stats(self._limit, address).reset_time - time.time()))
+            return 0 if self._limiter.hit(self._limit, address) else wait_of(self._limiter, self._limit, address)
 
     def succeeded(self, address: str) -> None:
-        """Clear the failures of an address."""
         with self._lock:
             self._limiter.clear(self._limit, address)
 

@@ -22,7 +22,7 @@ from app.answering.savings_meter import Sampled, SavingsMeter
 from app.domain.answers import BETWEEN, Answer, Said
 from app.domain.callers import OPERATOR, is_customer
 from app.domain.errors import DeskError
-from app.domain.policies import RECOMPUTATIONS, AnswerMode, Policy
+from app.domain.setting_types import RECOMPUTATIONS, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.grounding.grounding import AnswerChecker
 from app.knowledge.finder import Finder

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from app.domain.answers import BETWEEN, Citation, Mark
 from app.domain.documents import StoredPassage
-from app.domain.policies import AnswerMode
+from app.domain.setting_types import AnswerMode
 from app.grounding.grounding import ALONE, AnswerChecker, CheckedSentence, Grounding
 from app.knowledge.finder import RankedStatement
 from retrieval.statements.grouping import num_words

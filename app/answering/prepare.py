@@ -18,10 +18,9 @@ from itertools import groupby, pairwise
 from app.answering.checking import composed
 from app.answering.curated import CuratedAnswer, CuratedAnswers
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
-from app.domain.callers import OLDER_TURNS_LEFT_OUT
+from app.domain.callers import LONGEST_PAST, OLDER_TURNS_LEFT_OUT, check_length
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_PAST, check_length
 from app.domain.settings import Settings
 from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults, may_stand_alone
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn

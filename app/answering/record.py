@@ -16,8 +16,8 @@ from app.answering.checking import CheckedText, citation, cite, cite_faq, cite_q
 from app.answering.prepare import PreparedQuestion
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
 from app.domain.callers import CUT, LATE, QUOTED, REPEATED, STOPPED
-from app.domain.policies import Policy
 from app.domain.quality import FAQ
+from app.domain.setting_types import Policy
 from app.knowledge.finder import RankedStatement
 from app.storage.history import AnswerDetails, ModuleDetails, new_id
 from cache.decoding.constraints import Choice, Choices

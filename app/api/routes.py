@@ -32,9 +32,8 @@ from app.desk.changes import Changes
 from app.desk.export import export_conversation
 from app.desk.service import Service
 from app.domain.answers import Handoff
-from app.domain.callers import Record
+from app.domain.callers import Id, Line, Record
 from app.domain.documents import StoredDocument
-from app.domain.lengths import Id, Line
 
 User = Annotated[str | None, Query(max_length=512, description="One of your own users, as named when asking.")]
 

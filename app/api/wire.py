@@ -30,10 +30,9 @@ from app.domain.answers import (
     ModelNames,
     Turn,
 )
-from app.domain.callers import Caller
+from app.domain.callers import Caller, Id, Line, LongText
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
-from app.domain.lengths import Id, Line, LongText
 from app.domain.logs import request_id
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,4 @@
-"""The commands that answer questions (ask, batch) and the commands that train (adapt the language
-model, train-ranker).
-"""
+"""The commands that answer questions (ask, batch) and that train (adapt the language model, train-ranker)."""
 
 import json
 import os
@@ -9,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.errors import INTERRUPTED, fail
-from app.cli.options import Common, open_service, takes
+from app.cli.options import INTERRUPTED, Common, fail, open_service, takes
 
 commands = typer.Typer()
 
@@ -51,8 +48,7 @@ def batch(
 ) -> int:
     """Answer many questions, grouped by the passages and prefixes that their prompts share."""
     try:
-        from app.cli.progress import progress_bar
-        from app.cli.reports import print_batch
+        from app.cli.reports import print_batch, progress_bar
         from app.desk.batch import read_questions, still_to_answer
         from app.desk.json_output import batch_entry_json, batch_json
 
@@ -97,8 +93,7 @@ def adapt(
     """Train a LoRA adapter, so that separately encoded passages give nearly the same answers as passages encoded
     together. Resumes.
     """
-    from app.cli.progress import training_bar
-    from app.cli.reports import print_training
+    from app.cli.reports import print_training, training_bar
     from app.training.adapt import adapt as train
 
     folder = output or common.settings.data_dir / "adapters" / ("answers" if data else "distil")
@@ -121,10 +116,10 @@ def train_ranker(
 ) -> None:
     """Train the ranker, which scores how well a statement answers a question. Run calibrate-search afterwards."""
     from app.cli.options import progress_line
-    from app.training.ranker import train
+    from app.training.adapt import make_ranker
 
     folder = output or common.settings.data_dir / "ranker"
-    card = train(
+    card = make_ranker(
         common.settings,
         data,
         folder,

@@ -8,7 +8,7 @@ import typer
 
 from app.cli.options import Common, progress_line, takes, whole_numbers
 from app.domain.errors import DeskError
-from app.domain.setting_values import SHIPPED_DATA
+from app.domain.setting_types import SHIPPED_DATA
 
 commands = typer.Typer()
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
@@ -24,14 +24,12 @@ LlamaServerPath = Annotated[
 
 
 def thread_counts(threads: str | None) -> tuple[int, ...]:
-    """Read --threads. Raises DeskError."""
     import torch
 
     return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
 
 
 def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """Read --arms. Raises DeskError."""
     names = known if arms is None else tuple(name.strip() for name in arms.split(","))
     if strange := [name for name in names if name not in known]:
         raise DeskError(f"--arms has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
@@ -55,7 +53,6 @@ def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, .
 def publish(
     common: Common, result: Any, section: str, markdown: Callable[[Any, str], str], command: str, write: Path | None
 ) -> None:
-    """Show a result, or write it into a section of a page."""
     from evals.report import write_section
 
     if write is not None:
@@ -64,7 +61,6 @@ def publish(
 
 
 def need_section(write: Path | None, section: str) -> None:
-    """Fail before the work is done if a page has no such section. Raises DeskError."""
     from evals.report import read_section
 
     if write is not None:
@@ -88,7 +84,6 @@ def latency(
     common: Common,
     documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
     threads: Threads = None,
-    question: Annotated[int, typer.Option(help="Number of question tokens.")] = 24,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
     half_billion: Annotated[
         bool, typer.Option("--half-billion", help="Also on a model of 0.5 billion random weights, some minutes.")
@@ -115,7 +110,7 @@ def latency(
         half_billion=half_billion,
         sizes=whole_numbers(documents, "--documents"),
         threads=thread_counts(threads),
-        question_tokens=question,
+        question_tokens=24,
         repeats=repeats,
         decode_at=2048,
         arms=names,
@@ -142,11 +137,9 @@ def prompt_cache(
     write: Write = None,
 ) -> None:
     """Time to the first token of the Prompt Cache paper's three use cases, with and without reused modules."""
-    from evals.report import read_section, write_section
     from evals.speed.use_cases import markdown, measure_use_cases
 
-    if write is not None:
-        read_section(write, "prompt-cache")  # fails before the work is done
+    need_section(write, "prompt-cache")
     result = measure_use_cases(
         model=common.settings.model,
         converted=common.settings.models_folder,
@@ -155,10 +148,7 @@ def prompt_cache(
         repeats=repeats,
         report=progress_line,
     )
-    section = markdown(result, "warmdesk bench prompt-cache")
-    if write is not None:
-        write_section(write, "prompt-cache", section)
-    common.show(result, lambda: None if write else print(section))
+    publish(common, result, "prompt-cache", markdown, "warmdesk bench prompt-cache", write)
 
 
 @bench.command()
@@ -167,9 +157,7 @@ def throughput(
     common: Common,
     clients: Annotated[str, typer.Option(help="Numbers of concurrent clients, comma-separated.")] = "1,16,48",
     documents: Annotated[int, typer.Option(help="Number of passages.", min=1)] = 50,
-    passages: Annotated[int, typer.Option(help="Number of passages in a prompt.", min=1)] = 4,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
-    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 48,
     requests: Annotated[
         int | None,
         typer.Option(help="Number of questions of each arm.", min=1, show_default="four of each client, at least 8"),
@@ -188,7 +176,7 @@ def throughput(
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
     need_section(write, "throughput")
     need_plot(plot)
-    load = LoadTest(documents=documents, passages=passages, zipf=zipf, answer_tokens=answer, requests=requests)
+    load = LoadTest(documents=documents, passages=4, zipf=zipf, answer_tokens=48, requests=requests)
     result = measure_throughput(
         model=common.settings.model,
         converted=common.settings.models_folder,
@@ -263,7 +251,6 @@ def memory(
     common: Common,
     conversations: Annotated[int, typer.Option(help="Number of concurrent answers.", min=1)] = 16,
     modules: Annotated[int, typer.Option(help="Number of modules that all of them share.", min=1)] = 8,
-    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 32,
     write: Write = None,
 ) -> None:
     """KV memory of conversations that share modules, compared with one copy of the modules plus each conversation's own
@@ -277,7 +264,7 @@ def memory(
         converted=common.settings.models_folder,
         conversations=conversations,
         modules=modules,
-        answer_tokens=answer,
+        answer_tokens=32,
     )
     command = f"warmdesk bench memory --conversations {conversations} --modules {modules}"
     publish(common, result, "memory", markdown, command, write)
@@ -290,10 +277,8 @@ def eviction(
     budget: Annotated[str, typer.Option(help="Sizes of memory in modules, comma-separated.")] = "25,50,100",
     modules: Annotated[int, typer.Option(help="Number of modules.", min=1)] = 500,
     requests: Annotated[int, typer.Option(help="Number of requests.", min=1)] = 2000,
-    passages: Annotated[int, typer.Option(help="Number of modules in a request.", min=1)] = 4,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
     changes: Annotated[int, typer.Option(help="Number of times that modules exchange their popularity.", min=0)] = 0,
-    seeds: Annotated[str, typer.Option(help="Random seeds, one trace for each, comma-separated.")] = "1,2,3,4,5",
     trace: Annotated[
         Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')
     ] = None,
@@ -309,11 +294,8 @@ def eviction(
     if trace is not None:
         traces, source = [read_trace(trace)], f"recorded in {trace.name}"
     else:
-        traces = [
-            draw_trace(modules, requests, passages, zipf, changes=changes, seed=seed)
-            for seed in whole_numbers(seeds, "--seeds")
-        ]
-        source = f"{passages} each, drawn by Zipf {zipf:g} of {modules}"
+        traces = [draw_trace(modules, requests, 4, zipf, changes=changes, seed=seed) for seed in range(1, 6)]
+        source = f"4 each, drawn by Zipf {zipf:g} of {modules}"
         source += f", changes of popularity: {changes}" if changes else ""
     result = measure_eviction(traces, whole_numbers(budget, "--budget"), source)
     if plot is not None:
@@ -362,7 +344,6 @@ def gpu(
 
 
 def default_device(setting: str) -> str:
-    """The setting, but a GPU instead of the CPU if there is one."""
     import torch
 
     return "cuda" if setting == "cpu" and torch.cuda.is_available() else setting

@@ -10,19 +10,17 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.options import recorded
-from app.cli.progress import progress_bar
-from app.cli.reports import print_ingest
+from app.cli.reports import print_ingest, progress_bar
 from app.desk.json_output import ingest_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, both
-from app.domain.setting_values import sample_of
+from app.domain.setting_types import sample_of
 from cache.remote.remote_engine import ELSEWHERE
 
 
 def run_demo(service: Service, documents: Path) -> None:
-    """Ingest, ask, print the table. Raises DeskError if the folder does not exist."""
     check_folder(documents)
     with progress_bar() as progress:
         print_ingest(ingest_json(recorded(service).ingest([documents], progress)))
@@ -70,7 +68,6 @@ def begin(service: Service, question: str, reuse: str) -> Answer:
 
 
 def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> None:
-    """Times to the first token, search included, and computed tokens."""
     table = Table("question", "answered from", title="Time to the first token, search included")
     for column in ("prompt tokens", "computed", "reuse off", "reuse on", "faster"):
         table.add_column(column, justify="right")

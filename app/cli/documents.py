@@ -30,8 +30,7 @@ def ingest(
     warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Encode the passages now.")] = True,
 ) -> int:
     """Add documents: read, split, index and encode every passage once. Also while the server runs."""
-    from app.cli.progress import progress_bar
-    from app.cli.reports import print_ingest
+    from app.cli.reports import print_ingest, progress_bar
     from app.desk.json_output import ingest_json
 
     missing = [path for path in paths if not os.path.lexists(path)]
@@ -42,7 +41,7 @@ def ingest(
         if running is not None:
             absolute = [os.path.abspath(path) for path in paths]
             order = {"paths": absolute, "collection": collection, "sync": sync, "warm": warm}
-            report = running.ingest(order, progress)
+            report = running("/ingest", order, progress)
         else:
             with open_service(common.settings, "warmdesk ingest") as service:
                 taken = recorded(service).ingest(paths, progress, collection=collection, sync=sync, warm=warm)
@@ -70,12 +69,11 @@ def forget(
 ) -> None:
     """Delete a document: text, vectors, keywords, quotes and encoded passages. Also while the server runs."""
     from app.cli.reports import print_forgotten, print_old_copies
-    from app.domain.progress import no_progress
     from app.storage.files import old_copies
 
     running = find_served(common)
     if running is not None:
-        forgotten = running.forget(document, no_progress)
+        forgotten = running("/forget", {"document": document})
     else:
         with open_service(common.settings, "warmdesk forget") as service:
             forgotten = asdict(recorded(service).forget(document))
@@ -145,15 +143,14 @@ def run(
 
 def _run(common: Common, service: Any, folders: list[str]) -> int:
     """Read folders, in the server if one runs, and show the results. Returns the command's status."""
-    from app.cli.progress import progress_bar
-    from app.cli.reports import print_synced
+    from app.cli.reports import print_synced, progress_bar
     from app.desk.json_output import synced_json
 
     running = find_served(common)
     for folder in folders:
         with progress_bar() as progress:
             if running is not None:
-                running.sync(folder, progress)
+                running("/sync", {"folder": folder}, progress)
             else:
                 service.synced.run(folder, progress, who=COMMAND_LINE)
     done = [one for one in service.synced.all() if one.folder in folders]
@@ -175,7 +172,6 @@ def _open(common: Common) -> Iterator[Any]:
 
 
 def _known(service: Any, folder: Path) -> str:
-    """The folder as it is stored, or as given: then it causes an error later."""
     given = os.path.abspath(folder.expanduser())
     stored = {one.folder for one in service.synced.all()}
     return next((path for path in (given, os.path.realpath(given)) if path in stored), given)

@@ -15,7 +15,7 @@ from typing import NoReturn
 import typer
 
 from app.cli import answers, bench, documents, measure, operate, people, plan, pml
-from app.cli.errors import INTERRUPTED, explain, fail, known_error
+from app.cli.options import INTERRUPTED, explain, fail, known_error
 from app.domain.errors import DeskError
 from cache.engine.log_lines import write_log
 
@@ -43,7 +43,6 @@ def run() -> NoReturn:
 
 
 def main() -> NoReturn:
-    """The command in this process. Raises SystemExit."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from app.cli.options import Common, open_service, progress_line, takes
-from app.domain.setting_values import SHIPPED_DATA
+from app.domain.setting_types import SHIPPED_DATA
 from app.domain.settings import load_settings
 
 commands = typer.Typer()
@@ -20,7 +20,6 @@ commands.add_typer(evaluate, name="eval")
 
 Limit = Annotated[int | None, typer.Option(help="Maximum number of questions.")]
 Write = Annotated[Path | None, typer.Option(help="Write the table into this file.")]
-SectionName = Annotated[str, typer.Option(help="Section of that file.")]
 
 QUESTIONS = SHIPPED_DATA / "questions.jsonl"
 
@@ -39,14 +38,13 @@ def quality(
     limit: Annotated[int, typer.Option(help="Maximum number of requests.", min=1)] = 100,
     conversations: Annotated[bool, typer.Option("--conversations", help="Only follow-up questions.")] = False,
     write: Annotated[Path | None, typer.Option(help="Write the table into this file, and a plot next to it.")] = None,
-    section: SectionName = "quality",
 ) -> None:
     """What reuse costs in answers: fidelity to full attention, and answers that contain the gold answer. Resumes."""
     from evals.answers.quality_run import draw, markdown, measure_quality
     from evals.report import need_plots, read_section, write_section
 
     if write is not None:
-        read_section(write, section)  # fails before the work is done
+        read_section(write, "quality")  # fails before the work is done
         need_plots()
     result = measure_quality(
         common.settings,
@@ -58,13 +56,13 @@ def quality(
         report=progress_line,
     )
     if write is not None:
-        draw(result, write.with_name(f"{section}.svg"))
+        draw(result, write.with_name("quality.svg"))
         command = f"warmdesk eval quality --data {data.name} --policies {policies} --limit {limit}"
         command += f" --passages {passages}" if passages != 5 else ""
         command += " --conversations" if conversations else ""
         told = {name: value for name, value in common.flags.items() if value and name != "data_dir"}
         command += "".join(f" --{name} {Path(value).name}" for name, value in told.items())
-        write_section(write, section, markdown(result, command))
+        write_section(write, "quality", markdown(result, command))
     common.show(result, lambda: print(json.dumps(result, indent=2)))
 
 
@@ -136,7 +134,6 @@ def recall(
         int | None, typer.Option(help="Maximum number of passages of them.", min=1, show_default="all")
     ] = None,
     write: Write = None,
-    section: SectionName = "recall",
 ) -> None:
     """Whether search finds the right document, and whether it recognises that there is none."""
     from evals.answers.recall import markdown, measure_recall
@@ -144,7 +141,7 @@ def recall(
     from retrieval.search.sentence_embedder import SentenceEmbedder
 
     if write is not None:
-        read_section(write, section)  # fails before the work is done
+        read_section(write, "recall")  # fails before the work is done
     result = measure_recall(
         common.settings,
         data,
@@ -159,7 +156,7 @@ def recall(
         command = f"warmdesk eval recall --data {data.name}"
         command += "".join(f" --distractors {file.name}" for file in distractors or ())
         command += "" if num_distractors is None else f" --num-distractors {num_distractors}"
-        write_section(write, section, markdown(result, command))
+        write_section(write, "recall", markdown(result, command))
     common.show(result, lambda: print(markdown(result, "")))
 
 

@@ -9,7 +9,7 @@ import typer
 
 from app.cli.options import Common, find_served, open_reader, open_service, takes
 from app.domain.errors import DeskError
-from app.domain.setting_values import SAMPLE, SHIPPED_DATA
+from app.domain.setting_types import SAMPLE, SHIPPED_DATA
 
 commands = typer.Typer()
 
@@ -30,8 +30,7 @@ def backup(
     """Save the whole data folder in one archive, and check it. Also while the server runs, which
     continues to answer.
     """
-    from app.cli.progress import progress_bar
-    from app.cli.reports import print_backup
+    from app.cli.reports import print_backup, progress_bar
     from app.desk.json_output import backup_json
     from app.storage.archive import back_up_folder
     from app.storage.lock import lock_data_folder
@@ -45,7 +44,7 @@ def backup(
     with progress_bar() as progress:
         if running is not None:
             order = {"file": str(file), "with_modules": with_modules, "overwrite": force}
-            document = running.back_up(order, progress)
+            document = running("/backup", order, progress)
         else:
             with lock_data_folder(folder, "warmdesk backup"):
                 made = back_up_folder(common.settings, file, progress, with_modules=with_modules, overwrite=force)
@@ -64,8 +63,7 @@ def restore(
     ] = False,
 ) -> None:
     """Check a backup and restore it into the data folder. Stop a server of that folder first."""
-    from app.cli.progress import progress_bar
-    from app.cli.reports import print_restored
+    from app.cli.reports import print_restored, progress_bar
     from app.desk.json_output import restored_json
     from app.storage.restoring import restore_folder
 
@@ -78,7 +76,7 @@ def restore(
 @takes("host", "port", "data_dir", "model", "device", "memory", "cluster", "log_format", "log_level")
 def serve(common: Common) -> None:
     """Serve the chat at / and the dashboard at /admin until Ctrl-C."""
-    from app.cli.progress import progress_bar
+    from app.cli.reports import progress_bar
     from app.web.serve import serve as run
 
     with open_service(common.settings, "warmdesk serve", is_served=True) as service:

@@ -1,6 +1,9 @@
-"""Code that commands share: common options, opening the desk, reading flags, printing JSON."""
+"""Code that commands share: common options, opening the desk, reading flags, printing JSON, and the one line of a
+failed command.
+"""
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -8,20 +11,50 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
-from app.domain.logs import OfRequest
+from app.domain.logs import OfRequest, say
 from app.domain.settings import Settings, load_settings
 from cache.engine.log_lines import write_log
 
 if TYPE_CHECKING:
     from app.access.identity import Administration
-    from app.cli.running_desk import RunningDesk
     from app.desk.changes import Changes
+
+INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
+
+
+def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:
+    """Print an error as one line, with --json also as JSON, and end the program. details: more JSON keys."""
+    line = " ".join(message.split())
+    if "--json" in sys.argv:
+        print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
+    say(line, logging.ERROR)
+    raise SystemExit(status)
+
+
+def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
+    """Code and details of an intended error of `cache` or `retrieval`; no code for a programming error."""
+    from cache.errors import CacheError, PMLError
+    from retrieval.errors import RetrievalError
+
+    if isinstance(error, PMLError):
+        return "pml", {"line": error.line, "column": error.column, "where": error.where, "source": error.source}
+    if isinstance(error, CacheError):
+        return type(error).__name__.removesuffix("Error").lower(), {}
+    return "retrieval" if isinstance(error, RetrievalError) else None, {}
+
+
+def explain(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    where = f" ({error.filename})" if error.filename else ""
+    cure = ": free some space and run the same command again" if "space" in reason.lower() else ""
+    return f"{reason[:1].lower()}{reason[1:]}{where}{cure}"
+
 
 OPTIONS: dict[str, Any] = {
     "host": Annotated[str | None, typer.Option(help="Address to listen on.")],
@@ -46,9 +79,7 @@ OPTIONS: dict[str, Any] = {
     ],
     "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document.")],
 }
-"""The common options, by name; all but the last are settings."""
 SETTING_OF = {"memory": "device_memory"}
-"""Options whose setting has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +126,7 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @contextmanager
 def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -> Iterator[Any]:
-    """Open a service that may write: the data folder is locked while it is open. is_served: its engine may have its own
-    process.
-    """
+    """Open a service that may write, with the data folder locked. is_served: its engine may have its own process."""
     from app.desk.repeating import make_room
     from app.desk.service import Service
     from app.storage.lock import lock_data_folder
@@ -113,9 +142,7 @@ def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -
 
 @contextmanager
 def open_reader(settings: Settings) -> Iterator[Any]:
-    """Open a service that only reads, also while the server runs. Raises DeskError if the data folder is not in use
-    yet.
-    """
+    """Open a service that only reads, also while the server runs. Raises DeskError if there is no data folder."""
     from app.desk.service import Service
 
     if not settings.data_dir.is_dir():
@@ -127,7 +154,6 @@ def open_reader(settings: Settings) -> Iterator[Any]:
 
 
 def recorded(service: Any) -> "Changes":
-    """The changes of a service, written to its audit log."""
     from app.desk.changes import Changes
     from app.storage.people import Audit
 
@@ -136,9 +162,7 @@ def recorded(service: Any) -> "Changes":
 
 @contextmanager
 def open_administration(settings: Settings) -> "Iterator[Administration]":
-    """Open the accounts and keys, also while the server runs, which reads them from the database each time. Raises
-    DeskError.
-    """
+    """Open the accounts and keys, also while the server runs, which reads them from the database each time."""
     from app.access.identity import Administration, Keys
     from app.storage.database import open_database
     from app.storage.lock import is_locked, lock_data_folder
@@ -152,8 +176,8 @@ def open_administration(settings: Settings) -> "Iterator[Administration]":
         yield Administration(Accounts(database), Keys(database), Audit(database).record, COMMAND_LINE)
 
 
-def find_served(common: Common) -> "RunningDesk | None":
-    """The running server of the data folder, if any. Prints on stderr which flags it cannot take over."""
+def find_served(common: Common) -> Callable[..., dict[str, Any]] | None:
+    """See `find_running`. Prints on stderr which flags a running server cannot take over."""
     from app.cli.running_desk import find_running
 
     running = find_running(common.settings.data_dir)
@@ -164,12 +188,10 @@ def find_served(common: Common) -> "RunningDesk | None":
 
 
 def progress_line(line: str) -> None:
-    """Print a line of progress on stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def whole_numbers(text: str, flag: str) -> tuple[int, ...]:
-    """Read a comma-separated list of numbers. Raises DeskError."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:

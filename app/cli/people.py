@@ -106,7 +106,6 @@ def revoke(common: Common, name: Annotated[str, typer.Argument(help="Name of the
 
 
 def key_json(key: "ApiKey") -> dict[str, Any]:
-    """A key in the output of `keys list`; times as ISO 8601."""
     return {
         "name": key.name,
         "id": key.id,
@@ -148,7 +147,7 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
 
     whose, running = _owner(owner, user), find_served(common)
     if running is not None:
-        erased = running.erase(whose)
+        erased = running("/erase", {"owner": whose})
     else:
         with open_service(common.settings, "warmdesk visitors delete") as service:
             erased = asdict(recorded(service).erase(whose))

@@ -111,7 +111,6 @@ def plan(
 
 
 def bytes_of(text: str, flag: str) -> int:
-    """Read a size, for example "1 GiB". Raises DeskError."""
     try:
         return int(str(parse_size(text)))
     except ValueError as error:
@@ -119,9 +118,7 @@ def bytes_of(text: str, flag: str) -> int:
 
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
-    """Return the costs of a shape: from a file, or measured with the bundled model and this number of threads at the
-    first time. Raises CacheError.
-    """
+    """Return the costs of a shape: from a file, or measured with the bundled model at the first time."""
     from cache.planning.costs import BUNDLED, read_costs, write_costs
 
     kept = file or common.settings.data_dir / f"costs-{threads}.json"
@@ -136,12 +133,10 @@ def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "
 
 
 def machine_memory(costs: "PassCosts", memory: int, per_machine: int) -> int:
-    """Bytes that a machine needs for weights and KV."""
     return per_machine * (costs.weight_bytes + memory)
 
 
 def seconds(value: float, off: float) -> str:
-    """Seconds with half the interval."""
     return f"{value:.2f} ± {off:.2f} s"
 
 
@@ -153,7 +148,6 @@ def print_plan(
     per_machine: int,
     target: float,
 ) -> None:
-    """A table and the recommendation."""
     print(
         f"{'engines':>7}  {'routing':<17} {'hit rate':>12}  {'first token p50':>16}  {'p95':>16}  {'busy':>5}  refused"
     )

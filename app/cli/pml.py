@@ -12,7 +12,6 @@ from app.cli.options import Common, open_reader, open_service, takes
 
 
 def print_facts(found: dict[str, Any]) -> None:
-    """The layout as a table, then what a prompt reuses and computes."""
     table = Table("ids", "kind", "path", box=None, pad_edge=False)
     for item in sorted(found["layout"], key=lambda item: (item["start"], item["path"].count("/"), -item["length"])):
         ids = f"{item['start']}-{item['start'] + item['length'] - 1}" if item["length"] else "none"
@@ -26,14 +25,12 @@ def print_facts(found: dict[str, Any]) -> None:
 
 
 def ranges(ids: list[int]) -> str:
-    """Ascending ids as `0-2, 6`, with their number."""
     runs = [[at for _, at in run] for _, run in groupby(enumerate(ids), lambda pair: pair[1] - pair[0])]
     shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"{shown} ({len(ids)} tokens)" if ids else "nothing"
 
 
 def print_completion(result: dict[str, Any]) -> None:
-    """The answer, then the sources of the prompt's tokens."""
     print(result["text"])
     usage, timings = result["usage"], result["timings_ms"]
     print(
@@ -46,7 +43,6 @@ def print_completion(result: dict[str, Any]) -> None:
 
 
 def print_advice(advice: dict[str, Any]) -> None:
-    """The findings, most expensive first, then the sums."""
     for finding in advice["findings"]:
         place = f"line {finding['line']}: " if finding["line"] else ""
         print(f"{place}{finding['what']}\n    {finding['tokens']} tokens; {finding['cure']}")

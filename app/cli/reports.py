@@ -1,14 +1,17 @@
-"""The output of commands for people.
+"""The output of commands for people, and bars of progress on stderr.
 
 Out of scope: the JSON documents of commands (`app.desk.json_output`), the meaning of the numbers
 (`app.domain.answers`).
 """
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from app.desk.batch import BatchFailure, BatchResult
@@ -16,15 +19,19 @@ from app.desk.doctor import Check
 from app.desk.json_output import batch_json
 from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument, SyncedFolder
+from app.domain.progress import STAGES
+from app.domain.progress import Progress as Report
 from app.domain.reuse_words import reuse_line
-from app.domain.setting_values import ModelServer
+from app.domain.setting_types import ModelServer
 from app.domain.statistics import Savings
 from app.domain.words import size
 from app.storage.people import ApiKey
 
+if TYPE_CHECKING:  # training needs libraries that answering does not
+    from cache.training.trainer import TrainingProgress
+
 
 def print_ingest(report: dict[str, Any]) -> None:
-    """Print a line per file that was skipped or is incomplete, then the sums, from the document of `ingest`."""
     for failed in report["failed"]:
         print(f"skipped {failed['path']}: {failed['reason']}")
     for warning in report["warnings"]:
@@ -50,7 +57,6 @@ def print_ingest(report: dict[str, Any]) -> None:
 
 
 def print_backup(backup: dict[str, Any]) -> None:
-    """Print where the backup is and what it lacks, from the document of `backup`."""
     modules = "with" if backup["with_modules"] else "without"
     print(f"{backup['backup']}: {backup['files']} files, {size(backup['bytes'])}, {modules} encoded passages; checked")
     for link in backup["left_out"]:
@@ -60,7 +66,6 @@ def print_backup(backup: dict[str, Any]) -> None:
 
 
 def print_restored(restored: dict[str, Any]) -> None:
-    """Print what is in the data folder now, from the document of `restore`."""
     print(f"{restored['restored']}: {restored['files']} files of {restored['created']}")
     if restored["aside"] is not None:
         print(f"the replaced files are in {restored['aside']}: delete that folder when all works")
@@ -76,13 +81,11 @@ def print_restored(restored: dict[str, Any]) -> None:
 
 
 def print_old_copies(copies: Sequence[str]) -> None:
-    """Print where the replaced files are: none of them is deleted."""
     if copies:
         print(f"note: the files replaced by a restore are in {', '.join(copies)}: delete them when all works")
 
 
 def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> None:
-    """Print what was deleted, and that nothing is left; with a remote model, only for this installation."""
     removed = forgotten["removed"]
     print(f"Forgot {forgotten['document']}")
     print(
@@ -95,7 +98,6 @@ def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> No
 
 
 def print_answer(answer: Answer) -> None:
-    """Print what follows an answer in a terminal."""
     print("\n")
     for number, citation in enumerate(answer.citations, start=1):
         above = "see also " if citation.see_also else ""
@@ -108,7 +110,6 @@ def print_answer(answer: Answer) -> None:
 
 
 def print_batch(result: BatchResult, skipped: int = 0) -> None:
-    """Print the answers and failures, then what was computed. skipped: questions that an earlier run had answered."""
     for question, outcome in zip(result.questions, result.outcomes, strict=True):
         if isinstance(outcome, BatchFailure):
             print(f"{question.id}  {question.question}\n    not answered: {outcome.message}")
@@ -148,7 +149,6 @@ def print_keys(keys: Iterable[ApiKey]) -> None:
 
 
 def print_synced(folders: Iterable[SyncedFolder]) -> None:
-    """Print when each folder is read, the result of its last run, and the skipped files."""
     for one in folders:
         where = f" into {one.collection}" if one.collection else ""
         print(f"{one.folder}{where}  every {one.every_minutes} minutes, next {one.next_run:%Y-%m-%d %H:%M} UTC")
@@ -168,7 +168,6 @@ def print_synced(folders: Iterable[SyncedFolder]) -> None:
 
 
 def print_overview(overview: Overview) -> None:
-    """Print the dashboard."""
     reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
     total = reused + overview.computed_tokens
     share = f"{100 * reused / total:.1f} %" if total else "-"
@@ -204,7 +203,6 @@ def print_checks(checks: Iterable[Check]) -> None:
 
 
 def print_training(result: dict[str, Any], folder: Path) -> None:
-    """Print the result of a training, and how to use the adapter."""
     print(f"{result['steps']} steps in {result['minutes']:.0f} minutes, {result['questions']:,} questions")
     if result["left_out"]:
         print(f"{result['left_out']} of the documents were skipped: too long, or without a question to train on")
@@ -218,7 +216,6 @@ def print_training(result: dict[str, Any], folder: Path) -> None:
 
 
 def print_savings(savings: Savings) -> None:
-    """Print what reuse saved; nothing before the first sample."""
     if not savings.samples:
         return
     first, without = savings.first_token_ms / 1e3, savings.without_reuse_ms / 1e3
@@ -228,3 +225,36 @@ def print_savings(savings: Savings) -> None:
     if (same := savings.same) is not None:
         low, high = 100 * same.low, 100 * same.high
         print(f"{100 * same.value:.0f} % identical answers (95 %: {low:.0f} to {high:.0f})")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Report]:
+    """A bar per stage on stderr; nothing if stderr is not a terminal."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, Any] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def training_bar() -> "Iterator[Callable[[TrainingProgress], None]]":
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        task = bars.add_task("Training", total=1.0)
+
+        def report(training: "TrainingProgress") -> None:
+            loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
+            shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
+            bars.update(task, completed=training.done, description=shown)
+            if not console.is_terminal and training.step % 10 == 0:
+                print(f"{training.done:.0%} {shown}", file=sys.stderr, flush=True)
+
+        yield report

@@ -5,7 +5,7 @@ The server listens on a Unix socket in its data folder, which only its user can 
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,61 +16,31 @@ from app.domain.progress import Progress, no_progress
 from app.storage.lock import SOCKET_FILE, is_locked
 
 
-@dataclass(frozen=True, slots=True)
-class RunningDesk:
-    """The socket on which a server takes commands."""
-
-    socket: Path
-
-    def ingest(self, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Ingest: {paths, collection, sync, warm}. Returns the report as JSON. Raises DeskError."""
-        return self._post("/ingest", order, progress)
-
-    def forget(self, document: str, progress: Progress) -> dict[str, Any]:
-        """Delete a document. Returns what was deleted as JSON. Raises DeskError."""
-        return self._post("/forget", {"document": document}, progress)
-
-    def sync(self, folder: str, progress: Progress) -> dict[str, Any]:
-        """Read a synchronised folder. Returns the result as JSON. Raises DeskError."""
-        return self._post("/sync", {"folder": folder}, progress)
-
-    def erase(self, owner: str) -> dict[str, Any]:
-        """Delete everything of an owner. Returns the counts as JSON. Raises DeskError."""
-        return self._post("/erase", {"owner": owner}, no_progress)
-
-    def back_up(self, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Make a backup: {file, with_modules, overwrite}. Returns it as JSON. Raises DeskError."""
-        return self._post("/backup", order, progress)
-
-    def _post(self, path: str, order: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        try:
-            with (
-                httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=None) as client,
-                client.stream("POST", f"http://desk{path}", json=order) as response,
-            ):
-                if response.status_code != 200:
-                    message = f"the running server answered {response.status_code}: restart it"
-                    raise DeskError(message, code="desk-refused")
-                return read_events(response.iter_lines(), progress)
-        except httpx.HTTPError as error:
-            raise DeskError(
-                f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
-                code="desk-lost",
-            ) from error
+def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no_progress) -> dict[str, Any]:
+    """Have work done: a path and a body of `app.web.serve`. Returns the result as JSON. Raises DeskError."""
+    try:
+        with (
+            httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=None) as client,
+            client.stream("POST", f"http://desk{path}", json=body) as response,
+        ):
+            if response.status_code != 200:
+                message = f"the running server answered {response.status_code}: restart it"
+                raise DeskError(message, code="desk-refused")
+            return read_events(response.iter_lines(), progress)
+    except httpx.HTTPError as error:
+        raise DeskError(
+            f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
+            code="desk-lost",
+        ) from error
 
 
-def find_running(folder: Path) -> RunningDesk | None:
-    """The running server of a data folder, if any. The socket of a killed process does not count: then no process holds
-    the folder.
-    """
+def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
+    """`order` for the running server of a folder, if any. A killed process leaves its socket, but holds no folder."""
     file = folder / SOCKET_FILE
-    return RunningDesk(file) if file.is_socket() and is_locked(folder) else None
+    return partial(order, file) if file.is_socket() and is_locked(folder) else None
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Return the result at the end of a stream of events, one JSON object a line. Raises DeskError for an error among
-    them.
-    """
     lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
     for line in lines:
         try:

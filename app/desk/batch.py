@@ -14,8 +14,8 @@ from pathlib import Path
 from app.answering.answering import Answering, engine_failed
 from app.answering.record import AskedQuestion, finished, without_model
 from app.domain.answers import Answer
+from app.domain.callers import LONGEST_PAST, check_length
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_PAST, check_length
 from app.domain.words import one_line
 from app.storage.history import PastMessage
 from cache.analysis.memory_plan import count_tokens, group

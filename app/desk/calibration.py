@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.errors import DeskError
-from app.domain.policies import POLICIES, AnswerMode, Policy
-from app.domain.setting_values import SHIPPED_DATA
+from app.domain.setting_types import POLICIES, SHIPPED_DATA, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.storage.files import replace_file
 from cache.memory.keys import digest

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.domain.errors import DeskError
-from app.domain.setting_values import ModelServer
+from app.domain.setting_types import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
 from app.domain.words import one_line
 from cache.memory.free_space import FreeSpace

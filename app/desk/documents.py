@@ -23,7 +23,7 @@ from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.uploads import Synchronising
 from app.knowledge.warm import ReadingAhead, kept_modules
 from app.storage.begun import Kind
-from app.storage.desks import Desks
+from app.storage.document_change import Desks
 from app.storage.faq import SyncedFolderTable
 from app.storage.people import Audit
 from app.storage.statistics import Statistics

@@ -18,8 +18,7 @@ from app.answering.curated import CuratedAnswers
 from app.answering.savings_meter import SavingsMeter
 from app.desk.calibration import Calibration, find_calibration, find_classifier, find_ranker
 from app.domain.errors import DeskError
-from app.domain.policies import AnswerMode, Policy
-from app.domain.setting_values import ModelServer, key_for
+from app.domain.setting_types import AnswerMode, ModelServer, Policy, key_for
 from app.domain.settings import Settings
 from app.knowledge.finder import Finder, StatementStore
 from app.knowledge.ingest import Ingestion

@@ -25,7 +25,7 @@ from app.domain.progress import Progress
 from app.domain.settings import Settings
 from app.knowledge.uploads import SyncStopped
 from app.storage.conversation_care import UNDO_S, ConversationCare
-from app.storage.desks import Desks
+from app.storage.document_change import Desks
 from app.storage.library import Library
 from cache.memory.free_space import free_space
 

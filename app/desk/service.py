@@ -30,11 +30,10 @@ from app.desk.overview import (
 from app.desk.parts import Loading, part
 from app.desk.repeating import Housekeeping, Readiness
 from app.domain.answers import Answer, Embedded, ModelNames, Overview, PlainOptions, PrefixRow, Said, Turn
-from app.domain.callers import OPERATOR
+from app.domain.callers import LONGEST_LINE, LONGEST_TEXT, OPERATOR, check_length
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT, check_length
-from app.domain.policies import policy_named
 from app.domain.progress import Progress, no_progress
+from app.domain.setting_types import policy_named
 from app.domain.settings import Settings
 from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan, Verified
 from app.knowledge.warm import ReadingAhead
@@ -175,11 +174,11 @@ class Service(DeskDocuments):
         replaces: str = "",
     ) -> AnswerInProgress:
         """Start an answer. Without a conversation a new one begins; its id is in the finished answer. policy: see
-        `app.domain.policies`; unset: the desk's. collections: search only their documents; none: all. earlier: messages
-        of a conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not in the
-        prompt. It is deleted with its answer in the transaction that stores the new one; without a new answer it stays
-        and the new question is deleted. Raises DeskError while an agent answers, and for an invalid question, before
-        any model is loaded.
+        `setting_types`; unset: the desk's. collections: search only their documents; none: all. earlier: messages of a
+        conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not in the prompt.
+        It is deleted with its answer in the transaction that stores the new one; without a new answer it stays and the
+        new question is deleted. Raises DeskError while an agent answers, and for an invalid question, before any model
+        is loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")

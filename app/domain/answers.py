@@ -49,7 +49,6 @@ class Handoff:
 
     @property
     def is_with_person(self) -> bool:
-        """Whether an agent answers and the assistant does not."""
         return self.state in ("waiting", "taken")
 
 
@@ -174,7 +173,6 @@ class Answer:
 
     @property
     def is_from_elsewhere(self) -> bool:
-        """Whether a remote model was used."""
         return any(module.source == "elsewhere" for module in self.modules)
 
     @property
@@ -184,12 +182,10 @@ class Answer:
 
     @property
     def refused(self) -> bool:
-        """Whether the documents have no answer."""
         return self.outcome == "nothing"
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ended because of its length, its time, or repetition."""
         return any(end in (self.notice or "") for end in (CUT, LATE, REPEATED))
 
     @property
@@ -218,7 +214,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSummary:
-    """A line in the list of conversations. title: its first question, shortened."""
+    """A line in the list of conversations. title: its first question, shortened. turns: number of messages."""
 
     id: str
     title: str
@@ -245,7 +241,6 @@ class ModuleRow:
 
     @property
     def saved(self) -> int:
-        """Tokens that prompts did not compute because of it."""
         return self.hits * self.tokens
 
 

@@ -1,13 +1,18 @@
-"""Who sends a request and owns conversations, and the notices that the reader of an answer gets.
+"""Who sends a request and owns conversations, how long its texts may be, and the notices that readers of answers get.
 
 Tenants keep encoded modules apart; `cache.memory.keys.PUBLIC_TENANT` has the passages. Notices are stored in English
-and shown in the page's language.
+and shown in the page's language. Every entry point checks lengths before any other work on a text: a body may have a
+megabyte, which becomes eighteen when normalised. Routes use the types below; methods of the service begin with
+`check_length`. Stored texts often have shorter limits of their own.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
+from pydantic import AfterValidator
+
+from app.domain.errors import DeskError
 from app.domain.words import gettext, translatable
 
 PML_TENANT = "pml"
@@ -53,7 +58,6 @@ CUSTOMERS = ("v-", KNOWN)
 
 
 def is_customer(owner: str) -> bool:
-    """Whether an owner is a visitor."""
     return owner.startswith(CUSTOMERS)
 
 
@@ -73,3 +77,35 @@ def notice_words(notice: str) -> str:
     for known in NOTICES:
         notice = notice.replace(known, gettext(known))
     return notice
+
+
+LONGEST_ID = 64
+LONGEST_LINE = 4_096
+LONGEST_TEXT = 100_000
+LONGEST_PAST = 40_000
+"""Characters of a conversation that a program sends along; earlier messages are skipped."""
+
+
+def _at_most(most: int) -> AfterValidator:
+    """Not pydantic's own bound, which refuses half a pair of UTF-16: browsers send such."""
+
+    def check(text: str) -> str:
+        if len(text) > most:
+            raise ValueError(f"a text of at most {most:,} characters is needed")
+        return text
+
+    return AfterValidator(check)
+
+
+Id: TypeAlias = Annotated[str, _at_most(LONGEST_ID)]
+"""An id, or a word that a page's script sends."""
+Line: TypeAlias = Annotated[str, _at_most(LONGEST_LINE)]
+"""A name, a title, a search, an address, a path."""
+LongText: TypeAlias = Annotated[str, _at_most(LONGEST_TEXT)]
+
+
+def check_length(text: str, most: int, name: str = "question") -> None:
+    """Raises DeskError for a longer text. name: its name for people."""
+    if len(text) > most:
+        message = f"the {name} has {len(text):,} characters, the limit is {most:,}: shorten it"
+        raise DeskError(message, code="question-too-long")

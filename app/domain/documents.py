@@ -44,17 +44,12 @@ class NewPassage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDocument:
+class StoredDocument(NewDocument):
     """A stored document."""
 
     id: int
-    path: str
-    title: str
-    content_hash: str
     loaded_at: datetime
     num_passages: int
-    collection: str
-    url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,12 +161,10 @@ class SyncResult:
 
     @property
     def is_ok(self) -> bool:
-        """Whether the folder was read; single files may be skipped."""
         return not self.problem
 
     @property
     def num_changes(self) -> int:
-        """Number of changed documents."""
         return self.added + self.changed + self.removed
 
 

@@ -18,12 +18,9 @@ class DeskError(Exception):
 
     @property
     def is_away(self) -> bool:
-        """Whether the database is away now. `app.storage.database` logs when that begins and ends, so no other code
-        needs to.
-        """
+        """Whether the database is away now. `app.storage.database` logs when that begins and ends."""
         return self.code in _AWAY
 
     @property
     def is_of_database(self) -> bool:
-        """Whether the database could not do its work; another try may succeed."""
         return self.code.startswith(("database-", "disk-"))

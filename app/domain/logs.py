@@ -21,7 +21,6 @@ log = logging.getLogger("app")
 
 
 def request_id() -> str:
-    """The id of the current request; "" outside of one."""
     return _request.get()
 
 

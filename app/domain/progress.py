@@ -8,7 +8,6 @@ from typing import TypeAlias
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with a stage (a key of `STAGES`), how much of it is done, and how much there is."""
 Bars: TypeAlias = Callable[[], AbstractContextManager[Progress]]
-"""Shows progress for a block."""
 
 STAGES = {
     "reading": "Reading documents",
@@ -18,14 +17,12 @@ STAGES = {
     "archiving": "Saving files",
     "checking": "Reading them again",
 }
-"""The name of each stage."""
 
 
 def no_progress(stage: str, done: int, total: int) -> None: ...
 
 
 def both(one: Progress, other: Progress) -> Progress:
-    """Reports to two."""
 
     def report(stage: str, done: int, total: int) -> None:
         one(stage, done, total)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, get_args
 
-from app.domain.answers import Answer, Outcome
+from app.domain.answers import Answer, ConversationSummary, Outcome
 
 Cause = Literal["nothing", "unsure", "down", "unsupported", "handed"]
 """Why an answer is on the quality page. nothing: the documents have no answer. unsure: something was found, without
@@ -72,7 +72,6 @@ class QuestionGroup:
 
     @property
     def question(self) -> str:
-        """The question that represents the group."""
         return self.answers[0].question
 
     def counts(self) -> dict[Cause, int]:
@@ -91,20 +90,15 @@ class QualityReport:
 
 
 def counts_of(answers: tuple[BadAnswer, ...]) -> dict[Cause, int]:
-    """The number of answers with each cause; only causes that occur."""
     numbers = {cause: sum(cause in one.causes for one in answers) for cause in CAUSES}
     return {cause: number for cause, number in numbers.items() if number}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TranscriptSummary:
-    """A conversation in the agents' list. turns: number of messages."""
+class TranscriptSummary(ConversationSummary):
+    """A conversation in the agents' list."""
 
-    id: str
     owner: str
-    title: str
-    updated: datetime
-    turns: int
 
 
 Why = Literal["faq", "smalltalk", "empty", "low", "sure", "topic", "between"]

@@ -38,7 +38,6 @@ CURES = {
         "Use the policy fast or balanced, leave reuse on, and keep the data folder on a fast disk."
     ),
 }
-"""The fix of an admin for each reason."""
 EXACT = translatable("Exact: the same computation as encoding everything again for this question.")
 APPROXIMATE = translatable(
     "Approximate: the passages were encoded separately beforehand. The answer can differ slightly from encoding "
@@ -49,7 +48,6 @@ ELSEWHERE = translatable("The language model is remote: its server manages its o
 
 
 def source_words(source: str) -> str:
-    """The source of a module; an unknown one is shown as it is."""
     return gettext(SOURCES[source]) if source in SOURCES else source
 
 
@@ -59,12 +57,10 @@ def reason_words(reason: str | None) -> str:
 
 
 def cure_words(reason: str) -> str:
-    """The fix for a miss reason; "" for an unknown one."""
     return gettext(CURES[reason]) if reason in CURES else ""
 
 
 def reuse_line(answer: Answer) -> str:
-    """The one line below each answer, as plain text."""
     usage = answer.usage
     used = {module.document for module in answer.modules if module.source not in ("computed", "elsewhere")}
     documents = len(used - {""})  # the system text belongs to no document

@@ -16,25 +16,25 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from app.domain.desk_settings import (
+from app.domain.errors import DeskError
+from app.domain.setting_groups import (
     AnswerSettings,
+    ClusterSettings,
     HandoffSettings,
     LimitSettings,
+    MemorySettings,
+    ModelSettings,
     PageSettings,
     PrivacySettings,
     SearchSettings,
+    ServerSettings,
 )
-from app.domain.errors import DeskError
-from app.domain.server_settings import ClusterSettings, MemorySettings, ModelSettings, ServerSettings
-from app.domain.setting_types import SettingGroup, needs_of
-from app.domain.setting_values import NO_SETTINGS, SHIPPED_DATA, ModelServer, model_server
+from app.domain.setting_types import NO_SETTINGS, SHIPPED_DATA, ModelServer, SettingGroup, model_server, needs_of
 
 PREFIX = "WARMDESK_"
 SHIPPED_ADAPTER = SHIPPED_DATA / "adapters" / "smollm2-135m-instruct"
-"""Adapter of the bundled model."""
 SETTINGS_FILE = "warmdesk.toml"
 FAQ_FILE = "FAQ.jsonl"
-"""Name of the document with the FAQ."""
 
 
 class Settings(
@@ -67,7 +67,6 @@ class Settings(
 
     @property
     def model_server(self) -> ModelServer | None:
-        """Server of a remote model, if the model is remote."""
         return model_server(self.model)
 
     @property
@@ -82,34 +81,28 @@ class Settings(
 
     @property
     def adapter_folder(self) -> Path | None:
-        """Folder of the adapter in use, if any."""
         if self.adapter is None:
             return SHIPPED_ADAPTER if self.model is None and SHIPPED_ADAPTER.is_dir() else None
         return None if self.adapter == "none" else Path(self.adapter).expanduser()
 
     @property
     def settings_file(self) -> Path:
-        """The TOML file, which may be missing."""
         return self.data_dir / SETTINGS_FILE
 
     @property
     def index_path(self) -> Path:
-        """Vector index. It can be rebuilt from the database."""
         return self.data_dir / "passages.index"
 
     @property
     def modules_folder(self) -> Path:
-        """Encoded passages. They can be rebuilt from the database."""
         return self.data_dir / "modules"
 
     @property
     def uploads_folder(self) -> Path:
-        """Files uploaded on the Documents page."""
         return self.data_dir / "uploads"
 
     @property
     def faq_file(self) -> Path:
-        """Document with the FAQ."""
         return self.data_dir / "faq" / FAQ_FILE
 
     @property
@@ -119,7 +112,6 @@ class Settings(
 
     @property
     def models_folder(self) -> Path:
-        """Models that Warmdesk converted or downloaded."""
         return self.data_dir / "models"
 
     @property
@@ -131,7 +123,6 @@ class Settings(
 GROUPS = tuple(
     group for group in reversed(Settings.__mro__) if group.__base__ is SettingGroup and issubclass(group, SettingGroup)
 )
-"""The groups in the order of the documentation."""
 
 
 class _Source(InitSettingsSource):
@@ -143,10 +134,7 @@ class _Source(InitSettingsSource):
 
 
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """Return the defaults, overridden by the settings file, then WARMDESK_* variables, then flags.
-
-    flags: values by key, with `_` for `-`. None means not given. Raises DeskError (code "settings").
-    """
+    """The defaults, with the file, WARMDESK_* variables and flags (None: not given) over them. Raises DeskError."""
     given = {key: value for key, value in flags.items() if value is not None}
     variables = {
         name.removeprefix(PREFIX).lower(): text
@@ -181,7 +169,6 @@ def value_in(key: str, text: str) -> Any:
 
 
 def _merged(*sources: _Source) -> Settings:
-    """Return settings from sources. The first source wins."""
     try:
         return Settings(_build_sources=(sources, {}))  # type: ignore[call-arg]  # mypy sees the fields only
     except ValidationError as error:

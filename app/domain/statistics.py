@@ -111,7 +111,6 @@ class Verified:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the stored rows are those that the model computes."""
         return self.largest_difference is not None and self.largest_difference <= CLOSE
 
 
@@ -134,7 +133,6 @@ class SavingsSample:
 
     @property
     def saved_ms(self) -> float:
-        """How much earlier the first token came; below 0 if it came later."""
         return self.without_reuse_ms - self.first_token_ms
 
 

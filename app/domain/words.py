@@ -30,7 +30,6 @@ def gettext(text: str) -> str:
 
 
 def ngettext(one: str, several: str, number: int) -> str:
-    """The translation of an English text that depends on a number."""
     return _speaking.get().ngettext(one, several, number)
 
 
@@ -43,7 +42,6 @@ MISSING = "–"
 
 
 def count(number: int) -> str:
-    """1234 as 1,234."""
     return f"{number:,}"
 
 
@@ -90,7 +88,6 @@ def utc(moment: datetime) -> datetime:
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks and repeated spaces."""
     return " ".join(text.split())
 
 

@@ -63,7 +63,6 @@ def registry_for(
 
 
 def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
-    """Parse a file. Raises DeskError if it cannot be read, and PMLError with its name if it is wrong."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -72,12 +71,10 @@ def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
 
 
 def read_schema(path: Path) -> Schema:
-    """Read a schema file; `src` files are in the same folder. Raises as `read_source`."""
     return read_source(path, lambda content: parse_schema(content, folder=path.parent))
 
 
 def read_prompt(path: Path) -> Prompt:
-    """Read a prompt file. Raises as `read_source`."""
     return read_source(path, parse_prompt)
 
 
@@ -114,7 +111,6 @@ def facts(
 
 
 def named(path: Path, step: Callable[[], T]) -> T:
-    """Run a step on a file; errors name the file."""
     try:
         return step()
     except PMLError as error:
@@ -123,7 +119,6 @@ def named(path: Path, step: Callable[[], T]) -> T:
 
 
 def run_prompt(engine: EngineInterface, schema: Path, prompt: Path, sampling: Sampling, reuse: str) -> dict[str, Any]:
-    """Run a prompt file for a schema file. Raises DeskError, CacheError."""
     if reuse not in get_args(Reuse):
         raise DeskError(f"--reuse is {reuse!r}: it must be on, prefix or off", code="usage")
     parsed_schema, parsed_prompt = read_schema(schema), read_prompt(prompt)
@@ -155,7 +150,7 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
     schema_file: the schema of a PML prompt, to count what it reuses. Raises DeskError, PMLError.
     """
     text = read_text(file)
-    beginning = root_of(text)
+    beginning = re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)  # the first element
     if beginning.startswith("<prompt"):
         prompt = read_prompt(file)
         layout = None if schema_file is None else laid_out(schema_file, registry)
@@ -173,14 +168,8 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
 
 
 def laid_out(file: Path, registry: Registry) -> Layout:
-    """Lay out a schema file. Raises DeskError, PMLError."""
     schema = read_schema(file)
     return named(file, lambda: registry.lay_out(schema))
-
-
-def root_of(text: str) -> str:
-    """The text from its first element on, without white space, comments and processing instructions."""
-    return re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)
 
 
 def prompts_of(text: str, file: Path) -> list[str]:

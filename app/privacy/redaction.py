@@ -89,7 +89,6 @@ def redact(text: str) -> str:
 
 
 def _replaced(text: str, places: Sequence[Place], word: str) -> str:
-    """The text with a word in each of these ordered places."""
     starts, ends = [start for start, _ in places], [end for _, end in places]
     return word.join(text[end:start] for end, start in zip([0, *ends], [*starts, len(text)], strict=True))
 
@@ -157,5 +156,4 @@ def _is_private(found: PhoneNumberMatch, text: str) -> bool:
 
 
 def _within(one: Place, other: Place) -> bool:
-    """Whether one place starts in another."""
     return one != other and other[0] <= one[0] < other[1] and (other[0] < one[0] or one[1] < other[1])

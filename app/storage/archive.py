@@ -31,11 +31,11 @@ from pydantic import TypeAdapter, ValidationError
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
-from app.storage.backup import ENDING
+from app.storage.begun import SWAP_FILE
 from app.storage.database import sqlite_file
 from app.storage.files import PARTIAL, REPLACED, STAGED
 from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
-from app.storage.swap import SWAP_FILE
+from app.storage.migrate import ENDING
 from durable import put_in_place, scratch_folder
 
 FORMAT = 1
@@ -142,7 +142,10 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
                 if manifest or not member.isreg() or not _is_inside(member.name) or member.name in found:
                     raise _damaged(file, f"{member.name!r} does not belong there")
                 if member.name == MANIFEST:
-                    manifest = _content(archive, member, file)
+                    content = archive.extractfile(member)
+                    if content is None or member.size > _LARGEST_MANIFEST:
+                        raise _damaged(file, "its manifest cannot be read")
+                    manifest = content.read()
                     continue
                 found[member.name] = _take(archive, member, into)
                 progress("checking", len(found), len(found))
@@ -162,16 +165,8 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
 
 
 def _is_inside(name: str) -> bool:
-    """Return whether a name is a plain path below a folder, in its only normal form."""
     path = PurePosixPath(name)
     return str(path) == name and not path.is_absolute() and ".." not in path.parts and name != "."
-
-
-def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, file: Path) -> bytes:
-    content = archive.extractfile(member)
-    if content is None or member.size > _LARGEST_MANIFEST:
-        raise _damaged(file, "its manifest cannot be read")
-    return content.read()
 
 
 def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None) -> ArchivedFile:
@@ -245,7 +240,15 @@ def back_up_folder(
     _remove_killed(file.parent)
     with explained(file), scratch_folder(file.parent, PARTIAL) as scratch:
         copy, archive = scratch / "database", scratch / "archive"
-        about = _about(folder, with_modules)
+        about = Manifest(
+            format=FORMAT,
+            version=version("warmdesk"),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            folder=str(folder),
+            database=None,
+            schema=None,
+            with_modules=with_modules,
+        )
         if database is not None:  # before files are listed, so that the archive has every file that the database names
             inside = database.resolve().is_relative_to(folder)
             name = database.resolve().relative_to(folder).as_posix() if inside else DATABASE
@@ -269,23 +272,8 @@ def _remove_killed(folder: Path) -> None:
                 shutil.rmtree(copy.parent)
 
 
-def _about(folder: Path, with_modules: bool) -> Manifest:
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    return Manifest(
-        format=FORMAT,
-        version=version("warmdesk"),
-        created=created,
-        folder=str(folder),
-        database=None,
-        schema=None,
-        with_modules=with_modules,
-    )
-
-
 def copy_database(database: Path, copy: Path) -> str | None:
-    """Copy a SQLite database as it is at this moment, also while it is used, and check the copy; returns its revision.
-    Writers do not wait. Raises DeskError.
-    """
+    """Copy a SQLite database as it is at this moment, without keeping writers, and check it; returns its revision."""
     if not database.exists():
         raise DeskError(f"there is no database {database}: is this the right --data-dir?", code="no-database")
     try:
@@ -309,9 +297,7 @@ def check_database(connection: sqlite3.Connection) -> str | None:
 
 
 def _files(settings: Settings, database: Path | None, with_modules: bool) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Return the files of a data folder by their path in it, and its links. Both without what can be made again, what
-    belongs to a running process, and the database.
-    """
+    """Return the files of a data folder by their path in it, and its links, without what no backup holds."""
     folder, files, links = settings.data_dir.resolve(), list[tuple[str, Path]](), list[str]()
     modules = None if with_modules else settings.modules_folder.name
     for place, folders, names in os.walk(folder):
@@ -338,7 +324,6 @@ def is_left_out(path: str, settings: Settings) -> bool:
 
 
 def _is_of_database(path: Path, database: Path | None) -> bool:
-    """Return whether a file is the database, its log, or a copy from before a migration."""
     if database is None or path.parent != database.resolve().parent:
         return False
     return path.name in {database.name + end for end in ("", "-wal", "-shm", "-journal")} or path.name.startswith(

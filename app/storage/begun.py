@@ -1,22 +1,74 @@
-"""Notes of unfinished work in a data folder, so that it is finished after a crash.
+"""Notes of unfinished work in a data folder, so that it is finished or undone after a crash.
 
-Work on files and the database is noted before its first step, and crossed out after its last one. Every step can be
-repeated. Work that is still noted was killed or failed, and the next process that opens the data folder finishes it.
-The notes belong to the database beside them: a backup contains them, and a restore moves them aside with it.
+`swap` renames many files, all or none: while its note exists, the next process that locks the folder undoes the
+renames. `BegunWork`: work on files and the database is noted before its first step, and crossed out after its last one.
+Every step can be repeated. Work that is still noted was killed or failed, and the next process that opens the data
+folder finishes it. The notes belong to the database beside them: a backup contains them, and a restore moves them aside
+with it.
 
-Out of scope: ingesting documents, which resumes by itself; renaming files of a restored backup, which is undone before
-a database is opened (`swap`).
+Out of scope: ingesting documents, which resumes by itself; the choice of renamed files (`restoring`).
 """
 
 import json
 import logging
+import shutil
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from app.storage.files import replace_file
 from durable import sync
+
+SWAP_FILE = "warmdesk.swap.json"
+
+
+def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
+    """Rename files in `folder` and its subfolders, in this order, from one path to another; make the folders that they
+    go to. Raises OSError; then none is renamed, or the note stays for `undo_swap`.
+    """
+    noted = [[str(path.relative_to(folder)) for path in pair] for pair in renames]
+    replace_file(folder / SWAP_FILE, json.dumps(noted).encode())
+    try:
+        for source, target in renames:
+            target.parent.mkdir(mode=0o700, exist_ok=True)
+            source.rename(target)
+        for changed in {path.parent for pair in renames for path in pair}:
+            sync(changed)
+    except BaseException:
+        with suppress(OSError):
+            undo_swap(folder)
+        raise
+    (folder / SWAP_FILE).unlink()
+    sync(folder)
+
+
+def undo_swap(folder: Path) -> bool:
+    """Undo unfinished renames; False if there were none. It can be interrupted and repeated. Raises OSError."""
+    try:
+        noted = json.loads((folder / SWAP_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    renames = [(folder / source, folder / target) for source, target in noted]
+    aside = dict(renames)
+    for source, target in reversed(renames):
+        is_back = target in aside and not aside[target].exists()  # then the file is the former one
+        if target.exists() and not source.exists() and not is_back:
+            source.parent.mkdir(exist_ok=True)
+            target.rename(source)
+    for place in {target.parent for _, target in renames} - {folder}:
+        with suppress(OSError):  # it is gone already, or it has other content
+            place.rmdir()
+    for changed in {path.parent for pair in renames for path in pair}:
+        if changed.is_dir():
+            sync(changed)
+    (folder / SWAP_FILE).unlink()
+    sync(folder)
+    for staged in {source.parent for source, _ in renames} - {folder}:  # after the note is removed
+        shutil.rmtree(staged, ignore_errors=True)
+    return True
+
 
 BEGUN_FILE = "warmdesk.begun.json"
 Kind = Literal["forget", "upload", "faq"]
@@ -31,20 +83,17 @@ class BegunWork:
         self._lock = threading.Lock()
 
     def note(self, kind: Kind, about: Mapping[str, str]) -> None:
-        """Note work that begins now. about: by name, what is needed to finish it."""
         with self._lock:
             noted = self._read()
             self._write({**noted, kind: {**noted.get(kind, {}), **about}})
 
     def done(self, kind: Kind, names: Collection[str]) -> None:
-        """Cross out finished or undone work."""
         with self._lock:
             noted = self._read()
             left = {name: about for name, about in noted.pop(kind, {}).items() if name not in names}
             self._write({**noted, kind: left} if left else noted)
 
     def left(self, kind: Kind) -> dict[str, str]:
-        """Return the unfinished work that is noted."""
         with self._lock:
             return self._read().get(kind, {})
 

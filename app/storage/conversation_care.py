@@ -20,8 +20,8 @@ from app.domain.callers import CUSTOMERS, OPERATOR
 from app.domain.errors import DeskError
 from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
 from app.storage.database import Database
+from app.storage.document_change import where_in
 from app.storage.history import MAX_QUERY, holds, latest_messages, shortened, turn, whole
-from app.storage.passage_rows import where_in
 from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
 
 _QUESTION = aliased(MessageRow)
@@ -37,9 +37,6 @@ class Transcripts:
         self._database = database
 
     def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
-        """Return the latest conversations with a message, most recently used first. query: words that must all appear
-        in the title or a message. owner: only those of this owner.
-        """
         table = ConversationRow
         number = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
         listed = select(table.id, table.owner, table.title, table.updated, number.label("turns"))
@@ -51,19 +48,15 @@ class Transcripts:
         return [TranscriptSummary(**row._mapping) for row in rows]
 
     def owner_of(self, conversation_id: str) -> str | None:
-        """Return the owner of a conversation; None for an unknown id."""
         its = select(ConversationRow.owner).where(ConversationRow.id == conversation_id)
         return next(iter(self._database.values(its.where(ConversationRow.deleted.is_(None)))), None)
 
     def turns(self, conversation_id: str) -> list[Turn]:
-        """Return all messages of a conversation, oldest first; empty if there is no such conversation."""
         its = (MessageRow.conversation_id == conversation_id, ConversationRow.deleted.is_(None))
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
 
     def answered(self, message_id: str) -> FaqDraft | None:
-        """Return an answer with its question as a FAQ draft. The answer is empty if nothing came from the documents.
-        None if there is no such answer.
-        """
+        """Return an answer with its question as a FAQ draft, without Warmdesk's own words; None if there is none."""
         query = select(_QUESTION.text, MessageRow.text, MessageRow.outcome).join(
             _QUESTION, _QUESTION.id == MessageRow.question_id
         )
@@ -74,9 +67,6 @@ class Transcripts:
         return None
 
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
-        """Return the latest bad answers since a time, latest first: without a result, not certain, rated down, not
-        supported, or the last before a hand-off.
-        """
         disliked, was_handed = FeedbackRow.value == "down", MessageRow.id.in_(_last_before_handoffs(since))
         query = (
             select(
@@ -154,7 +144,6 @@ class ConversationCare:
         self._database = database
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
-        """Change a title; it is shortened. Raises DeskError for an empty title and an unknown conversation."""
         if not (title := shortened(title)):
             raise DeskError("the title is empty: write one", code="title-empty")
         with self._database.write() as session:
@@ -167,7 +156,6 @@ class ConversationCare:
             session.execute(update(ConversationRow).where(*its).values(deleted=_now()))
 
     def restore_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
-        """Restore a deleted conversation. Raises DeskError if it was removed."""
         with self._database.write() as session:
             row = session.get(ConversationRow, conversation_id)
             deleted = None if row is None or row.owner != owner else row.deleted
@@ -178,9 +166,7 @@ class ConversationCare:
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """Return the id of the last question of a conversation, to be replaced. Raises DeskError if there is no such
-        conversation, no question in it, or the last one was for an agent.
-        """
+        """Return the last question, to be replaced. Raises DeskError if there is none, or it was for an agent."""
         with self._database.read() as session:
             _its(session, conversation_id, owner)
             asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")
@@ -191,9 +177,7 @@ class ConversationCare:
             return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
-        """Remove conversations deleted before a time and, if given, those not used since a time, with older copies of
-        the database. Returns the owners.
-        """
+        """Remove conversations deleted before a time, or not used since one; returns their owners."""
         gone = ConversationRow.deleted <= deleted_before
         if unused_since is not None:
             gone |= ConversationRow.updated < unused_since
@@ -201,7 +185,6 @@ class ConversationCare:
         return self._remove(gone)
 
     def present(self, ids: Collection[str]) -> frozenset[str]:
-        """Return which of these conversations are not removed."""
         with self._database.read() as session:
             rows = where_in(session, select(ConversationRow.id), ConversationRow.id, ids)
             return frozenset(row.id for row in rows)

@@ -39,9 +39,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from app.domain.errors import DeskError
 from app.storage import postgres, sqlite
-from app.storage.backup import back_up, remove_backups
-from app.storage.migrate import is_new, migrate, missing_revisions
-from app.storage.problems import MIGRATES, WRITES
+from app.storage.migrate import back_up, is_new, migrate, missing_revisions, remove_backups
+from app.storage.sqlite import MIGRATES, WRITES
 
 T = TypeVar("T")
 Work = Literal["documents", "folders"]
@@ -71,30 +70,25 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Give a transaction that only reads. Raises DeskError."""
         with self._used(), self.sessions.begin() as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """Give a transaction that may write; it is undone if the block raises. Raises DeskError."""
         with self._used(), self._writers.begin() as session:
             yield session
 
     @contextmanager
     def migration(self) -> Iterator[Connection]:
-        """Give a transaction that may change tables; it is undone if the block raises. Raises DeskError."""
         with self._used(), self._writers.begin() as session:
             yield session.connection(execution_options={MIGRATES: True})
         if not self.is_shared:
             self.engine.dispose()  # this connection ignores foreign keys
 
     def rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[*tuple[Any, ...]]]:
-        """Return the rows of a query, in a transaction of its own. Raises DeskError."""
         return self._read(lambda session: session.execute(query).all())
 
     def values(self, query: Select[T]) -> Sequence[T]:
-        """Return the first column of a query, in a transaction of its own. Raises DeskError."""
         return self._read(lambda session: session.scalars(query).all())
 
     def _read(self, find: Callable[[Session], T]) -> T:
@@ -110,9 +104,7 @@ class Database:
 
     @contextmanager
     def alone(self, work: Work) -> Iterator[bool]:
-        """Give True if no other server does this work, and keep others from it until the block ends. A database that is
-        not shared has one server. Raises DeskError.
-        """
+        """Give True if no other server of the database does this work, and keep others from it until the block ends."""
         if not self.is_shared:
             yield True
             return
@@ -136,7 +128,6 @@ class Database:
                 self._has_deleted_text = not sqlite.empty_log(raw)
 
     def tidy(self) -> None:
-        """Do what `flush_log` could not do. Called periodically. Raises DeskError."""
         if self._has_deleted_text:
             self.flush_log()
 
@@ -148,14 +139,12 @@ class Database:
             log.warning("%s is migrated (%s); a copy of the old database is %s", self.name, revision, copy)
 
     def remove_backups(self, made_before: datetime | None = None) -> None:
-        """Delete the copies made before migrations: all, or those older than a time."""
         if not self.is_shared:
             with self._raw() as raw:
                 remove_backups(raw, math.inf if made_before is None else made_before.timestamp())
 
     @contextmanager
     def _raw(self) -> Iterator[sqlite3.Connection]:
-        """Give SQLite's own connection outside a transaction."""
         with self._used(), self.engine.connect() as connection:
             raw = connection.connection.dbapi_connection
             assert isinstance(raw, sqlite3.Connection)
@@ -179,7 +168,6 @@ class Database:
             self._note_success()
 
     def _note_failure(self, problem: DeskError) -> None:
-        """Log once that a database became unreachable."""
         with self._lock:
             was_there, self._is_there = self._is_there, False
             self._failures += 1
@@ -187,14 +175,12 @@ class Database:
             log.warning("%s", problem)
 
     def _note_success(self) -> None:
-        """Log once that it is back."""
         with self._lock:
             was_there, self._is_there = self._is_there, True
         if not was_there and self._failures:
             log.warning("%s answers again", self.name)
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
 
@@ -203,7 +189,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     not.
 
     url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether to create or migrate tables; a
-    SQLite file is copied before (`backup`). Readers unset it, because the server of the data folder may be running:
+    SQLite file is copied before (`migrate`). Readers unset it, because the server of the data folder may be running:
     then an older database is an error, "database-older", and so is a missing or empty one, "no-database". Raises
     DeskError.
     """
@@ -241,9 +227,7 @@ def _no_desk_in(database: Database) -> DeskError:
 
 
 def checked_version(url: str) -> str:
-    """Return kind and version of the database of this URL, and the address of a server. A file is read completely.
-    Changes nothing. Raises DeskError, also for a damaged file.
-    """
+    """Return kind and version of a database, and the address of a server. A file is read whole. Raises DeskError."""
     file, database = sqlite_file(url), _connected(url, is_reader=True)
     if file is not None and not file.exists():
         return f"SQLite {sqlite3.sqlite_version}"
@@ -259,7 +243,6 @@ def checked_version(url: str) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """Return the file of a SQLite database; None for a database of another kind. Raises DeskError."""
     parsed = _parsed(url)
     return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
 
@@ -305,7 +288,6 @@ def _engine(url: URL, name: str) -> Engine:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn database errors that a person can fix into DeskError."""
     try:
         yield
     except TimeoutError as error:

@@ -1,38 +1,152 @@
-"""Replaces or removes one document in short transactions. Questions and answers are stored between them.
+"""Changes of documents, their passages and neighbours, and which servers of a shared database have applied them.
+
+A document is replaced or removed in short transactions. Questions and answers are stored between them.
 
 A transaction changes at most `ROWS_AT_ONCE` passages. Until the last one the document has no content hash, so an
 interrupted change is repeated by the next run. New passages come first and old ones go last: questions find the old
 ones until the end. Title and collection also change at the end.
 
-Out of scope: which server may change documents (`Library.alone`), search during the change (`app.knowledge.finder`).
+A passage has a module key only if that module was encoded with its stored neighbours. Therefore a change of its
+neighbours deletes its module key in the same transaction. The generation is a number that grows with every change, in
+the same transaction; other servers notice the change by it (`app.desk.repeating`). Times of servers are those of the
+database, so their clocks do not matter.
+
+Out of scope: queries (`library`), which server may change documents (`Library.alone`), search during the change
+(`app.knowledge.finder`).
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import uuid4
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+import numpy as np
+from sqlalchemy import DateTime, Row, Select, delete, func, insert, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from app.domain.documents import NewDocument, NewPassage, Replaced
+from app.domain.documents import NewDocument, NewPassage, Replaced, Vectors
 from app.storage.database import Database
-from app.storage.passage_rows import (
-    ROWS_AT_ONCE,
-    count_change,
-    delete_passages,
-    drop_neighbours,
-    having_neighbours,
-    in_pieces,
-    insert_passages,
-    packed,
-    unused,
-    update_passages,
-)
-from app.storage.tables import DocumentRow, PassageRow
+from app.storage.tables import DeskRow, DocumentRow, FactRow, PassageNeighbourRow, PassageRow
+
+_GENERATION = "generation"
+
+
+def count_change(session: Session) -> None:
+    """Increment the generation, because this transaction changes passages, their neighbours or the FAQ."""
+    session.merge(FactRow(key=_GENERATION, value=str(generation_of(session) + 1)))
+    session.flush()
+
+
+def generation_of(session: Session) -> int:
+    return int(session.scalar(select(FactRow.value).where(FactRow.key == _GENERATION)) or 0)
+
+
+T = TypeVar("T")
+AnySelect = Select[*tuple[Any, ...]]
+AnyRow = Row[*tuple[Any, ...]]
+
+STORED_AS = np.dtype("<f4")
+ROWS_AT_ONCE = 50
+"""Passages that one transaction changes, about 20 KB each with their vectors. Customers' questions wait for it."""
+_IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
+
+
+def insert_passages(
+    session: Session, document_id: int, passages: Mapping[int, NewPassage], embeddings: Mapping[int, bytes]
+) -> dict[int, int]:
+    """Insert new passages, by ordinal; returns their numbers by ordinal. embeddings: as they are stored, by ordinal. A
+    passage without one gets that of a passage with the same content in its document.
+    """
+    missing = {passage.content_hash for ordinal, passage in passages.items() if ordinal not in embeddings}
+    query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
+    known = {row.content_hash: row.embedding for row in where_in(session, query, PassageRow.content_hash, missing)}
+    rows = [
+        {
+            "document_id": document_id,
+            "ordinal": ordinal,
+            "heading_path": passage.heading_path,
+            "text": passage.text,
+            "content_hash": passage.content_hash,
+            "num_tokens": passage.num_tokens,
+            "embedding": embeddings[ordinal] if ordinal in embeddings else known[passage.content_hash],
+        }
+        for ordinal, passage in passages.items()
+    ]
+    if not rows:
+        return {}
+    returning = insert(PassageRow).returning(PassageRow.id, sort_by_parameter_order=True)
+    return dict(zip(passages, session.scalars(returning, rows), strict=True))
+
+
+def update_passages(session: Session, rows: Sequence[Mapping[str, object]]) -> None:
+    if rows:
+        session.execute(update(PassageRow), rows)
+
+
+def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """Return the stored neighbours of these passages, closest first."""
+    neighbour = PassageNeighbourRow
+    query = select(neighbour.passage_id, neighbour.neighbour_id).order_by(neighbour.passage_id, neighbour.rank)
+    found: dict[int, tuple[int, ...]] = dict.fromkeys(ids, ())
+    for row in where_in(session, query, neighbour.passage_id, ids):
+        found[row.passage_id] += (row.neighbour_id,)
+    return found
+
+
+def drop_neighbours(session: Session, ids: Collection[int]) -> set[str]:
+    """Delete the neighbours and the module keys of passages; returns these keys."""
+    query = select(PassageRow.module_key).where(PassageRow.module_key.is_not(None))
+    keys = {row.module_key for row in where_in(session, query, PassageRow.id, ids)}
+    for some in in_pieces(sorted(ids), _IN_A_QUERY):
+        session.execute(delete(PassageNeighbourRow).where(PassageNeighbourRow.passage_id.in_(some)))
+        session.execute(update(PassageRow).where(PassageRow.id.in_(some)).values(module_key=None))
+    return keys
+
+
+def set_neighbours(session: Session, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
+    """Store neighbours: see `Library.set_neighbours`. A passage with the same neighbours as before keeps its module."""
+    named = {*chosen, *(id_ for ids in chosen.values() for id_ in ids)}
+    there = {row.id for row in where_in(session, select(PassageRow.id), PassageRow.id, named)}
+    wanted = {id_: tuple(n for n in ids if n in there) for id_, ids in chosen.items() if id_ in there}
+    before = neighbours_of(session, wanted)
+    new = {id_: ids for id_, ids in wanted.items() if ids != before[id_]}
+    if new:
+        count_change(session)
+    dropped = drop_neighbours(session, new)
+    rows = [
+        {"passage_id": id_, "rank": rank, "neighbour_id": neighbour}
+        for id_, ids in new.items()
+        for rank, neighbour in enumerate(ids)
+    ]
+    if rows:
+        session.execute(insert(PassageNeighbourRow), rows)
+    return unused(session, dropped)
+
+
+def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
+    used = where_in(session, select(PassageRow.module_key), PassageRow.module_key, keys)
+    return tuple(sorted(set(keys) - {row.module_key for row in used}))
+
+
+def packed(vectors: Vectors) -> bytes:
+    return vectors.astype(STORED_AS).tobytes()
+
+
+def where_in(
+    session: Session, query: AnySelect, column: InstrumentedAttribute[Any], values: Collection[T]
+) -> Iterator[AnyRow]:
+    """Return the rows of a query whose column has one of the values, in as many queries as needed."""
+    for some in in_pieces(list(values), _IN_A_QUERY):
+        yield from session.execute(query.where(column.in_(some)))
+
+
+def in_pieces(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(values), most):
+        yield values[start : start + most]
+
 
 UNFINISHED = ""
-"""Content hash of a document during its change."""
 
 
 class _PassageStep(NamedTuple):
@@ -48,19 +162,14 @@ class _PassageStep(NamedTuple):
 
 
 def document_row(session: Session, path: str) -> DocumentRow | None:
-    """Return the row of the document with exactly this path."""
     return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
 
 
 def replace_document(database: Database, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
-    """Store a document in place of the one with the same path; rows of unchanged content stay. Raises ValueError for a
-    passage without an embedding if the document had no passage with the same content.
-    """
     return _Change(database, document.path, passages).run(document)
 
 
 def remove_document(database: Database, path: str) -> Replaced | None:
-    """Delete a document with its passages. Returns None if there is no such document."""
     change = _Change(database, path, ())
     return None if change.before is None else change.run(None)
 
@@ -95,7 +204,6 @@ class _Change:
         self._dropped = {row.module_key for row in old if row.id in self._gone and row.module_key is not None}
 
     def run(self, document: NewDocument | None) -> Replaced:
-        """Change the document, or delete it. Raises DeskError; the steps before it stay."""
         before, kept = self.before, tuple(self._ids.values())
         is_renamed = before is not None and document is not None and before.title != document.title
         is_moved = before is not None and document is not None and before.collection != document.collection
@@ -151,9 +259,11 @@ class _Change:
         update_passages(session, [one.moved for one in piece if one.moved is not None])
         gone = [one.gone for one in piece if one.gone is not None]
         changed = [one.changed for one in piece if one.changed is not None]
-        lost = having_neighbours(session, [*changed, *gone]) - self._gone
+        having = select(PassageNeighbourRow.passage_id)
+        rows = where_in(session, having, PassageNeighbourRow.neighbour_id, [*changed, *gone])
+        lost = {row.passage_id for row in rows} - self._gone
         self._dropped |= drop_neighbours(session, lost.union(changed) if is_moved else lost)
-        delete_passages(session, gone)
+        session.execute(delete(PassageRow).where(PassageRow.id.in_(gone)))
 
     def _end(self, session: Session, row: DocumentRow, document: NewDocument | None) -> None:
         if document is None:
@@ -162,3 +272,32 @@ class _Change:
         row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
         row.loaded_at, row.num_passages, row.url = datetime.now(UTC), len(self._passages), document.url
         session.flush()
+
+
+ALIVE: Final = timedelta(seconds=30)
+"""A server without a sign of life for this long is gone. Others do not wait for it."""
+_NOW = func.timezone("utc", func.clock_timestamp(), type_=DateTime())
+
+
+class Desks:
+    """One server among those of its database. Safe to use from any thread; every method may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._id = database, uuid4().hex
+
+    def note(self, generation: int) -> None:
+        """Record that this server is alive and has applied this generation; remove those that are gone."""
+        with self._database.write() as session:
+            session.execute(delete(DeskRow).where(DeskRow.id == self._id))
+            session.execute(delete(DeskRow).where(DeskRow.seen < _NOW - ALIVE))
+            session.execute(insert(DeskRow).values(id=self._id, seen=_NOW, generation=generation))
+
+    def leave(self) -> None:
+        with self._database.write() as session:
+            session.execute(delete(DeskRow).where(DeskRow.id == self._id))
+
+    def behind(self, generation: int) -> int:
+        """Return the number of other live servers that have not applied all changes up to this generation."""
+        others = (DeskRow.id != self._id, DeskRow.generation < generation, DeskRow.seen >= _NOW - ALIVE)
+        with self._database.read() as session:
+            return session.scalar(select(func.count()).select_from(DeskRow).where(*others)) or 0

@@ -4,8 +4,7 @@ Out of scope: the FAQ's document and who may change the FAQ (`app.support.faq`),
 (`app.knowledge.uploads`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
@@ -17,7 +16,7 @@ from app.domain.documents import SyncedFolder, SyncResult, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
 from app.storage.database import Database
-from app.storage.passage_rows import count_change
+from app.storage.document_change import count_change
 from app.storage.tables import FaqRow, SyncedFolderRow
 
 
@@ -36,11 +35,9 @@ class FaqStore:
         self._database = database
 
     def pairs(self) -> list[FaqPair]:
-        """Return all pairs, by number."""
         return [_pair(row) for row in self._database.values(select(FaqRow).order_by(FaqRow.id))]
 
     def vectors(self) -> dict[int, FaqVectors]:
-        """Return the vectors of all pairs, by number."""
         query = select(FaqRow.id, FaqRow.wordings, FaqRow.embedder, FaqRow.vectors).order_by(FaqRow.id)
         return {
             id_: FaqVectors(embedder=embedder, rows=np.frombuffer(data, "<f4").reshape(1 + len(wordings), -1))
@@ -48,14 +45,12 @@ class FaqStore:
         }
 
     def find(self, id_: int) -> FaqPair:
-        """Return a pair. Raises DeskError if there is none with this number."""
         rows = self._database.values(select(FaqRow).where(FaqRow.id == id_))
         if not rows:
             raise DeskError(f"there is no FAQ pair {id_}: it was deleted", code="faq-unknown")
         return _pair(rows[0])
 
     def save(self, draft: FaqDraft, vectors: FaqVectors, author: str, id_: int | None = None) -> int:
-        """Add a pair, or change the one with this number. Returns its number. Raises DeskError if there is none."""
         now = datetime.now(UTC)
         with self._database.write() as session:
             row = FaqRow(created=now) if id_ is None else session.get(FaqRow, id_)
@@ -69,14 +64,12 @@ class FaqStore:
             return row.id
 
     def set_vectors(self, vectors: dict[int, FaqVectors]) -> None:
-        """Replace the vectors of pairs, by number."""
         with self._database.write() as session:
             for id_, one in vectors.items():
                 if (row := session.get(FaqRow, id_)) is not None:
                     row.embedder, row.vectors = one.embedder, one.rows.astype("<f4").tobytes()
 
     def delete(self, id_: int | None = None) -> None:
-        """Delete the pair with this number, or all pairs. An unknown number is not an error."""
         query = delete(FaqRow) if id_ is None else delete(FaqRow).where(FaqRow.id == id_)
         with self._database.write() as session:
             session.execute(query)
@@ -97,18 +90,13 @@ class SyncedFolderTable:
         self._database = database
 
     def all(self) -> list[SyncedFolder]:
-        """Return all folders, by path."""
         rows = self._database.values(select(SyncedFolderRow))
         return sorted(map(_stored, rows), key=attrgetter("folder"))
 
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Give True if no other server reads due folders, and keep others from it until the block ends."""
-        with self._database.alone("folders") as is_alone:
-            yield is_alone
+    def alone(self) -> AbstractContextManager[bool]:
+        return self._database.alone("folders")
 
     def due(self, now: datetime) -> list[SyncedFolder]:
-        """Return the folders that are due, the longest overdue first."""
         waiting = select(SyncedFolderRow).where(SyncedFolderRow.next_run <= now)
         in_turn = waiting.order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
         return [_stored(row) for row in self._database.values(in_turn)]
@@ -123,14 +111,12 @@ class SyncedFolderTable:
             row.collection, row.every_minutes, row.next_run = folder.collection, folder.every_minutes, folder.next_run
 
     def remove(self, folder: str) -> bool:
-        """Remove a folder. Returns False if there was none. Its documents stay."""
         with self._database.write() as session:
             there = session.scalar(select(SyncedFolderRow.id).where(SyncedFolderRow.folder == folder)) is not None
             session.execute(delete(SyncedFolderRow).where(SyncedFolderRow.folder == folder))
         return there
 
     def record(self, folder: str, result: SyncResult, now: datetime) -> None:
-        """Store a result and the time of the next run, unless the folder was removed."""
         with self._database.write() as session:
             row = session.scalar(select(SyncedFolderRow).where(SyncedFolderRow.folder == folder))
             if row is not None:

@@ -17,15 +17,13 @@ from typing import BinaryIO
 import tomlkit
 from tomlkit.exceptions import ParseError
 
+from app.domain.callers import LONGEST_TEXT, check_length
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.settings import Settings, settings_in, value_in
 from durable import replacing
 
 PARTIAL = ".upload-"
-"""Prefix of unfinished files."""
 STAGED = ".restore-"
-"""Prefix of folders that are being restored."""
 REPLACED = "replaced-"
 """Prefix of folders with content that a restored backup replaced."""
 CONVERTING = "models/converting-"
@@ -60,9 +58,7 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove temporary files of killed processes from a data folder. Only the process that holds the folder may call
-    it.
-    """
+    """Remove temporary files of killed processes from a data folder that this process holds."""
     for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # of another user, on a mounted volume
             if left.is_dir() and not left.is_symlink():
@@ -72,7 +68,6 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def old_copies(folder: Path) -> list[str]:
-    """Return the folders of a data folder with content that a restored backup replaced."""
     return sorted(str(path) for path in folder.glob(f"{REPLACED}*") if path.is_dir())
 
 
@@ -84,21 +79,15 @@ class SettingsFile:
         self._lock = threading.Lock()
 
     def values(self) -> Mapping[str, object]:
-        """What stands in the file now, by key."""
         return self._read().unwrap()
 
     def settings(self) -> Settings:
-        """What the file gives, without the environment and flags."""
         return settings_in(self.values(), self._path)
 
     def check(self, changes: Mapping[str, str]) -> Settings:
-        """Return what the file would give with changed values. changes: texts as a person writes them, by key. An empty
-        text means the default. Raises DeskError, which says what the value must be.
-        """
         return settings_in(self._changed(changes).unwrap(), self._path)
 
     def change(self, changes: Mapping[str, str]) -> None:
-        """Write changed values, if all of them are right (see `check`)."""
         with self._lock:
             document = self._changed(changes)
             settings_in(document.unwrap(), self._path)

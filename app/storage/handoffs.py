@@ -56,7 +56,6 @@ class Deliveries:
             return row.to(Delivery, handoff=handoff.to(Handoff, place=0, messages=0, fresh=False))
 
     def delivered(self, delivery_id: str) -> None:
-        """Record that the receiver has it."""
         self._note(delivery_id, "delivered", None, "")
 
     def failed(self, delivery_id: str, again: datetime | None, problem: str) -> None:
@@ -105,13 +104,11 @@ class Handoffs:
         self._database, self._announced = database, announced
 
     def latest(self, conversation_id: str, owner: str) -> Handoff | None:
-        """Return the last hand-off of a conversation of this owner, if any."""
         with self._database.read() as session:
             row = _latest(session, conversation_id, owner)
             return None if row is None else _handoff(session, row)
 
     def of_owner(self, owner: str) -> list[Handoff]:
-        """Return all hand-offs of an owner's conversations, also closed ones, oldest first."""
         query = select(HandoffRow).join(ConversationRow).where(ConversationRow.of(owner)).order_by(HandoffRow.id)
         with self._database.read() as session:
             return [_handoff(session, row) for row in session.scalars(query)]
@@ -138,7 +135,6 @@ class Handoffs:
             return _handoff(session, row)
 
     def take(self, handoff_id: int, agent: str, now: datetime) -> None:
-        """Assign a hand-off to an agent. Raises DeskError if another agent has it, or if it is closed."""
         with self._database.write() as session:
             row = _row(session, handoff_id)
             if row.state == "taken" and row.agent == agent:
@@ -151,7 +147,6 @@ class Handoffs:
             self._announce(session, row, "handoff.taken", now)
 
     def close(self, handoff_id: int, now: datetime) -> None:
-        """Give the conversation back to the assistant. A closed one stays closed."""
         with self._database.write() as session:
             row = _row(session, handoff_id)
             if row.state != "closed":
@@ -159,9 +154,7 @@ class Handoffs:
                 self._announce(session, row, "handoff.closed", now)
 
     def queue(self) -> list[HandoffOfSomebody]:
-        """Return all open hand-offs: waiting ones, then those with an agent, then those with an address only; oldest
-        first.
-        """
+        """Return all open hand-offs: waiting ones, those with an agent, those with an address only; oldest first."""
         there = (HandoffRow.state != "closed", ConversationRow.deleted.is_(None))
         query = select(HandoffRow).join(ConversationRow).where(*there)
         with self._database.read() as session:
@@ -170,7 +163,6 @@ class Handoffs:
         return sorted(found, key=lambda one: (order.index(one.handoff.state), one.handoff.requested, one.handoff.id))
 
     def named(self, handoff_id: int) -> HandoffOfSomebody:
-        """Return a hand-off by its number. Raises DeskError if there is none."""
         with self._database.read() as session:
             return _of_somebody(session, _row(session, handoff_id))
 
@@ -191,12 +183,10 @@ class Handoffs:
             return [Judged(**row._mapping) for row in session.execute(query)], since is not None
 
     def watch(self, now: datetime) -> None:
-        """Store that an agent looks at the queue now."""
         with self._database.write() as session:
             session.merge(FactRow(key=_WATCHED, value=now.isoformat()))
 
     def watched(self) -> datetime | None:
-        """Return when an agent last looked at the queue."""
         values = self._database.values(select(FactRow.value).where(FactRow.key == _WATCHED))
         return datetime.fromisoformat(values[0]) if values else None
 

@@ -1,7 +1,9 @@
 """Stored conversations: questions, answers and everything that is shown with an answer.
 
 An answer that is read equals the recorded one. Citations keep the quoted text and never change, except that
-`forget_document` removes the text of a deleted document (see `forgotten`). All rows of an answer are written in one
+`forget_document` removes the text of a deleted document. An answer may contain information from a deleted document if
+it cites it, or if a passage of it or such an answer was in its prompt. The time of the deletion is stored, so that an
+answer which ends later, or after a restart, is recognised as well. All rows of an answer are written in one
 transaction. Fields and columns of the same name are copied by name: a new field of a citation needs only a column.
 
 Only its owner sees a conversation (`app.domain.callers`).
@@ -11,7 +13,7 @@ Out of scope: renaming and removing (`conversation_care`), numbers for the dashb
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -38,7 +40,6 @@ from app.domain.answers import (
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
 from app.storage.database import Database
-from app.storage.forgotten import NEVER, documents_of, forgotten_at, mark_forgotten, resting_on_forgotten
 from app.storage.statistics import tally
 from app.storage.tables import (
     CitationRow,
@@ -51,6 +52,29 @@ from app.storage.tables import (
     TimingsRow,
     UsageRow,
 )
+
+NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+def forgotten_at(session: Session, paths: Collection[str]) -> dict[str, datetime]:
+    rows = session.scalars(select(ForgottenRow).where(ForgottenRow.path.in_(sorted(paths))))
+    return {row.path: row.forgotten for row in rows}
+
+
+def documents_of(row: MessageRow) -> set[str]:
+    return {one.document for one in row.citations} | {one.document for one in row.modules if one.document}
+
+
+def resting_on_forgotten(rows: Sequence[MessageRow], forgotten: Mapping[str, datetime]) -> set[str]:
+    """Return the answers that may contain information from a deleted document. rows: a conversation, in order."""
+    asked = {row.id: row.created for row in rows}
+    found, until = set(), NEVER
+    for row in rows:
+        question = asked.get(row.question_id or "", row.created)
+        until = max([until, *(at for one in documents_of(row) if (at := forgotten.get(one, NEVER)) >= question)])
+        if row.role == "assistant" and question <= until:
+            found.add(row.id)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +108,6 @@ class AnswerDetails:
 
 
 def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> MessageRow:
-    """Return an answer with all its rows, not yet part of its conversation. Raises ValueError if the details do not
-    fit.
-    """
     citations = zip(answer.citations, details.passage_ids, strict=True)
     modules = zip(answer.modules, details.modules, strict=True)
     return MessageRow(
@@ -113,7 +134,6 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> Messag
 
 
 def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
-    """Return a message with everything that belongs to it."""
     return row.to(
         Turn,
         message_id=row.id,
@@ -154,7 +174,6 @@ _REMEMBERED = 1000
 _FORGOTTEN_AT_ONCE = 50
 """Answers from which one transaction removes a document. Customers' questions wait for it."""
 MAX_QUERY = 200
-"""Characters of a search that are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +194,6 @@ class PastMessage:
 
 
 def new_id() -> str:
-    """Return an id for a conversation or a message."""
     return uuid4().hex
 
 
@@ -190,13 +208,10 @@ class History:
         self._listeners: list[Callable[[Answer, AnswerDetails], None]] = []
 
     def listen(self, listener: Callable[[Answer, AnswerDetails], None]) -> None:
-        """Call `listener` with every answer from now on, after it is stored."""
         self._listeners.append(listener)
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
-        """Start a conversation; returns its id. title: usually the first question; it is shortened. Raises DeskError if
-        the owner has `most` conversations already.
-        """
+        """Start a conversation; returns its id. Raises DeskError if the owner has `most` conversations already."""
         now = _now()
         row = ConversationRow(id=new_id(), owner=owner, title=shortened(title), created=now, updated=now)
         its = select(func.count()).select_from(ConversationRow).where(ConversationRow.of(owner))
@@ -209,9 +224,6 @@ class History:
         return row.id
 
     def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
-        """Return the latest conversations that have a message, most recently used first. turns: number of messages.
-        query: words that must all appear in the title or a message, in any case.
-        """
         message = MessageRow
         words = query[:MAX_QUERY].split()
         listed = _summaries(owner).where(*(holds(word) for word in words))
@@ -229,19 +241,15 @@ class History:
             return list(islice(found, limit))
 
     def conversation(self, conversation_id: str, owner: str = OPERATOR) -> ConversationSummary | None:
-        """Return one of these, if it exists."""
         rows = self._database.rows(_summaries(owner).where(ConversationRow.id == conversation_id))
         return ConversationSummary(**rows[0]._mapping) if rows else None
 
     def is_there(self, conversation_id: str, owner: str = OPERATOR) -> bool:
-        """Return whether there is such a conversation."""
         its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
-        """Return the messages of a conversation, each answer after its question; empty if there is none. last: only
-        this number of latest messages.
-        """
+        """Return the messages of a conversation, each answer after its question. last: only so many of the latest."""
         query = whole(_messages_of(conversation_id, owner, last))
         being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
         rows = self._database.values(query)[::-1]
@@ -249,9 +257,7 @@ class History:
         return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
 
     def _unanswered(self, row: MessageRow) -> Unanswered | None:
-        """Return why a message has no answer. A question from before the start of this server is lost, unless another
-        server may still answer it.
-        """
+        """A question from before the start of this server is lost, unless another server may still answer it."""
         if row.role != "user" or row.handoff_id is not None:
             return None
         if self._database.is_shared and row.id not in self._asked_here:
@@ -269,14 +275,19 @@ class History:
         out = resting_on_forgotten(rows, forgotten)
         answered = {row.question_id for row in rows}
         return [
-            _past_message(row, "" if row.id in out else _said(row))
+            row.to(
+                PastMessage,
+                message_id=row.id,
+                text="" if row.id in out else _said(row),
+                tokens=None if row.tokens is None else tuple(row.tokens),
+                passage_ids=tuple(module.passage_id for module in row.modules),
+            )
             for row in rows
             if without not in (row.id, row.question_id)
             and (row.role != "user" or row.id in answered or row.handoff_id is not None)
         ]
 
     def cited_document(self, message_id: str, rank: int, owner: str = OPERATOR) -> str | None:
-        """Return the document of citation `rank` of an answer, if there is one."""
         cited = (CitationRow.message_id == message_id, CitationRow.rank == rank, ConversationRow.of(owner))
         query = select(CitationRow.document).join(MessageRow, MessageRow.id == CitationRow.message_id)
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
@@ -306,9 +317,7 @@ class History:
                 session.execute(delete(MessageRow).where(MessageRow.id == question_id))
 
     def record_said(self, conversation_id: str, text: str, handoff_id: int, agent: str = "") -> None:
-        """Append a message of a customer or an agent during a hand-off. Raises DeskError if the conversation is
-        deleted.
-        """
+        """Append a message of a customer or an agent during a hand-off. Raises DeskError as `record_question`."""
         row = MessageRow(id=new_id(), role="agent" if agent else "user", text=text, created=_now())
         row.author, row.handoff_id = agent or None, handoff_id
         with self._database.write() as session:
@@ -346,9 +355,7 @@ class History:
             listener(answer, details)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
-        """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError for a message that is not an
-        answer, and for a value other than "up" and "down".
-        """
+        """Set, replace or (None) delete the reader's rating of an answer, "up" or "down". Raises DeskError."""
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
@@ -368,7 +375,9 @@ class History:
         cited = CitationRow.document == path
         citing = select(CitationRow.message_id).where(cited, CitationRow.quote != REMOVED_QUOTE).distinct()
         with self._database.write() as session:
-            mark_forgotten(session, path, _now())
+            newest = session.scalar(select(func.max(MessageRow.created)).where(MessageRow.role == "user"))
+            now = max(_now(), newest or NEVER)  # later than all questions, also if the clock of another server is ahead
+            session.merge(ForgottenRow(path=path, forgotten=now))
         is_done = False
         while not is_done:
             with self._database.write() as session:
@@ -382,12 +391,10 @@ class History:
         self._database.remove_backups()  # they hold its text, too
 
     def forgotten(self) -> dict[str, datetime]:
-        """Return all deleted documents with the time of deletion."""
         with self._database.read() as session:
             return {row.path: row.forgotten for row in session.scalars(select(ForgottenRow))}
 
     def quotes_of(self, path: str) -> int:
-        """Return the number of stored citations with text of a document."""
         [number] = self._database.values(
             select(func.count()).where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
         )
@@ -432,7 +439,6 @@ def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
 
 
 def whole(query: Select[MessageRow]) -> Select[MessageRow]:
-    """Load messages with everything that `turn` needs."""
     message = MessageRow
     parts = (message.citations, message.modules, message.timings, message.usage, message.feedback)
     return query.options(*(selectinload(part) for part in parts))
@@ -447,18 +453,7 @@ def _said(row: MessageRow) -> str:
     return row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome))
 
 
-def _past_message(row: MessageRow, text: str) -> PastMessage:
-    return row.to(
-        PastMessage,
-        message_id=row.id,
-        text=text,
-        tokens=None if row.tokens is None else tuple(row.tokens),
-        passage_ids=tuple(module.passage_id for module in row.modules),
-    )
-
-
 def _summaries(owner: str) -> Select[str, str, datetime, int]:
-    """Return the conversations of an owner that have a message, most recently used first."""
     table = ConversationRow
     turns = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
     listed = select(table.id, table.title, table.updated, turns.label("turns")).where(table.of(owner), turns > 0)

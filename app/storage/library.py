@@ -8,8 +8,8 @@ Out of scope: reading files, embedding, searching (`retrieval`); answers about p
 """
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
@@ -35,16 +35,18 @@ from app.domain.documents import (
 )
 from app.domain.errors import DeskError
 from app.storage.database import Database
-from app.storage.document_change import document_row, remove_document, replace_document
-from app.storage.passage_rows import (
+from app.storage.document_change import (
     ROWS_AT_ONCE,
     STORED_AS,
     AnyRow,
     AnySelect,
+    document_row,
     generation_of,
     in_pieces,
     neighbours_of,
     packed,
+    remove_document,
+    replace_document,
     set_neighbours,
     update_passages,
     where_in,
@@ -66,24 +68,19 @@ class Library:
     """Stored documents. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, page_urls: Mapping[str, str] | None = None) -> None:
-        """page_urls: see the setting."""
         self._database, self._page_urls = database, dict(page_urls or {})
-
-    # --- reading -------------------------------------------------------------------------------------------
+        self.is_shared = database.is_shared
 
     def find(self, path: str) -> StoredDocument | None:
-        """Return the document with exactly this path or name."""
         with self._database.read() as session:
             row = document_row(session, path)
             return None if row is None else row.to(StoredDocument)
 
     def documents(self) -> list[StoredDocument]:
-        """Return all documents, by path."""
         rows = self._database.values(select(DocumentRow))
         return sorted((row.to(StoredDocument) for row in rows), key=attrgetter("path"))
 
     def counts(self) -> Counts:
-        """Return the numbers of documents and passages."""
         query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
         [(documents, passages)] = self._database.rows(query)
         return Counts(documents=documents, passages=passages)
@@ -94,7 +91,6 @@ class Library:
         return frozenset(self._database.values(query))
 
     def passages(self, ids: Sequence[int]) -> list[StoredPassage]:
-        """Return these passages, in this order. Deleted ones are skipped."""
         with self._database.read() as session:
             rows = where_in(session, _passage_query(), PassageRow.id, ids)
             by_id = {passage.id: passage for passage in _stored_passages(session, rows, self._page_urls)}
@@ -107,17 +103,14 @@ class Library:
             return _stored_passages(session, session.execute(query), self._page_urls)
 
     def headings(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return document and heading path of every passage, in the order of the documents."""
         query = select(DocumentRow.path, PassageRow.ordinal, PassageRow.heading_path).join(DocumentRow)
         rows = sorted(self._database.rows(query), key=itemgetter(0, 1))
         return [(path, tuple(headings)) for path, _, headings in rows]
 
     def ids_of(self, paths: Collection[str]) -> frozenset[int]:
-        """Return the passages of these documents."""
         return self._ids(DocumentRow.path, paths)
 
     def ids_in(self, collections: Collection[str]) -> frozenset[int]:
-        """Return the passages of these collections."""
         return self._ids(DocumentRow.collection, collections)
 
     def _ids(self, column: InstrumentedAttribute[str], values: Collection[str]) -> frozenset[int]:
@@ -130,7 +123,6 @@ class Library:
         return sorted(self._database.values(select(DocumentRow.collection).distinct()))
 
     def collection_sizes(self) -> list[CollectionSize]:
-        """Return the size of each collection, by name."""
         document = DocumentRow
         tokens = func.coalesce(func.sum(PassageRow.num_tokens), 0)
         query = select(document.collection, func.count(document.id.distinct()), func.count(PassageRow.id), tokens)
@@ -150,12 +142,10 @@ class Library:
         return list(self._database.values(query))
 
     def module_sizes(self) -> list[ModuleSize]:
-        """Return every passage with the key of its module, in ascending order."""
         query = select(PassageRow.id, PassageRow.num_tokens, PassageRow.module_key).order_by(PassageRow.id)
         return [ModuleSize(**row._mapping) for row in self._database.rows(query)]
 
     def module_keys(self) -> frozenset[str]:
-        """Return the modules that encode a passage in its present form."""
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
@@ -182,9 +172,7 @@ class Library:
         return numbers, vectors
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """Return the content of the keyword index: texts of the windows of passages, by number; of all passages, or of
-        some.
-        """
+        """Return the texts of the windows of passages for the keyword index, by number; of all passages, or of some."""
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
@@ -195,9 +183,7 @@ class Library:
             return list(where_in(session, query, PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """Return the passages that these modules encode, by key, without their texts. Unknown keys are skipped. If
-        several passages share a module, the oldest is returned.
-        """
+        """Return the passages that these modules encode, by key; of several, the oldest. Unknown keys are skipped."""
         passage = PassageRow
         query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
         query = query.join(DocumentRow).order_by(passage.id.desc())
@@ -208,12 +194,10 @@ class Library:
             }
 
     def passage_of_module(self, key: str) -> StoredPassage | None:
-        """Return the oldest passage that a module encodes, if any."""
         query = select(PassageRow.id).where(PassageRow.module_key == key).order_by(PassageRow.id).limit(1)
         return next(iter(self.passages(self._database.values(query))), None)
 
     def fact(self, key: str) -> str | None:
-        """Return a stored fact."""
         return next(iter(self._database.values(select(FactRow.value).where(FactRow.key == key))), None)
 
     def generation(self) -> int:
@@ -221,21 +205,10 @@ class Library:
         with self._database.read() as session:
             return generation_of(session)
 
-    @property
-    def is_shared(self) -> bool:
-        """Return whether other servers may change the documents."""
-        return self._database.is_shared
-
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Give True if no other server changes documents, and keep others from it until the block ends."""
-        with self._database.alone("documents") as is_alone:
-            yield is_alone
-
-    # --- writing -------------------------------------------------------------------------------------------
+    def alone(self) -> AbstractContextManager[bool]:
+        return self._database.alone("documents")
 
     def set_fact(self, key: str, value: str) -> None:
-        """Store a fact, in place of its former value."""
         with self._database.write() as session:
             session.merge(FactRow(key=key, value=value))
 
@@ -252,7 +225,6 @@ class Library:
                 session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
-        """Return the staged vectors of these passages, by content hash. Others are skipped."""
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
         query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
@@ -263,7 +235,6 @@ class Library:
         return {hash_: vectors for hash_, vectors in found.items() if np.isfinite(vectors).all()}
 
     def clear_staged(self) -> None:
-        """Delete all staged vectors."""
         hashes = self._database.values(select(StagedEmbeddingRow.content_hash))
         for some in in_pieces(hashes, ROWS_AT_ONCE):
             with self._database.write() as session:
@@ -297,21 +268,18 @@ class Library:
             self._update_passages("embedding", {id_: packed(vectors[id_]) for id_ in some})
 
     def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
-        """Return the stored statements of these passages. Passages without are skipped."""
         query = select(PassageStatementsRow).where(PassageStatementsRow.encoder == encoder)
         with self._database.read() as session:
             rows = where_in(session, query, PassageStatementsRow.passage_id, ids)
             return {row[0].passage_id: row[0].vectors for row in rows}
 
     def without_statements(self, encoder: str) -> list[int]:
-        """Return the passages without statements of this encoder, in ascending order."""
         read = select(PassageStatementsRow.passage_id).where(PassageStatementsRow.encoder == encoder)
         return list(
             self._database.values(select(PassageRow.id).where(PassageRow.id.not_in(read)).order_by(PassageRow.id))
         )
 
     def keep_statement_vectors(self, encoder: str, vectors: Mapping[int, bytes]) -> None:
-        """Replace the statements of passages. Deleted passages are ignored."""
         with self._database.write() as session:
             for row in where_in(session, select(PassageRow.id), PassageRow.id, vectors):
                 session.merge(PassageStatementsRow(passage_id=row.id, encoder=encoder, vectors=vectors[row.id]))
@@ -330,7 +298,6 @@ def _passage_query() -> AnySelect:
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow], page_urls: Mapping[str, str]) -> list[StoredPassage]:
-    """Return passages with their neighbours, in two more queries."""
     passages = [_with_url(_stored_passage(*row), page_urls) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}

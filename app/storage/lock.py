@@ -16,8 +16,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from app.domain.errors import DeskError
+from app.storage.begun import undo_swap
 from app.storage.files import remove_abandoned, replace_file
-from app.storage.swap import undo_swap
 
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
@@ -53,7 +53,8 @@ def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] =
         with _explained(folder):
             make_room()
             since = datetime.now().isoformat(timespec="minutes")
-            _write_note(folder, {"pid": os.getpid(), "purpose": purpose, "since": since})
+            note = json.dumps({"pid": os.getpid(), "purpose": purpose, "since": since})
+            replace_file(folder / OWNER_FILE, note.encode())  # other processes read it at any time
             if undo_swap(folder):
                 log.warning("a restore was not finished: %s is as before it; restore again", folder)
             remove_abandoned(folder)
@@ -81,7 +82,6 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process holds a data folder."""
     if not (folder / LOCK_FILE).exists():
         return False
     lock = FileLock(folder / LOCK_FILE, mode=0o600)
@@ -93,24 +93,11 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-def read_note(folder: Path) -> dict[str, object] | None:
-    """Return the note of the process that holds a folder, which may have ended since; None if there is none."""
+def _owner(folder: Path) -> str:
     try:
         note = json.loads((folder / OWNER_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # it is free, or the note is not written yet
-        return None
-    return note if isinstance(note, dict) else None
-
-
-def _write_note(folder: Path, note: dict[str, object]) -> None:
-    replace_file(folder / OWNER_FILE, json.dumps(note).encode())  # other processes read it at any time
-
-
-def _owner(folder: Path) -> str:
-    note = read_note(folder) or {}
-    try:
         since = datetime.fromisoformat(str(note["since"]))
         day = "" if since.date() == datetime.now().date() else f"{since:%Y-%m-%d} "
         return f"process {int(str(note['pid']))} ({note['purpose']}, since {day}{since:%H:%M})"
-    except (ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):  # the note is not written yet
         return "another process"

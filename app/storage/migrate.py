@@ -4,45 +4,90 @@ A new database gets the tables of `tables` at once, and is marked as being at th
 runs the revisions that it lacks, in the caller's transaction. A database of a newer Warmdesk is refused, because there
 is no way back.
 
-Out of scope: the copy that is made before a migration (`backup`).
+A SQLite file is copied before. The newest copies are kept, so that the previous version can be used again. They still
+contain data that is deleted later, so deleting a document removes them (`remove_backups`).
+
+Out of scope: copies of PostgreSQL databases; backups of a whole data folder (`archive`).
 """
 
+import math
+import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from alembic.autogenerate import compare_metadata
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect
 
 from app.domain.errors import DeskError
+from app.storage.files import PARTIAL
 from app.storage.tables import Base
+from durable import replacing
+
+ENDING = ".before-"
+"""The text between the name of the database and the revision."""
+KEPT = 2
+
+
+def back_up(raw: sqlite3.Connection, revision: str) -> Path:
+    """Copy an open database to a file beside it, complete or not at all; returns the file. Older copies are deleted,
+    except the newest. revision: the first one to run. The connection is in no transaction. Raises sqlite3.Error and
+    OSError.
+    """
+    file = _file(raw)
+    copy = file.with_name(f"{file.name}{ENDING}{revision}")
+    for partial in _unfinished(file):
+        partial.unlink(missing_ok=True)
+    with replacing(copy, _partial(file)) as temporary:
+        raw.execute("VACUUM INTO ?", [str(temporary)]).close()
+    others = [one for one in _copies(file) if one != copy]
+    for old in sorted(others, key=lambda one: one.stat().st_mtime_ns, reverse=True)[KEPT - 1 :]:
+        old.unlink()
+    return copy
+
+
+def remove_backups(raw: sqlite3.Connection, made_before: float = math.inf) -> None:
+    """Delete the copies of an open database made before a time, by default all, and unfinished ones."""
+    file = _file(raw)
+    old = [one for one in _copies(file) if one.stat().st_mtime < made_before]
+    for copy in (*old, *_unfinished(file)):
+        copy.unlink(missing_ok=True)
+
+
+def _copies(file: Path) -> list[Path]:
+    return [one for one in file.parent.iterdir() if one.name.startswith(file.name + ENDING)]
+
+
+def _unfinished(file: Path) -> list[Path]:
+    """Return the copies of killed processes. Only one process at a time may change the database."""
+    return [one for one in file.parent.iterdir() if one.name.startswith(_partial(file))]
+
+
+def _partial(file: Path) -> str:
+    return f"{PARTIAL}{file.name}{ENDING}"
+
+
+def _file(raw: sqlite3.Connection) -> Path:
+    [path] = [path for _, name, path in raw.execute("PRAGMA database_list") if name == "main"]
+    return Path(path)
+
 
 REVISIONS = Path(__file__).with_name("migrations")
-_RECORD: Final = "alembic_version"
-_FORMER_RECORD: Final = "migrations"
-"""The table that development versions had instead."""
 
 
 def revisions() -> Sequence[Script]:
-    """Return all revisions, the oldest first."""
     return tuple(_scripts(REVISIONS).walk_revisions())[::-1]
 
 
 def is_new(connection: Connection) -> bool:
-    """Return whether a database has no tables of Warmdesk yet."""
-    return not inspect(connection).has_table(_RECORD) and not _is_of_development(connection)
+    return not inspect(connection).has_table("alembic_version")
 
 
 def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
-    """Return the revisions that a database lacks, the oldest first; a new database lacks all of them. Changes nothing.
-
-    name: of the database, for messages. Raises DeskError "database-newer", or "database-older" for a database of a
-    development version with other tables.
-    """
+    """Return the revisions that a database lacks, the oldest first. Raises DeskError "database-newer"."""
     known = revisions()
     names = [one.revision for one in known]
     done = MigrationContext.configure(connection).get_current_heads()
@@ -50,12 +95,6 @@ def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
         raise DeskError(
             f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
             code="database-newer",
-        )
-    if _is_of_development(connection) and table_differences(connection):
-        raise DeskError(
-            f"{name} was written by a development version of Warmdesk and has other tables: use another --data-dir "
-            "and ingest the documents again",
-            code="database-older",
         )
     return known[names.index(done[0]) + 1 :] if done else known
 
@@ -68,8 +107,6 @@ def migrate(connection: Connection, name: str) -> None:
     context, missing = MigrationContext.configure(connection), missing_revisions(connection, name)
     if is_new(connection):
         Base.metadata.create_all(connection, checkfirst=False)  # another program's table of that name is an error
-    elif _is_of_development(connection):
-        connection.execute(text(f"DROP TABLE {_FORMER_RECORD}"))
     elif missing:
         with Operations.context(context):
             for revision in missing:
@@ -82,12 +119,7 @@ def migrate(connection: Connection, name: str) -> None:
 
 def table_differences(connection: Connection) -> list[object]:
     """Return what Alembic would change in a database so that it has the tables of `tables`."""
-    ours = {"include_name": lambda name, kind, _: (name, kind) != (_FORMER_RECORD, "table")}
-    return list(compare_metadata(MigrationContext.configure(connection, opts=ours), Base.metadata))
-
-
-def _is_of_development(connection: Connection) -> bool:
-    return inspect(connection).has_table(_FORMER_RECORD)
+    return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
 
 
 @cache

@@ -26,7 +26,6 @@ from app.storage.database import Database
 from app.storage.tables import AccountRow, ApiKeyRow, AuditRow, SessionRow
 
 ADMIN = "admin"
-"""The account that the first start makes."""
 _NAME = re.compile(r"[\w.@-]{1,80}")
 
 
@@ -67,14 +66,12 @@ class Accounts:
             session.add(AccountRow(name=name, role=role, password_hash=password_hash, created=datetime.now(UTC)))
 
     def set_password(self, name: str, password_hash: str) -> None:
-        """Change a password and end the account's sessions. Raises DeskError if there is no such account."""
         with self._database.write() as session:
             row = _named(session, name)
             row.password_hash = password_hash
             session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
 
     def set_role(self, name: str, role: Role) -> None:
-        """Change a role and end the account's sessions. Raises DeskError for the last admin."""
         with self._database.write() as session:
             row = _named(session, name)
             if role != "admin":
@@ -83,7 +80,6 @@ class Accounts:
             session.execute(delete(SessionRow).where(SessionRow.account_id == row.id))
 
     def remove(self, name: str) -> None:
-        """Remove an account and its sessions. Raises DeskError for the last admin."""
         with self._database.write() as session:
             row = _named(session, name)
             _check_not_last_admin(session, row)
@@ -126,7 +122,6 @@ class ApiKeyTable:
         self._database = database
 
     def add(self, key: ApiKey, token_hash: str) -> None:
-        """Store a new key. Raises DeskError if a valid key has the same name."""
         row = ApiKeyRow(
             id=key.id,
             name=key.name,
@@ -145,29 +140,25 @@ class ApiKeyTable:
             ) from None
 
     def find(self, token_hash: str) -> ApiKey | None:
-        """Return the key with this hash, unless it was revoked."""
         rows = self._database.values(
             select(ApiKeyRow).where(ApiKeyRow.token_hash == token_hash, ApiKeyRow.revoked.is_(None))
         )
         return _key(rows[0]) if rows else None
 
     def all(self) -> list[ApiKey]:
-        """Return all keys, also revoked ones, oldest first."""
         return [_key(row) for row in self._database.values(select(ApiKeyRow).order_by(ApiKeyRow.created))]
 
     def used(self, key_id: str, now: datetime) -> None:
-        """Store when a key was used."""
         with self._database.write() as session:
             session.execute(update(ApiKeyRow).where(ApiKeyRow.id == key_id).values(last_used=now))
 
-    def revoke(self, name: str, now: datetime) -> ApiKey:
-        """Revoke the key with this name. Raises DeskError if there is no valid one."""
+    def revoke(self, name: str) -> ApiKey:
         with self._database.write() as session:
             in_use = select(ApiKeyRow).where(ApiKeyRow.name == name, ApiKeyRow.revoked.is_(None))
             row = session.scalar(in_use)
             if row is None:
                 raise DeskError(f"there is no key {name!r} in use: see `warmdesk keys list`", code="key-unknown")
-            row.revoked = now
+            row.revoked = datetime.now(UTC)
             return _key(row)
 
 
@@ -187,9 +178,7 @@ class Sessions:
         self._database, self._now = database, now
 
     def start(self, account: Account) -> str:
-        """Return a new token, valid for LIFETIME_S seconds. Removes expired sessions. Raises DeskError if the account
-        has changed since its password was checked.
-        """
+        """Return a new token, and remove expired ones. Raises DeskError if the account has changed since its check."""
         token, now = secrets.token_urlsafe(32), self._now()
         expires = now + timedelta(seconds=LIFETIME_S)
         with self._database.write() as session:
@@ -201,14 +190,12 @@ class Sessions:
         return token
 
     def account(self, token: str) -> Account | None:
-        """Return the account that is signed in with this token; None if there is no such session."""
         of_token = (SessionRow.token_hash == _hash(token), SessionRow.expires > self._now())
         query = select(AccountRow).join(SessionRow, SessionRow.account_id == AccountRow.id).where(*of_token)
         rows = self._database.values(query)
         return rows[0].to(Account) if rows else None
 
     def end(self, token: str) -> None:
-        """Sign out. An unknown token is not an error."""
         with self._database.write() as session:
             session.execute(delete(SessionRow).where(SessionRow.token_hash == _hash(token)))
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import MIGRATES, WRITES, Problem
+from app.storage.sqlite import MIGRATES, WRITES, Problem
 
 LOST: Final = "database-lost"
 """Error code of a lost connection. Work that only reads may be repeated."""
@@ -41,7 +41,6 @@ _SESSION = {
     "statement_timeout": "5min",
     "idle_in_transaction_session_timeout": "1min",
 }
-"""Limits, so that a server that hangs does not block the others."""
 _OURS = 0x5744
 """First number of our locks. The second one is in `_LOCKS`."""
 _LOCKS = {"writing": 1, "documents": 2, "folders": 3}
@@ -89,7 +88,6 @@ def name_of(url: URL) -> str:
 
 
 def connecting(url: URL) -> dict[str, Any]:
-    """Return the parameters of a connection that are not in the URL."""
     return {name: value for name, value in _CONNECTING.items() if name not in url.query}
 
 
@@ -100,7 +98,6 @@ def set_up(engine: Engine, *, is_reader: bool) -> None:
 
 
 def check_encoding(connection: Connection, name: str) -> None:
-    """Raise DeskError for a database that cannot store all texts."""
     encoding = connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":
         raise DeskError(
@@ -121,7 +118,6 @@ def give_locks_back(connection: Connection) -> None:
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
-    """Return the problem behind an error, if a person can fix it."""
     if state := getattr(error.orig, "sqlstate", None):
         return next((problem for prefix, problem in _BY_STATE.items() if state.startswith(prefix)), None)
     if error.connection_invalidated:

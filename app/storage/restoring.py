@@ -19,11 +19,11 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, check_database, explained, is_left_out, read_archive
+from app.storage.begun import swap
 from app.storage.database import sqlite_file
 from app.storage.files import REPLACED, STAGED, SettingsFile
 from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrate import revisions
-from app.storage.swap import swap
 from durable import scratch_folder, sync
 
 _PATHS = (
@@ -102,7 +102,6 @@ def restore_folder(
 
 
 def check_version(file: Path, manifest: Manifest) -> None:
-    """Raise DeskError for an archive of a newer Warmdesk."""
     ours = version("warmdesk")
     known = {one.revision for one in revisions()}
     is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)
@@ -118,9 +117,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _prepare(database: Path, before: str, now: str) -> Access:
-    """Check a database, change its paths to the new data folder, and end all sessions, because they may have been ended
-    since the backup.
-    """
+    """Check a database, change its paths to the new data folder, and end sessions, which may have ended since."""
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
             check_database(connection)
@@ -150,7 +147,6 @@ def _is_at(url: str, database: Path) -> bool:
 
 
 def _note(settings_file: Path, database: Path | None) -> str:
-    """Return a note if the settings of a backup name another database than the one in it."""
     url = SettingsFile(settings_file).values().get("database_url")
     if database is None or url is None or _is_at(str(url), database):
         return ""

@@ -1,11 +1,8 @@
-"""SQLite: setting up connections, beginning transactions, the meaning of errors.
-
-Out of scope: copies before migrations (`backup`).
-"""
+"""SQLite: setting up connections, beginning transactions, the meaning of errors; and what `postgres` shares with it."""
 
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.engine import URL
@@ -13,7 +10,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
-from app.storage.problems import MIGRATES, WRITES, Problem
+
+WRITES: Final = "warmdesk_writes"
+"""Execution option of connections whose transactions hold the write lock from their start."""
+
+MIGRATES: Final = "warmdesk_migrates"
+"""Execution option of a transaction that changes tables: it waits for other writers, and has no time limit."""
+
+
+class Problem(NamedTuple):
+    """A problem that a person can fix. code: of the DeskError. what: happened. cure: the fix."""
+
+    code: str
+    what: str
+    cure: str
+
 
 BUSY_TIMEOUT_MS = 30_000
 """A writer waits this long for others, so that a slow disk does not lose a customer's question."""
@@ -39,7 +50,6 @@ _PROBLEMS = {
 
 
 def name_of(url: URL) -> str:
-    """Return the name of a database in messages. Raises DeskError for one in memory."""
     if not url.database or ":memory:" in url.database or "mode=memory" in str(url):
         raise DeskError("a database in memory is lost at exit: give the URL of a file", code="database-url")
     return url.database
@@ -75,7 +85,6 @@ def empty_log(raw: sqlite3.Connection) -> bool:
 
 
 def problem_of(error: DBAPIError) -> Problem | None:
-    """Return the problem behind an error, if a person can fix it."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return next((problem for prefix, problem in _PROBLEMS.items() if name.startswith(prefix)), None)
 

@@ -51,9 +51,7 @@ def bin_of(milliseconds: float) -> int:
 
 
 def percentile(bins: Mapping[int, int], share: float) -> float:
-    """Return the time in milliseconds that this share of the times does not exceed. bins: number of times in each, at
-    least one.
-    """
+    """Return the time in milliseconds that this share of the times (at least one, by bin) does not exceed."""
     wanted = ceil(share * sum(bins.values()))
     ordered = sorted(bins)
     up_to = zip(ordered, accumulate(bins[number] for number in ordered), strict=True)
@@ -75,7 +73,6 @@ READINGS: tuple[Reading, ...] = ("warm", "cold", "server", "none")
 
 
 def tally(session: Session, row: MessageRow) -> None:
-    """Count an answer, within the transaction that records it."""
     times: Counter[tuple[str, str]] = Counter()
     amounts: Counter[tuple[str, str]] = Counter()
     for subject, label, amount in _happened(row):
@@ -101,7 +98,6 @@ def tally(session: Session, row: MessageRow) -> None:
 
 
 def span_of(moment: int, width: int) -> int:
-    """Return the start of the span of a moment, in seconds since 1970."""
     return moment // width * width if width else 0
 
 
@@ -111,7 +107,6 @@ def ttft_subject(reading: Reading) -> str:
 
 
 def _happened(row: MessageRow) -> Iterator[tuple[str, str, float]]:
-    """Yield subject, label and amount of everything that is counted of an answer."""
     assert row.usage is not None, "answers are recorded with all their rows"
     assert row.timings is not None
     yield "answers", row.outcome or "", 0.0
@@ -167,7 +162,6 @@ _QUESTION = aliased(MessageRow)
 _HIDDEN = select(ConversationRow.id).where(ConversationRow.deleted.is_not(None))
 """Deleted conversations that may still be brought back: nobody reads what was said in them."""
 _COUNTED = {"answered": "answered", "unsure": "unsure", "refusals": "nothing", "smalltalk": "smalltalk"}
-"""Fields of `AnswerTotals`, and the outcome that each counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +180,7 @@ class Statistics:
         self._database = database
 
     def totals(self) -> AnswerTotals:
-        """Return numbers over all answers that were ever recorded, and of the conversations stored now. A new field of
-        `AnswerTotals` is computed here. Times are off by 5 % at most.
-        """
+        """Return numbers over all answers ever recorded, and of the conversations stored now. Times are within 5 %."""
         with self._database.read() as session:
             conversations = session.scalar(select(func.count()).select_from(ConversationRow)) or 0
             [counts] = _counted(session, TallyRow.width_s == ALL_TIME) or [_Counts(0)]
@@ -221,7 +213,6 @@ class Statistics:
             return [counts.span() for counts in _counted(session, TallyRow.width_s == width, *within, step=added_up)]
 
     def points(self, limit: int = 200) -> list[AnswerPoint]:
-        """Return the latest answers, oldest first."""
         query = (
             select(
                 MessageRow.created,
@@ -239,7 +230,6 @@ class Statistics:
         return [AnswerPoint(**row._mapping) for row in reversed(self._database.rows(query))]
 
     def misses(self, limit: int = 50) -> list[MissRow]:
-        """Return the latest modules that had to be computed, latest first."""
         query = (
             select(
                 ModuleUseRow.created,
@@ -258,7 +248,6 @@ class Statistics:
         return [MissRow(**row._mapping) for row in self._database.rows(query)]
 
     def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
-        """Return the latest answers with at most this grounding, latest first."""
         query = (
             select(
                 MessageRow.created,
@@ -284,14 +273,12 @@ class Statistics:
         return [[(key, tokens) for _, key, tokens in mine] for _, mine in groupby(rows, key=itemgetter(0))]
 
     def miss_reasons(self) -> list[ReasonRow]:
-        """Return why modules had to be computed, the most expensive reason first."""
         query = select(TallyRow.label, TallyRow.times, TallyRow.amount)
         rows = self._database.rows(query.where(TallyRow.width_s == ALL_TIME, TallyRow.subject == "misses"))
         reasons = [ReasonRow(reason=reason, misses=times, tokens=int(tokens)) for reason, times, tokens in rows]
         return sorted(reasons, key=lambda row: (-row.tokens, row.reason))
 
     def module_hits(self) -> dict[str, ModuleHits]:
-        """Return the uses of every module, by key."""
         module = ModuleTallyRow
         query = select(module.key, module.hits, module.misses, module.last_used)
         return {
@@ -308,19 +295,15 @@ class _Counts:
     by_subject: dict[str, list[tuple[str, int, float]]] = field(default_factory=lambda: defaultdict(list))
 
     def times(self, subject: str) -> dict[str, int]:
-        """Return counts by label."""
         return {label: times for label, times, _ in self.by_subject.get(subject, ())}
 
     def amounts(self, subject: str) -> dict[str, int]:
-        """Return tokens by label."""
         return {label: int(amount) for label, _, amount in self.by_subject.get(subject, ())}
 
     def amount(self, subject: str) -> float:
-        """Return the tokens of all labels."""
         return sum(amount for _, _, amount in self.by_subject.get(subject, ()))
 
     def ttft(self, *readings: Reading) -> FirstTokenTimes | None:
-        """Return the times to the first token for one kind of reading; None if there are none."""
         bins: Counter[int] = Counter()
         for reading in readings:
             bins.update({int(label): times for label, times in self.times(ttft_subject(reading)).items()})
@@ -329,7 +312,6 @@ class _Counts:
         return FirstTokenTimes(answers=bins.total(), p50_ms=percentile(bins, 0.5), p95_ms=percentile(bins, 0.95))
 
     def span(self) -> UsageSpan:
-        """Return the counts for a chart."""
         return UsageSpan(
             start=datetime.fromtimestamp(self.start, UTC),
             answers=self.times("answers"),
@@ -371,7 +353,6 @@ class SavingsSamples:
         self._database = database
 
     def record(self, sample: SavingsSample) -> None:
-        """Add a sample, without its question if that was deleted."""
         with self._database.write() as session:
             row = SavingsRow(**asdict(sample))
             if sample.question_id is not None and session.get(MessageRow, sample.question_id) is None:

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from app.domain.answers import Answer
+from app.domain.callers import LONGEST_TEXT, check_length
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_TEXT, check_length
 from app.domain.progress import Progress, no_progress
 from app.domain.quality import (
     BadAnswer,

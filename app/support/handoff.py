@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from app.domain.answers import Handoff, HandoffReason, HandoffState, Turn
-from app.domain.callers import is_customer
+from app.domain.callers import LONGEST_LINE, LONGEST_TEXT, check_length, is_customer
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT, check_length
-from app.domain.setting_values import is_open
+from app.domain.setting_types import is_open
 from app.domain.settings import Settings
 from app.privacy.redaction import redact
 from app.replies.replies import heard

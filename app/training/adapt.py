@@ -1,4 +1,4 @@
-"""`warmdesk adapt`: gather training data, train an adapter, and record how it was made."""
+"""`warmdesk adapt` and `warmdesk train-ranker`: gather training data, train an adapter or a ranker, and record it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from app.desk.calibration import find_ranker
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -25,13 +26,12 @@ from cache.memory.keys import digest
 from cache.model.loading import find_device, keep_base, load_stock, merge_adapter
 from cache.prompt.tokenizer import ModelTokenizer
 from cache.training.trainer import AdapterTraining, Schedule, TrainingProgress
+from retrieval.ranking.training import RankerCard, read_examples, train_ranker
 
 HELD_OUT_EXAMPLES = 8
 RECORD = "training.json"
 STEPS = 1000
-"""Default steps of a training on questions."""
 MINUTES = 30
-"""Default minutes of a training on the ingested passages."""
 
 
 def adapt(
@@ -144,3 +144,45 @@ def gather(
     if not found:
         raise DeskError("there is nothing to train on: ingest documents first, or set --data", code="no-material")
     return found, 0
+
+
+REPORTED = 20
+
+
+def make_ranker(
+    settings: Settings,
+    data: Sequence[Path],
+    folder: Path,
+    *,
+    minutes: float,
+    go_on: bool,
+    left_out: frozenset[str],
+    local: frozenset[str],
+    seed: int,
+    report: Callable[[str], None],
+) -> dict[str, Any]:
+    """Train and write a ranker; return its card. go_on: from the ranker in use. Raises DeskError for bad questions."""
+    try:
+        documents = read_examples(data, left_out, local, seed)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeskError(f"the questions cannot be read: {error}", code="bad-questions") from error
+    questions = sum(len(passage.questions) for passages in documents for passage in passages)
+    if not any(one.right for passages in documents for passage in passages for one in passage.questions):
+        raise DeskError("no question has an answer that its context contains", code="too-few-questions")
+    report(f"{len(documents):,} documents, {questions:,} questions")
+    card = RankerCard(
+        data=tuple(sorted(file.name for file in data)),
+        left_out=tuple(sorted(left_out)),
+        questions=questions,
+        steps=0,
+        minutes=0.0,
+        seed=seed,
+        loss=0.0,
+    )
+
+    def progress(step: int, done: float, loss: float) -> None:
+        if step % REPORTED == 0:
+            report(f"step {step}, {done:.0%} of the time, loss {loss:.3f}")
+
+    start = find_ranker(settings) if go_on else None
+    return asdict(train_ranker(documents, folder, card, minutes=minutes, start=start, report=progress))

@@ -30,7 +30,6 @@ from retrieval.text.sentences import sentences
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Read the objects of all files. Raises DeskError that names the file and the line."""
     for file in files:
         try:
             with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8") as lines:
@@ -46,7 +45,6 @@ def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def row_error(row: Any) -> str:
-    """Return why an object is not a document with questions; "" if it is one."""
     if not isinstance(row, dict) or not {"title", "context", "qas"} <= row.keys():
         return "title, context and qas are needed"
     if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
@@ -131,7 +129,6 @@ class TrainingTokenizer:
 
 
 def key_words(sentence: str) -> str:
-    """The three longest words of a sentence, in their order."""
     words = list(dict.fromkeys(WORD.findall(sentence)))
     longest = sorted(words, key=len)[-3:]
     return " ".join(word for word in words if word in longest)
@@ -254,7 +251,6 @@ class TrainingData:
 
     @property
     def held_out_documents(self) -> int:
-        """Number of documents that training never sees."""
         return sum(map(len, self._test))
 
     def example_at(self, number: int) -> TrainingExample:
@@ -307,9 +303,7 @@ class TrainingData:
 
 
 def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: random.Random) -> list[TrainingPassage]:
-    """Choose passages of a topic, and of others if it is too small. One with many questions is likely
-    to be the last.
-    """
+    """Choose passages of a topic, and of others if it is too small. The last one is likely to have many questions."""
     chosen = sample_up_to(size, topic, rng)
     if len(chosen) < size:
         chosen += sample_up_to(size - len(chosen), [p for other in topics if other is not topic for p in other], rng)

@@ -9,12 +9,10 @@ from typing import Annotated, Any, TypeAlias, cast
 from fastapi import FastAPI, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from app.access.addresses import address_of
 from app.access.identity import PER_MINUTE, SCOPES, Administration, caller_of, verified
-from app.access.limits import LoginRateLimiter
-from app.domain.callers import COMMAND_LINE, SCHEDULE, Caller, Role
+from app.access.limits import LoginRateLimiter, address_of
+from app.domain.callers import COMMAND_LINE, SCHEDULE, Caller, Line, Role
 from app.domain.errors import DeskError
-from app.domain.lengths import Line
 from app.domain.words import translatable
 from app.storage.people import ADMIN, LIFETIME_S, Accounts, Audit, Sessions
 from app.storage.tables import LARGEST_NUMBER

@@ -20,9 +20,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from app.access.identity import caller_of
 from app.desk.service import Service
 from app.domain.answers import ModuleRow
-from app.domain.callers import Caller
+from app.domain.callers import Caller, Id, Line
 from app.domain.errors import DeskError
-from app.domain.lengths import Id, Line
 from app.domain.statistics import Verified
 from app.domain.words import one_line, translatable
 from app.storage.people import Audit

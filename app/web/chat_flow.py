@@ -21,8 +21,8 @@ from app.access.limits import QuestionLimits
 from app.desk.interface import AnswerStream, Feedback
 from app.desk.service import Service
 from app.domain.answers import Answer, Turn
+from app.domain.callers import LONGEST_LINE, check_length
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_LINE, check_length
 from app.domain.logs import in_request
 from app.domain.settings import Settings
 from app.web.rendering import ENGLISH, error_words, render

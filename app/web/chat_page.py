@@ -15,13 +15,11 @@ from typing import Any
 
 import gradio as gr
 
-from app.access.addresses import address_of
 from app.access.identity import caller_of
-from app.access.limits import QuestionLimits
+from app.access.limits import QuestionLimits, address_of
 from app.desk.service import Service
-from app.domain.callers import KNOWN
+from app.domain.callers import KNOWN, LONGEST_ID
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_ID
 from app.domain.logs import enter_request, steps_of_request
 from app.domain.settings import Settings
 from app.domain.words import gettext, speaking

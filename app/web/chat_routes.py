@@ -27,15 +27,14 @@ from fastapi.responses import (
 )
 from pydantic import BaseModel
 
-from app.access.addresses import address_of
 from app.access.identity import caller_of, new_token
-from app.access.limits import QuestionLimits
+from app.access.limits import QuestionLimits, address_of
 from app.api.chat import RunningAnswer
 from app.desk.export import export_conversation, export_everything
 from app.desk.service import Service
+from app.domain.callers import LONGEST_LINE, Id, Line, LongText, check_length
 from app.domain.errors import DeskError
-from app.domain.lengths import LONGEST_LINE, Id, Line, LongText, check_length
-from app.domain.setting_values import is_open
+from app.domain.setting_types import is_open
 from app.domain.settings import Settings
 from app.domain.words import gettext, speaking, translatable
 from app.web.chat_flow import ChatFlow, ChatView, Reader

@@ -25,10 +25,9 @@ from app.access.identity import caller_of
 from app.desk.changes import Changes
 from app.desk.json_output import ingest_json
 from app.desk.service import Service
-from app.domain.callers import Record
+from app.domain.callers import Id, Line, Record
 from app.domain.documents import StoredDocument, SyncResult
 from app.domain.errors import DeskError
-from app.domain.lengths import Id, Line
 from app.domain.logs import in_request
 from app.domain.progress import Progress
 from app.domain.quality import FAQ

@@ -18,9 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.addresses import address_of
 from app.access.identity import caller_of
-from app.access.limits import VISITORS_AT_AN_ADDRESS, Rate
+from app.access.limits import VISITORS_AT_AN_ADDRESS, Rate, address_of
 from app.domain.words import translatable
 from app.web.guard import refused, too_often
 from app.web.pacing import REFUSED_S, held

@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from app.access.addresses import address_of
 from app.access.identity import caller_of
-from app.access.limits import Rate
+from app.access.limits import Rate, address_of
 
 MOST: Final = 512
 """Maximum connections. Idle ones of browsers end after five seconds."""

@@ -17,9 +17,8 @@ from app.access.identity import caller_of
 from app.desk.changes import Changes
 from app.desk.service import Service
 from app.domain.answers import REASONS
-from app.domain.callers import Record
+from app.domain.callers import Id, Line, LongText, Record
 from app.domain.errors import DeskError
-from app.domain.lengths import Id, Line, LongText
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, Cause, FaqDraft
 from app.domain.words import gettext, speaking, translatable

@@ -16,8 +16,7 @@ from pydantic.fields import FieldInfo
 from app.access.identity import caller_of
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.domain.setting_types import choices_of
-from app.domain.setting_values import text_of
+from app.domain.setting_types import choices_of, text_of
 from app.domain.settings import GROUPS, PREFIX, Settings
 from app.domain.words import size, translatable
 from app.storage.files import SettingsFile

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from app.desk.calibration import FILE, Calibration, PolicyMetrics, decide, refusal_bias, setup_of, write_calibration
 from app.domain.errors import DeskError
-from app.domain.policies import POLICIES
-from app.domain.setting_values import SHIPPED_DATA
+from app.domain.setting_types import POLICIES, SHIPPED_DATA
 from app.domain.settings import Settings
 from evals.answers.quality import FULL, Report, rows_of
 from evals.answers.quality_run import open_bench, run_missing

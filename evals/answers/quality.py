@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from scipy.stats import bootstrap
 from torch import Tensor
 
-from app.domain.policies import BALANCED_SHARE, RECOMPUTATIONS
+from app.domain.setting_types import BALANCED_SHARE, RECOMPUTATIONS
 from app.domain.settings import Settings
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine

@@ -12,7 +12,7 @@ from app.answering.checking import cite_quotation
 from app.answering.prepare import Decider
 from app.desk.service import Service
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome
-from app.domain.policies import AnswerMode
+from app.domain.setting_types import AnswerMode
 from app.storage.history import AnswerDetails, PastMessage, new_id
 from retrieval.text.sentences import sentences
 

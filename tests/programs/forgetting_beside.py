@@ -27,7 +27,7 @@ from tiny_desk import tiny_desk
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.storage.database import Database
-from app.storage.passage_rows import ROWS_AT_ONCE
+from app.storage.document_change import ROWS_AT_ONCE
 
 ON_A_PAGE: Final = 100
 MOST_ROWS: Final = 3 * ROWS_AT_ONCE

@@ -40,7 +40,7 @@ from app.desk.batch import read_questions
 from app.desk.calibration import read_calibration, read_classifier
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.domain.setting_values import SHIPPED_DATA
+from app.domain.setting_types import SHIPPED_DATA
 from app.domain.settings import Settings, load_settings
 from app.pml.commands import advice_for, facts, registry_for
 from app.storage.archive import back_up_folder

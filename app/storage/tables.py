@@ -1,0 +1,489 @@
+"""All tables of the database: what is stored of documents, of conversations with their answers and hand-offs, and of
+accounts. Times are UTC. A changed table needs a revision (`migrations`).
+
+A citation keeps the quoted text and has no foreign key to a passage. So an old answer stays as it was when documents
+change.
+"""
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+
+from app.domain.callers import OPERATOR
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+LARGEST_NUMBER: Final = 2**31 - 1
+"""The largest id of a row. PostgreSQL refuses to compare larger numbers."""
+
+
+class UtcDateTime(sa.TypeDecorator[datetime]):
+    """A time: aware in Python, UTC without a time zone in the database, because SQLite has none."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        assert value is None or value.tzinfo is not None, "a time without a time zone"
+        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else value.replace(tzinfo=UTC)
+
+
+class AnyText(sa.TypeDecorator[str]):
+    """A text from outside. Characters that a database cannot store are escaped: half of a surrogate pair (from JSON, or
+    a file name that is not UTF-8) and NUL, which PostgreSQL refuses.
+    """
+
+    impl: type[sa.String] = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+class ShortText(AnyText):
+    """A text with a maximum length, such as an id. PostgreSQL refuses longer texts."""
+
+    impl = sa.String
+    cache_ok = True
+
+
+def _partial(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
+    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
+class Base(DeclarativeBase):
+    """The base class of all tables."""
+
+    metadata = sa.MetaData(naming_convention=NAMING)
+    type_annotation_map = {datetime: UtcDateTime, str: AnyText}  # noqa: RUF012
+
+    def to(self, kind: type[T], **others: Any) -> T:
+        """Return a value of this dataclass. Each field is the column of the same name, or is given here."""
+        return kind(**{one.name: getattr(self, one.name) for one in fields(kind) if one.name not in others}, **others)
+
+
+class DocumentRow(Base):
+    """An ingested file. path: its absolute path, or the name under which it was ingested. collection: "" for none.
+    url: its public address, "" if unknown.
+    """
+
+    __tablename__ = "documents"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    path: Mapped[str] = mapped_column(unique=True)
+    title: Mapped[str]
+    content_hash: Mapped[str]
+    loaded_at: Mapped[datetime]
+    num_passages: Mapped[int]
+    collection: Mapped[str] = mapped_column(server_default="", index=True)
+    url: Mapped[str] = mapped_column(server_default="")
+
+
+class PassageRow(Base):
+    """A part of a document. id: its number in the vector index, never reused (therefore autoincrement)."""
+
+    __tablename__ = "passages"
+    __table_args__ = ({"sqlite_autoincrement": True},)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    document_id: Mapped[int] = mapped_column(sa.ForeignKey(DocumentRow.id, ondelete="CASCADE"), index=True)
+    ordinal: Mapped[int]
+    heading_path: Mapped[list[str]] = mapped_column(sa.JSON)
+    text: Mapped[str]
+    content_hash: Mapped[str]
+    num_tokens: Mapped[int]
+    embedding: Mapped[bytes] = mapped_column(sa.LargeBinary)  # float32, little-endian
+    module_key: Mapped[str | None] = mapped_column(index=True)
+
+
+class PassageStatementsRow(Base):
+    """The statements of a passage with their vectors. encoder: the encoder, and the version of the cutting rules."""
+
+    __tablename__ = "passage_statements"
+
+    passage_id: Mapped[int] = mapped_column(sa.ForeignKey(PassageRow.id, ondelete="CASCADE"), primary_key=True)
+    encoder: Mapped[str]
+    vectors: Mapped[bytes] = mapped_column(sa.LargeBinary)
+
+
+class StagedEmbeddingRow(Base):
+    """The vectors of a passage that is not stored yet, so that an interrupted ingest does not compute them again."""
+
+    __tablename__ = "staged_embeddings"
+
+    content_hash: Mapped[str] = mapped_column(primary_key=True)
+    embedding: Mapped[bytes] = mapped_column(sa.LargeBinary)
+
+
+class PassageNeighbourRow(Base):
+    """A neighbour of a passage. rank: 0 for the closest. The index on neighbour_id finds the passages that have it."""
+
+    __tablename__ = "passage_neighbours"
+
+    passage_id: Mapped[int] = mapped_column(sa.ForeignKey(PassageRow.id, ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    neighbour_id: Mapped[int] = mapped_column(sa.ForeignKey(PassageRow.id, ondelete="CASCADE"), index=True)
+
+
+class ForgottenRow(Base):
+    """A deleted document and the time of its deletion: see `history`."""
+
+    __tablename__ = "forgotten_documents"
+
+    path: Mapped[str] = mapped_column(primary_key=True)
+    forgotten: Mapped[datetime]
+
+
+class SyncedFolderRow(Base):
+    """A folder that is read periodically: see `faq`. last_result: the fields of the last result."""
+
+    __tablename__ = "synced_folders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    folder: Mapped[str] = mapped_column(unique=True)
+    collection: Mapped[str]
+    every_minutes: Mapped[int]
+    next_run: Mapped[datetime]
+    last_run: Mapped[datetime | None]
+    last_result: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+
+
+class FaqRow(Base):
+    """A question that an agent answered, with other wordings of it. author: the account that changed it last. hits:
+    number of answers it gave to customers. vectors: of the question and its wordings, float32, little-endian.
+    """
+
+    __tablename__ = "faq"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    question: Mapped[str]
+    answer: Mapped[str]
+    wordings: Mapped[list[str]] = mapped_column(sa.JSON)
+    author: Mapped[str]
+    created: Mapped[datetime]
+    updated: Mapped[datetime]
+    hits: Mapped[int] = mapped_column(server_default="0")
+    last_hit: Mapped[datetime | None]
+    embedder: Mapped[str]
+    vectors: Mapped[bytes] = mapped_column(sa.LargeBinary)
+
+
+class FactRow(Base):
+    """A fact about the stored data, such as the embedder of the vectors."""
+
+    __tablename__ = "facts"
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+
+class ConversationRow(Base):
+    """The questions of a customer and their answers. owner: see `app.domain.callers`. deleted: the time of hiding; the
+    conversation is removed soon after (`conversation_care`).
+    """
+
+    __tablename__ = "conversations"
+    __table_args__ = (sa.Index(None, "owner", "updated"),)
+
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
+    title: Mapped[str]
+    created: Mapped[datetime]
+    updated: Mapped[datetime] = mapped_column(index=True)
+    owner: Mapped[str] = mapped_column(ShortText(128), server_default=OPERATOR)
+    deleted: Mapped[datetime | None] = mapped_column(index=True)
+
+    @classmethod
+    def of(cls, owner: str) -> sa.ColumnElement[bool]:
+        return sa.and_(cls.owner == owner, cls.deleted.is_(None))
+
+
+class MessageRow(Base):
+    """A question or an answer. position: in the conversation, from 0. role: user, assistant or agent. author: the
+    account of an agent. handoff_id: the hand-off during which it was written; the assistant does not see it.
+
+    tokens: the generated token ids, for the prompt of the next turn; None if the text was changed later. model: the
+    fingerprint of the model with these token ids. question_id, finish_reason, policy, exact, grounding, quoted, notice
+    and outcome belong to answers.
+    """
+
+    __tablename__ = "messages"
+    __table_args__ = (
+        sa.UniqueConstraint("conversation_id", "position"),
+        sa.Index(None, "role", "created", "outcome"),  # the dashboard's time axis, without the texts
+        _partial("ix_messages_checked", "created", "grounding", where="grounding IS NOT NULL"),
+    )
+
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(sa.ForeignKey(ConversationRow.id, ondelete="CASCADE"))
+    position: Mapped[int]
+    role: Mapped[str] = mapped_column(ShortText(16))
+    question_id: Mapped[str | None] = mapped_column(sa.ForeignKey("messages.id", ondelete="CASCADE"), index=True)
+    text: Mapped[str]
+    tokens: Mapped[list[int] | None] = mapped_column(sa.JSON(none_as_null=True))
+    created: Mapped[datetime]
+    finish_reason: Mapped[str | None]
+    policy: Mapped[str | None]
+    exact: Mapped[bool | None]
+    notice: Mapped[str | None]
+    grounding: Mapped[float | None]
+    quoted: Mapped[bool | None]
+    outcome: Mapped[str | None] = mapped_column(ShortText(16))
+    author: Mapped[str | None]
+    handoff_id: Mapped[int | None]
+    model: Mapped[str | None]
+
+    citations: "Mapped[list[CitationRow]]" = relationship(order_by="CitationRow.rank", lazy="raise")
+    modules: "Mapped[list[ModuleUseRow]]" = relationship(order_by="ModuleUseRow.rank", lazy="raise")
+    timings: "Mapped[TimingsRow | None]" = relationship(lazy="raise")
+    usage: "Mapped[UsageRow | None]" = relationship(lazy="raise")
+    feedback: "Mapped[FeedbackRow | None]" = relationship(lazy="raise")
+
+
+def _message_id() -> Mapped[str]:
+    return mapped_column(sa.ForeignKey(MessageRow.id, ondelete="CASCADE"), primary_key=True)
+
+
+class CitationRow(Base):
+    """A passage that an answer cites, with its text. passage: heading path and number, for readers."""
+
+    __tablename__ = "message_citations"
+
+    message_id: Mapped[str] = _message_id()
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    document: Mapped[str] = mapped_column(index=True)
+    title: Mapped[str]
+    passage: Mapped[str]
+    quote: Mapped[str]
+    score: Mapped[float]
+    passage_id: Mapped[int | None]
+    see_also: Mapped[bool] = mapped_column(server_default=sa.false())
+    url: Mapped[str] = mapped_column(server_default="")
+    marks: Mapped[list[list[int]]] = mapped_column(sa.JSON, server_default="[]")
+
+
+class TimingsRow(Base):
+    """Milliseconds of each stage of an answer."""
+
+    __tablename__ = "message_timings"
+
+    message_id: Mapped[str] = _message_id()
+    queue: Mapped[float]
+    retrieve: Mapped[float]
+    load: Mapped[float]
+    prefill: Mapped[float]
+    ttft: Mapped[float]
+    total: Mapped[float]
+
+
+class UsageRow(Base):
+    """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module."""
+
+    __tablename__ = "message_usage"
+
+    message_id: Mapped[str] = _message_id()
+    prompt_tokens: Mapped[int]
+    completion_tokens: Mapped[int]
+    computed: Mapped[int]
+    session: Mapped[int]
+    prefix: Mapped[int]
+    module: Mapped[int]
+
+
+class ModuleUseRow(Base):
+    """A prompt module of an answer. id: of the module, called key in the database. created: as in the message, so that
+    the latest misses are found without reading messages.
+    """
+
+    __tablename__ = "message_modules"
+    __table_args__ = (_partial("ix_message_modules_misses", "created", where="miss_reason IS NOT NULL"),)
+
+    message_id: Mapped[str] = _message_id()
+    rank: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column("key")
+    name: Mapped[str]
+    document: Mapped[str]
+    passage: Mapped[str]
+    passage_id: Mapped[int | None]
+    tokens: Mapped[int]
+    position: Mapped[int]
+    source: Mapped[str]
+    miss_reason: Mapped[str | None]
+    created: Mapped[datetime]
+
+
+class FeedbackRow(Base):
+    """A reader's rating of an answer. value: up or down."""
+
+    __tablename__ = "feedback"
+
+    message_id: Mapped[str] = _message_id()
+    value: Mapped[str] = mapped_column(ShortText(16))
+    reason: Mapped[str]
+    created: Mapped[datetime]
+
+
+class HandoffRow(Base):
+    """A hand-off of a conversation to an agent; a conversation has one open hand-off at most. agent: the account that
+    took it. position: of the last message when it was closed.
+    """
+
+    __tablename__ = "handoffs"
+    __table_args__ = (
+        _partial("ix_handoffs_open", "conversation_id", where="state <> 'closed'", unique=True),
+        sa.Index(None, "state", "requested"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    conversation_id: Mapped[str] = mapped_column(sa.ForeignKey(ConversationRow.id, ondelete="CASCADE"), index=True)
+    state: Mapped[str] = mapped_column(ShortText(16))
+    reason: Mapped[str] = mapped_column(ShortText(16))
+    requested: Mapped[datetime]
+    taken: Mapped[datetime | None]
+    closed: Mapped[datetime | None]
+    agent: Mapped[str]
+    email: Mapped[str]
+    position: Mapped[int | None]
+
+
+class DeliveryRow(Base):
+    """A message to the webhook about a hand-off. state: due, delivered or failed. due: the time of the next attempt."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (sa.Index(None, "state", "due"),)
+
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
+    handoff_id: Mapped[int] = mapped_column(sa.ForeignKey(HandoffRow.id, ondelete="CASCADE"), index=True)
+    event: Mapped[str] = mapped_column(ShortText(32))
+    created: Mapped[datetime]
+    state: Mapped[str] = mapped_column(ShortText(16))
+    tries: Mapped[int]
+    due: Mapped[datetime]
+    problem: Mapped[str]
+
+
+class SavingsRow(Base):
+    """An answer that was computed again without reuse: see `app.domain.statistics.SavingsSample`."""
+
+    __tablename__ = "savings"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    created: Mapped[datetime] = mapped_column(index=True)
+    question_id: Mapped[str | None] = mapped_column(sa.ForeignKey(MessageRow.id, ondelete="SET NULL"), index=True)
+    policy: Mapped[str] = mapped_column(ShortText(16))
+    prompt_tokens: Mapped[int]
+    computed_tokens: Mapped[int]
+    first_token_ms: Mapped[float]
+    without_reuse_ms: Mapped[float]
+    likeness: Mapped[float | None]
+
+
+class TallyRow(Base):
+    """The count of an event within a span of time: see `statistics`.
+
+    width_s: length of the span in seconds; 0 for all time. start: of the span, in seconds since 1970. amount: tokens or
+    milliseconds, if the event has any.
+    """
+
+    __tablename__ = "tallies"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    width_s: Mapped[int] = mapped_column(primary_key=True)
+    start: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True)
+    subject: Mapped[str] = mapped_column(primary_key=True)
+    label: Mapped[str] = mapped_column(primary_key=True)
+    times: Mapped[int] = mapped_column(sa.BigInteger)
+    amount: Mapped[float]
+
+
+class ModuleTallyRow(Base):
+    """The uses of a module: found encoded (hits) or computed (misses). last_used: seconds since 1970."""
+
+    __tablename__ = "module_tallies"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    key: Mapped[str] = mapped_column(primary_key=True)
+    hits: Mapped[int]
+    misses: Mapped[int]
+    last_used: Mapped[int] = mapped_column(sa.BigInteger)
+
+
+class AccountRow(Base):
+    """An account of an agent or an admin (role)."""
+
+    __tablename__ = "accounts"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    role: Mapped[str] = mapped_column(ShortText(16))
+    password_hash: Mapped[str]
+    created: Mapped[datetime]
+
+
+class SessionRow(Base):
+    """A sign-in. token_hash: see `people`."""
+
+    __tablename__ = "sessions"
+
+    token_hash: Mapped[str] = mapped_column(ShortText(64), primary_key=True)
+    account_id: Mapped[int] = mapped_column(sa.ForeignKey(AccountRow.id, ondelete="CASCADE"), index=True)
+    created: Mapped[datetime]
+    expires: Mapped[datetime] = mapped_column(index=True)
+
+
+class ApiKeyRow(Base):
+    """An API key. id: part of the owner of its conversations. token_hash: SHA-256 of the key. shown: its first
+    characters. scopes: separated by spaces. revoked: the time since which it is refused.
+    """
+
+    __tablename__ = "api_keys"
+    __table_args__ = (_partial("uq_api_keys_name_in_use", "name", where="revoked IS NULL", unique=True),)
+
+    id: Mapped[str] = mapped_column(ShortText(16), primary_key=True)
+    name: Mapped[str]
+    token_hash: Mapped[str] = mapped_column(ShortText(64), unique=True)
+    shown: Mapped[str] = mapped_column(ShortText(16))
+    scopes: Mapped[str]
+    per_minute: Mapped[int]
+    created: Mapped[datetime]
+    last_used: Mapped[datetime | None]
+    revoked: Mapped[datetime | None]
+
+
+class AuditRow(Base):
+    """An action of an agent, an admin or a program: see `people`."""
+
+    __tablename__ = "audit"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    created: Mapped[datetime] = mapped_column(index=True)
+    who: Mapped[str]
+    action: Mapped[str] = mapped_column(ShortText(32))
+    subject: Mapped[str]
+
+
+class DeskRow(Base):
+    """A server that uses this database: see `document_change`. generation: of the documents, which it has applied."""
+
+    __tablename__ = "desks"
+
+    id: Mapped[str] = mapped_column(ShortText(32), primary_key=True)
+    seen: Mapped[datetime]
+    generation: Mapped[int] = mapped_column(sa.BigInteger)
