@@ -136,12 +136,9 @@ def test_a_newer_text_replaces_the_older_one_and_an_empty_one_drops_it(desk: Ser
     ("text", "enough"),
     [
         ("", False),
-        ("returns", False),
         ("internationalisation", False),
-        ("it is a", False),
         ("returns?!  ...", False),
         ("my order", True),
-        ("How long do returns take", True),
         ("退", False),
         ("退货政策", True),
     ],
@@ -150,19 +147,16 @@ def test_too_little_is_not_searched(text: str, enough: bool) -> None:
     assert is_enough(text) == enough
 
 
-def test_small_talk_and_the_faq_need_nothing(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_talk_the_faq_and_a_conversation_with_a_person_need_nothing(
+    desk: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk.quality.save_faq(GALWAY, "ann")
     asked = prefetched(desk, monkeypatch)
     desk.prefetch("Thank you very much", owner=ANN)
     desk.prefetch(GALWAY.question, owner=BOB)
-    assert asked == [[], []]
-
-
-def test_a_conversation_with_a_person_needs_nothing(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = desk.hand_off("button", owner=ANN, text="A person, please").conversation_id
-    asked = prefetched(desk, monkeypatch)
     desk.prefetch(TYPED, owner=ANN, conversation_id=conversation)
-    assert asked == []
+    assert asked == [[], []]
 
 
 def test_nothing_is_searched_while_a_question_is_answered(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,25 +38,15 @@ def offered(*sentences: tuple[str, float]) -> dict[str, float]:
     return {bytes(choice.tokens).decode(): choice.prior for choice in choices.choices}
 
 
-def test_priors_are_what_search_judged() -> None:
-    found = offered(("Abroad it costs 14.95 euros.", 1.5), ("Shipping costs 4.95 euros.", -0.5))
-    assert found == {"Abroad it costs 14.95 euros.": WEIGHT * 1.5, "Shipping costs 4.95 euros.": WEIGHT * -0.5}
-
-
-def test_every_answer_ends_like_a_sentence() -> None:
-    assert list(offered(("Article: shoes; Days: 14", 0.0), ("Call us!", -1.0), ("请联系我们。", -2.0))) == [
-        "Article: shoes; Days: 14.",
-        "Call us!",
-        "请联系我们。",
-    ]
-
-
-def test_the_refusal_is_offered_only_where_there_is_no_sentence() -> None:
+def test_statements_are_offered_once_as_sentences_with_what_search_judged_and_the_refusal_only_alone() -> None:
     assert list(offered()) == [REFUSAL]
-    assert REFUSAL not in offered(("Call us!", -9.0))
-
-
-def test_texts_that_become_the_same_answer_are_offered_once_as_the_likelier() -> None:
+    found = offered(("Article: shoes; Days: 14", 1.5), ("Call us!", -0.5), ("请联系我们。", -2.0), ("Call us", -3.0))
+    assert found == {
+        "Article: shoes; Days: 14.": WEIGHT * 1.5,
+        "Call us!": WEIGHT * -0.5,
+        "请联系我们。": WEIGHT * -2.0,
+        "Call us.": WEIGHT * -3.0,
+    }
     assert offered(("the receipt", 1.0), ("the receipt.", 0.5)) == {"the receipt.": WEIGHT * 1.0}
 
 
