@@ -67,7 +67,7 @@ def test_a_list_keeps_its_lines_also_where_an_item_is_left_out() -> None:
     assert "".join(answer) == "- I am happy to help you! The label costs EUR 3.50."
 
 
-def test_a_contradiction_is_replaced_by_a_quotation() -> None:
+def test_a_contradiction_is_replaced_by_a_quotation_or_the_refusal() -> None:
     answer = checked("Yes, gift cards can be returned.")
     assert "".join(answer) == answer.text == "Gift cards cannot be returned."
     assert answer.is_changed
@@ -76,6 +76,11 @@ def test_a_contradiction_is_replaced_by_a_quotation() -> None:
     assert answer.score <= 0.5
     for second in ("Yes, you can return gift cards.", "Gift cards cannot be returned."):
         assert "".join(checked(f"Gift cards can be returned. {second}")) == "Gift cards cannot be returned."
+    answer = checked("The moon is made of green cheese.", question="What is the moon made of?")
+    assert "".join(answer) == answer.text == REFUSAL
+    assert answer.is_refusal
+    assert answer.is_changed
+    assert not answer.is_quotation
 
 
 def test_yes_and_no_are_checked_with_what_follows_and_politeness_is_no_answer() -> None:
@@ -101,14 +106,6 @@ def test_a_check_added_from_outside_decides_what_is_shown() -> None:
     )
     assert answer.is_quotation
     assert "".join(checked(said)) == said
-
-
-def test_an_answer_of_which_nothing_is_left_is_the_refusal() -> None:
-    answer = checked("The moon is made of green cheese.", question="What is the moon made of?")
-    assert "".join(answer) == answer.text == REFUSAL
-    assert answer.is_refusal
-    assert answer.is_changed
-    assert not answer.is_quotation
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,13 @@
 import logging
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
-from desks import finish, small_desk, write_pages
+from desks import finish, small_desk
 from forgetting import NOTHING, SECRET, files_with, write_secret
-from test_cache_engine_process import has_ended
 from waiting import wait_until
 
 from app.desk.service import Service
@@ -84,44 +80,3 @@ def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path: Path, tiny_f
     for given, may in ((settings, False), (settings.model_copy(update={"engine_process": False}), True)):
         with Service(given, may_start_process=may) as service:
             assert isinstance(service.engine, LocalEngine)
-
-
-SERVE = """
-import sys
-from pathlib import Path
-from desks import small_desk
-from app.storage.lock import lock_data_folder
-from app.web.serve import serve
-
-folder = Path(sys.argv[1])
-settings = {"port": 0, "model": sys.argv[3], "answer_tokens": 3000, "threads": 1}
-with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
-    service.ingest([Path(sys.argv[2])])
-    print(service.engine.pid, flush=True)
-    serve(service)
-"""
-
-
-def test_a_served_desk_that_is_stopped_leaves_no_process(tmp_path: Path, tiny_folder: Path) -> None:
-    folder = tmp_path / "desk"
-    folder.mkdir()
-    (folder / "models").symlink_to(tiny_folder.parent)
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(folder), str(write_pages(tmp_path / "pages")), str(tiny_folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent,
-    )
-    try:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        engine, address = int(server.stdout.readline()), server.stdout.readline().split()[1]
-        assert httpx.get(f"{address}readyz", timeout=60).status_code == 200
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=60) == 0
-        assert "Traceback" not in server.stderr.read()  # to its end: the child has closed it, too
-        assert has_ended(engine)
-    finally:
-        server.kill()
-        server.wait()

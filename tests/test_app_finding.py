@@ -167,10 +167,15 @@ def test_passages_can_be_hidden_as_if_they_did_not_exist() -> None:
     assert (none.hits, none.statements.ranked) == ((), ())
 
 
-def test_nothing_is_found_in_nothing() -> None:
+def test_nothing_and_passages_without_statements_say_nothing() -> None:
     assert Desk({}).find("Can gift cards be returned?") == NOTHING
     assert Desk().find(" ") == Desk().find("Returns?", within=["99"]) == NOTHING
     assert sorted(ids(Desk().find("Can gift cards be returned?", within=["1", "3"], count=5))) == [1, 3]
+    alone = Desk({1: ("Returns", "Returns?")}).find("Returns?")
+    assert (ids(alone), alone.statements, alone.relevance) == ([1], (), 0.0)
+    both = Desk({**PAGES, 4: ("Gift cards", "Gift cards?")}).find("Gift cards?", count=4)
+    assert 4 in ids(both)
+    assert 4 not in {statement.passage for statement in both.statements}
 
 
 def test_a_follow_up_finds_what_the_earlier_question_is_about_unless_it_is_understood_alone() -> None:
@@ -186,14 +191,6 @@ def test_a_follow_up_finds_what_the_earlier_question_is_about_unless_it_is_under
     unknown = "Zebra stripes?"
     assert desk.find(unknown).relevance < desk.finder.classifier.threshold
     assert ids(desk.find(unknown, earlier=before))[0] == 2
-
-
-def test_passages_without_statements_say_nothing() -> None:
-    alone = Desk({1: ("Returns", "Returns?")}).find("Returns?")
-    assert (ids(alone), alone.statements, alone.relevance) == ([1], (), 0.0)
-    both = Desk({**PAGES, 4: ("Gift cards", "Gift cards?")}).find("Gift cards?", count=4)
-    assert 4 in ids(both)
-    assert 4 not in {statement.passage for statement in both.statements}
 
 
 def test_a_sentence_of_two_passages_counts_as_the_better_one() -> None:

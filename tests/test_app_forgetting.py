@@ -171,6 +171,10 @@ def test_an_ambiguous_or_unknown_name_forgets_nothing(tmp_path: Path, pages: Pat
             with pytest.raises(DeskError) as caught:
                 desk.forget(name)
             assert caught.value.code == code
+        for name, code in (("plans", "collection-unknown"), ("faq", "collection-faq")):
+            with pytest.raises(DeskError) as caught:
+                desk.forget_collection(name)
+            assert caught.value.code == code
         assert len(desk.documents()) == 9
         assert desk.forget("other/returns.md").document == str(other / "returns.md")
 
@@ -296,15 +300,6 @@ def test_a_collection_goes_whole_and_nothing_else(tmp_path: Path, pages: Path) -
         now = {p.module_key for p in desk.library.passages(desk.library.all_ids())}
         assert now == kept_keys, "the others were not read again"
     assert files_with(tmp_path / "desk", SECRET) == set()
-
-
-def test_a_collection_of_which_nothing_is_left_is_an_error(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", pages=pages) as desk:
-        for name, code in (("plans", "collection-unknown"), ("faq", "collection-faq")):
-            with pytest.raises(DeskError) as caught:
-                desk.forget_collection(name)
-            assert caught.value.code == code
-        assert len(desk.documents()) == 5
 
 
 def test_what_a_killed_removal_left_goes_with_the_next(

@@ -174,7 +174,6 @@ WRONG = {
         "Of course you can.": NOT_SAID,
         "You can do that.": NOT_SAID,
         "Unfortunately not.": NOT_SAID,
-        "It is free.": NOT_SAID,
         "Customer service is not available.": NOT_SAID,
         "Yes, you can. Gift cards can't be returned.": 'the passages deny what "yes" confirms',
     },
@@ -185,6 +184,7 @@ WRONG = {
         "Gift vouchers can be used in our stores.": DENIED,
         "A receipt is not needed.": NOT_DENIED,
         "No receipt is needed.": NOT_DENIED,
+        "It is free.": NOT_SAID,
     },
     (*PASSAGES, DELIVERY): dict.fromkeys(  # figures do not vouch for each other
         (
@@ -320,19 +320,22 @@ def keys(text: str) -> set[str]:
 
 
 REFUND, GIFTS = "The refund takes 5 working days.", "Gift cards can't be returned."
+HOW_LONG, WHERE = "How long does a refund take?", "Where do penguins live?"
 
 
 @pytest.mark.parametrize(
-    ("answer", "shown"),
+    ("question", "answer", "shown"),
     [
-        (f"{GIFTS} {REFUND}", (f"{GIFTS} {REFUND}", False)),
-        (f"The refund takes 7 working days. {GIFTS}", (f"{REFUND} {GIFTS}", True)),
-        (f"The refund takes 7 working days. The refund takes 8 working days. {REFUND}", (REFUND, True)),
-        ("I'm happy to help. Penguins live in Antarctica.", ("I'm happy to help.", False)),
+        (HOW_LONG, f"{GIFTS} {REFUND}", (f"{GIFTS} {REFUND}", False)),
+        (HOW_LONG, f"The refund takes 7 working days. {GIFTS}", (f"{REFUND} {GIFTS}", True)),
+        (HOW_LONG, f"The refund takes 7 working days. The refund takes 8 working days. {REFUND}", (REFUND, True)),
+        (WHERE, "I'm happy to help. Penguins live in Antarctica.", ("I'm happy to help.", False)),
     ],
 )
-def test_a_wrong_sentence_is_replaced_by_one_quotation_or_left_out(answer: str, shown: tuple[str, bool]) -> None:
-    assert repaired(answer, "How long does a refund take?") == shown
+def test_a_wrong_sentence_is_replaced_by_one_quotation_or_left_out(
+    question: str, answer: str, shown: tuple[str, bool]
+) -> None:
+    assert repaired(answer, question) == shown
 
 
 def test_a_wrong_number_does_not_choose_the_quotation() -> None:

@@ -406,8 +406,8 @@ def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(
 
 
 KILLED_AGAIN = '''
-app.knowledge.ingest.BATCH, app.knowledge.ingest.EMBEDDED_AT_ONCE = 4, 2
-app.knowledge.ingest.CHOSEN_AT_ONCE, app.knowledge.warm.AT_ONCE = 4, 2
+app.knowledge.ingest.BATCH, app.knowledge.ingest.EMBEDDED_AT_ONCE = 2, 2
+app.knowledge.ingest.CHOSEN_AT_ONCE, app.knowledge.warm.AT_ONCE = 2, 2
 
 def run(folder):
     """In a process of its own that dies behind the next piece of work that is kept; gives whether it did."""
@@ -446,9 +446,9 @@ print(json.dumps(history))
 
 
 def test_every_run_that_is_killed_behind_its_first_work_keeps_it(tmp_path: Path) -> None:
-    pages = many(tmp_path / "pages", 3)
+    pages = many(tmp_path / "pages", 2)
     history = json.loads(in_a_process(KILLED_AGAIN, pages, tmp_path / "killed"))
-    assert len(history) > 3 + 3, "killed while vectors were staged, and while statements were read"
+    assert len(history) > 2 + 2, "killed while vectors were staged, and while statements were read"
     assert any(chosen not in (None, "0 0") for *_, chosen, _ in history), "and while neighbours were chosen"
     for before, after in pairwise(history):
         assert before != after, "each run keeps something"

@@ -129,24 +129,17 @@ def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) ->
     assert not any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_module_keys_and_embeddings_of_numbers_that_are_gone_are_ignored(library: Library) -> None:
+def test_what_is_gone_is_ignored_and_embeddings_of_two_models_are_an_error(library: Library) -> None:
+    ids, vectors = library.vectors(3)
+    assert library.remove(["/none"]) == []
+    assert (str(ids.dtype), ids.shape) == ("int64", (0,))
+    assert (str(vectors.dtype), vectors.shape) == ("float32", (0, 3))
     store(library, document(), [passage("a"), passage("b")])
     library.set_module_keys({1: "key", 77: "lost"})
     library.set_module_keys({1: None, 2: "key-b"})
     assert [one.module_key for one in library.passages([1, 2])] == [None, "key-b"]
     library.set_embeddings({2: np.array([7, 8, 9], np.float32), 77: np.zeros(3, np.float32)})
     assert library.vectors(3)[1][1].tolist() == [7, 8, 9]
-
-
-def test_empty_library_has_no_vectors(library: Library) -> None:
-    ids, vectors = library.vectors(3)
-    assert library.remove(["/none"]) == []
-    assert (str(ids.dtype), ids.shape) == ("int64", (0,))
-    assert (str(vectors.dtype), vectors.shape) == ("float32", (0, 3))
-
-
-def test_embeddings_of_two_models_are_an_error(library: Library) -> None:
-    store(library, document(), [passage("a"), passage("b")])
     library.set_embeddings({1: np.zeros(5, np.float32)})
     with pytest.raises(DeskError, match="ingest everything again"):
         library.vectors(3)

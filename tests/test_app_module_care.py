@@ -29,7 +29,7 @@ def tier_of(service: Service, key: str) -> str | None:
     return service.engine.call(lambda store: store.tier(key))
 
 
-def test_a_passage_is_taken_out_of_memory_and_made_ready_again(service: Service) -> None:
+def test_a_passage_that_is_on_disk_or_in_no_tier_is_made_ready_again(service: Service) -> None:
     key = key_of(service)
     before = finish(service, "How long do returns take?").answer
     service.module_care.evict(key)
@@ -37,10 +37,6 @@ def test_a_passage_is_taken_out_of_memory_and_made_ready_again(service: Service)
     service.module_care.warm(key)
     assert tier_of(service, key) == "device"
     assert finish(service, "How long do returns take?").answer == before
-
-
-def test_a_passage_that_is_in_no_tier_is_listed_and_read_again(service: Service) -> None:
-    key = key_of(service)
     service.engine.call(lambda store: store.remove(key))
     assert {row.id: row.tier for row in service.overview().modules}[key] == "none"
     service.module_care.warm(key)
@@ -100,14 +96,11 @@ def test_a_damaged_file_is_said(service: Service) -> None:
     assert tier_of(service, key) is None
 
 
-def test_an_unknown_passage_is_refused(service: Service) -> None:
+def test_an_unknown_passage_is_refused_and_reading_again_is_measured(service: Service) -> None:
     care = service.module_care
     for act in (care.warm, care.evict, care.verify, partial(care.keep, is_kept=True)):
         with pytest.raises(DeskError, match="no longer exists"):
             act("b2:nothing")
-
-
-def test_reading_again_is_measured(service: Service) -> None:
     alone, behind = service.reading_cost(0), service.reading_cost(2)
     assert alone.modules == 4
     assert behind.seconds == pytest.approx(3 * alone.seconds)

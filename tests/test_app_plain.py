@@ -96,13 +96,20 @@ def test_an_earlier_turn_is_an_exact_prefix_found_by_its_owner_alone(desk: Servi
     assert again.text == others.text
 
 
-def test_a_limit_a_stop_string_and_the_end(desk: Service) -> None:
+def test_a_limit_a_stop_string_a_seed_and_the_temperature(desk: Service) -> None:
     whole = said(desk, QUESTION, options=PlainOptions(max_tokens=12))
     assert (whole.finish_reason, whole.usage.completion_tokens) == ("length", 12)
     stop = whole.text[3:5]
     cut = said(desk, QUESTION, options=PlainOptions(max_tokens=12, stop=(stop,)))
     assert cut.finish_reason == "stop"
     assert cut.text == whole.text[: whole.text.index(stop)]
+    sampled = [
+        said(desk, QUESTION, options=PlainOptions(max_tokens=12, temperature=2.0, top_p=0.9, seed=seed)).text
+        for seed in (1, 1, 2)
+    ]
+    assert sampled[0] == sampled[1] != sampled[2]
+    cold = said(desk, QUESTION, options=PlainOptions(max_tokens=6, temperature=1e-9))
+    assert cold.text == said(desk, QUESTION).text, "next to zero is zero"
 
 
 def test_a_desk_that_is_stopped_ends_it_and_gives_what_there_is(desk: Service) -> None:
@@ -115,16 +122,6 @@ def test_a_desk_that_is_stopped_ends_it_and_gives_what_there_is(desk: Service) -
     ended.join(10)
     assert stream.answer.text == text
     assert stream.answer.usage.completion_tokens < 400
-
-
-def test_a_sampled_answer_is_repeatable_with_its_seed(desk: Service) -> None:
-    sampled = [
-        said(desk, QUESTION, options=PlainOptions(max_tokens=12, temperature=2.0, top_p=0.9, seed=seed)).text
-        for seed in (1, 1, 2)
-    ]
-    assert sampled[0] == sampled[1] != sampled[2]
-    cold = said(desk, QUESTION, options=PlainOptions(max_tokens=6, temperature=1e-9))
-    assert cold.text == said(desk, QUESTION).text, "next to zero is zero"
 
 
 @pytest.mark.parametrize(

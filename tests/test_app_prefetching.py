@@ -65,7 +65,7 @@ def test_the_question_finds_its_passages_in_memory(desk: Service, kept_on_disk: 
     assert answer.usage.computed == answer.usage.prompt_tokens - answer.usage.module
 
 
-def test_the_nearest_passage_comes_first(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_passage_comes_first_also_of_a_follow_up(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = prefetched(desk, monkeypatch)
     desk.prefetch(TYPED, owner=ANN)
     plan = desk._answering.questions.prepare(TYPED, []).plan
@@ -73,9 +73,6 @@ def test_the_nearest_passage_comes_first(desk: Service, monkeypatch: pytest.Monk
     names = [segment.name.split("/")[-1] for segment in plan.segments()]
     assert asked == [names[::-1]]
     assert (names[0], names[-1]) == ("system", "returns.md#0")
-
-
-def test_a_follow_up_is_searched_with_what_was_said_before(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = finish(desk, QUESTION, owner=ANN).conversation_id
     asked = prefetched(desk, monkeypatch)
     desk.prefetch("And does it last?", owner=ANN, conversation_id=conversation)

@@ -50,7 +50,7 @@ def test_statements_are_offered_once_as_sentences_with_what_search_judged_and_th
     assert offered(("the receipt", 1.0), ("the receipt.", 0.5)) == {"the receipt.": WEIGHT * 1.0}
 
 
-def test_an_answer_may_have_every_statement_that_is_shown_but_none_twice() -> None:
+def test_an_answer_may_have_every_statement_that_is_shown_once_as_far_as_they_surely_fit() -> None:
     shown = (("First.", 1.0), ("Second.", 0.5), ("Third.", 0.3), ("Second", 0.2))
     choices = choices_of(ranked(*shown), REFUSAL, ByteTokenizer(), STOP, ROOM)
     assert choices.most == 3
@@ -58,6 +58,9 @@ def test_an_answer_may_have_every_statement_that_is_shown_but_none_twice() -> No
     assert likeliest(choices, first) == second[0]
     assert likeliest(choices, [*first, *second]) == third[0], "the last is near enough, too"
     assert set(choices.allowed([*first, *second, *third])) == {STOP}
+    found = ranked(*(("word " * 20 + f"{number}.", 0.0) for number in range(9)))
+    fitting = [choices_of(found, REFUSAL, ByteTokenizer(), STOP, room).most for room in (10, 150, 250, 400, ROOM)]
+    assert fitting == [1, 1, 2, 3, 9]
 
 
 def behind(text: str) -> list[int]:
@@ -131,12 +134,6 @@ def test_a_tokenizer_that_joins_stops_and_line_breaks_keeps_both() -> None:
             return [*[300][: ids[:3] == [*b".\n\n"]], *(ids[3:] if ids[:3] == [*b".\n\n"] else ids)]
 
     assert bytes(tokens_behind("Next.", Joining())) == b"\n\nNext."
-
-
-def test_so_many_statements_are_said_as_surely_fit() -> None:
-    found = ranked(*(("word " * 20 + f"{number}.", 0.0) for number in range(9)))
-    fitting = [choices_of(found, REFUSAL, ByteTokenizer(), STOP, room).most for room in (10, 150, 250, 400, ROOM)]
-    assert fitting == [1, 1, 2, 3, 9]
 
 
 def test_seams_of_a_tokenizer_that_puts_spaces_by_itself() -> None:

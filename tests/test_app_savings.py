@@ -114,7 +114,8 @@ def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(t
         assert measured_answer(desk)[1].likeness is None
 
 
-def test_what_was_stopped_before_it_began_is_not_computed_again(desk: Service) -> None:
+def test_what_was_stopped_or_took_too_long_is_not_compared(desk: Service) -> None:
+    """Was wrong once: what took too long was compared with the whole answer."""
     request = Request(plan=desk.engine.arrange([Text(text="How long?")]), sampling=Sampling(max_tokens=3))
     generation = Generation()
     usage, timings = Usage(prompt_tokens=0), Timings()
@@ -124,11 +125,6 @@ def test_what_was_stopped_before_it_began_is_not_computed_again(desk: Service) -
     kept: list[SavingsSample] = []
     SavingsMeter(desk.engine, 1.0, kept.append)._measure(Sampled(request, generation, "exact", "q"))
     assert kept == []
-
-
-def test_an_answer_that_took_too_long_is_not_compared(desk: Service) -> None:
-    """Was wrong once: it was compared with the whole one."""
-    request = Request(plan=desk.engine.arrange([Text(text="How long?")]), sampling=Sampling(max_tokens=3))
     generation = desk.engine.submit(request)
     completion, sampled = generation.completion, Sampled(request, generation, "exact", "q")
     assert compared(sampled, completion, completion).likeness == 1.0

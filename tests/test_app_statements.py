@@ -81,13 +81,16 @@ def test_a_passage_is_read_once(tmp_path: Path) -> None:
         assert same(again[:-1], first[::-1])
         assert set(kept(desk, ranker)) == {passage.id for passage in passages}
         assert StatementStore(desk.library, ranker).of([]) == []
-        desk.statements.encoder = CountingRanker("hash")
+
+
+def test_of_a_changed_page_only_what_changed_is_read_and_once_although_it_says_nothing(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path) as (desk, _):
+        desk.statements.encoder = ranker = CountingRanker("hash")
         changed = tmp_path / "pages" / "stores.txt"
         changed.write_text("Stores\n\nIs there a store in Cork?\n")
         desk.ingest([changed.parent], warm=False)
-        (one,) = StatementStore(desk.library, desk.statements.encoder).of(desk.library.passages_of(str(changed)))
-        assert (one.statements, len(one.vectors)) == ((), 0)
-        assert len(desk.statements.encoder.texts) == 1, "only what changed is read, and once although it says nothing"
+        (one,) = StatementStore(desk.library, ranker).of(desk.library.passages_of(str(changed)))
+        assert (one.statements, len(one.vectors), len(ranker.texts)) == ((), 0, 1)
 
 
 @pytest.mark.parametrize("change", ["ranker", "cut"])

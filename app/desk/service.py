@@ -130,7 +130,7 @@ class Service(DeskDocuments):
         self._answering.rehearse()
 
     def measure_savings(self) -> None:
-        """Recompute some answers without reuse when idle, from now on. A remote server cannot be told to."""
+        """Recompute some answers without reuse when idle, from now on; a remote server cannot be told to."""
         if not self.is_elsewhere:
             self._answering.meter.start()
 
