@@ -26,8 +26,7 @@ from app.api.wire import (
     told,
     usage_reply,
 )
-from app.desk.interface import AnswerStream
-from app.desk.service import Service
+from app.desk.service import AnswerStream, Service
 from app.domain.answers import Answer, PlainAnswer, PlainOptions, Said
 from app.domain.callers import Caller
 from app.domain.logs import in_request

@@ -23,7 +23,7 @@ from cache.engine.log_lines import write_log
 
 if TYPE_CHECKING:
     from app.access.identity import Administration
-    from app.desk.changes import Changes
+    from app.desk.service import Changes
 
 INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
 
@@ -154,7 +154,7 @@ def open_reader(settings: Settings) -> Iterator[Any]:
 
 
 def recorded(service: Any) -> "Changes":
-    from app.desk.changes import Changes
+    from app.desk.service import Changes
     from app.storage.people import Audit
 
     return Changes(service, Audit(service.database).record, COMMAND_LINE)

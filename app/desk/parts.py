@@ -59,7 +59,6 @@ needs more anyway.
 
 
 def load_model_of(settings: Settings) -> LanguageModel:
-    """Load the language model of the settings. Raises CacheError."""
     return load_model(
         settings.model,
         device=settings.device,
@@ -97,10 +96,11 @@ def engine_spec(settings: Settings) -> EngineSpec:
     )
 
 
-def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
-    """How a remote model server is called. Raises DeskError."""
+def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
+    folder = settings.modules_folder
+    left_over = DiskTier(folder, settings.disk) if folder.is_dir() else None
     in_file = SettingsFile(settings.settings_file).settings().model
-    return ServerSpec(
+    spec = ServerSpec(
         url=server.url,
         name=server.name,
         key=key_for(server, os.environ, is_of_file=in_file == settings.model),
@@ -110,19 +110,11 @@ def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
         cache_salt=settings.send_cache_salt,
         cache_key=settings.send_prompt_cache_key,
     )
-
-
-def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
-    """The engine for a remote model. Raises DeskError."""
-    folder = settings.modules_folder
-    left_over = DiskTier(folder, settings.disk) if folder.is_dir() else None
-    return RemoteEngine(server_spec(settings, server), limits_of(settings), left_over)
+    return RemoteEngine(spec, limits_of(settings), left_over)
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """Start the engines of a cluster. tell: called with what is awaited. Raises DeskError if Ray is missing, and
-    CacheError.
-    """
+    """tell: called with what is awaited. Raises DeskError if Ray is missing, and CacheError."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
@@ -140,16 +132,6 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
         waiting=settings.questions_waiting,
     )
     return start_cluster_engine(spec, options, tell)
-
-
-def load_embedder_of(settings: Settings) -> Embedder:
-    """Load the embedder of the settings. Raises RetrievalError."""
-    return SentenceEmbedder(settings.embedder)
-
-
-def load_ranker_of(settings: Settings) -> StatementRanker:
-    """Load the ranker of statements. Raises RetrievalError."""
-    return StatementEncoder(find_ranker(settings))
 
 
 class part(Generic[T]):
@@ -186,13 +168,12 @@ class Parts:
     """The parts of a desk, by name."""
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
-        """Opens the database. Raises DeskError."""
         self.settings = settings
         self.opening = RLock()  # parts need other parts
         self.awaited = ""
         self._load_model = loading.get("model", load_model_of)
-        self._load_embedder = loading.get("embedder", load_embedder_of)
-        self._load_ranker = loading.get("ranker", load_ranker_of)
+        self._load_embedder = loading.get("embedder", lambda settings: SentenceEmbedder(settings.embedder))
+        self._load_ranker = loading.get("ranker", lambda settings: StatementEncoder(find_ranker(settings)))
         self.is_elsewhere = settings.model_server is not None
         may_start = loading.get("may_start_process", False) and not self.is_elsewhere
         self._has_cluster = settings.cluster is not None and may_start
@@ -220,7 +201,6 @@ class Parts:
 
     @part
     def engine(self) -> EngineInterface:
-        """The running engine, with the model loaded."""
         if (server := self.settings.model_server) is not None:
             return remote_engine(self.settings, server)
         spec = engine_spec(self.settings)
@@ -236,18 +216,15 @@ class Parts:
 
     @part
     def search(self) -> Search:
-        """The vector index with its embedder."""
         embedder = OneQuestionEmbedder(self._load_embedder(self.settings))
         return Search(self.library, embedder, self.settings.index_path)
 
     @part
     def statements(self) -> StatementStore:
-        """The statements of all passages, with the encoder that ranks them."""
         return StatementStore(self.library, self._load_ranker(self.settings))
 
     @part
     def prompts(self) -> PromptBuilder:
-        """Builds prompts for the loaded model."""
         return PromptBuilder(self.engine.tokenizer.template, self.settings.system_text)
 
     @part
@@ -269,12 +246,10 @@ class Parts:
 
     @part
     def curated(self) -> CuratedAnswers:
-        """The FAQ as questions see it."""
         return CuratedAnswers(self.settings, self._faq, self.library, self.search)
 
     @part
     def finder(self) -> Finder:
-        """Search with the thresholds fitted for this embedder and ranker."""
         name = self.settings.reranker
         reranker = None if name is None else CrossEncoderReranker(name)
         classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
@@ -282,14 +257,11 @@ class Parts:
 
     @part
     def calibration(self) -> Calibration | None:
-        """The result of `warmdesk calibrate` for this model, if there is one. Raises DeskError."""
         return find_calibration(self.settings)
 
     @property
     def policy(self) -> Policy:
-        """How passages are linked by default: the setting, else as calibrated, else fast. A remote model recomputes
-        passages or reuses them exactly.
-        """
+        """How passages are linked by default. A remote model recomputes passages or reuses them exactly."""
         if self.is_elsewhere:
             return "exact"
         if self.settings.policy != "auto":
@@ -298,7 +270,6 @@ class Parts:
 
     @property
     def answer_mode(self) -> AnswerMode:
-        """How answers are made: the setting, else as calibrated, else checked."""
         if self.settings.answer_mode != "auto":
             return self.settings.answer_mode
         return "checked" if self.calibration is None else self.calibration.answer_mode
@@ -318,7 +289,6 @@ class Parts:
 
     @part
     def module_care(self) -> ModuleCare:
-        """Actions of an admin on one encoded passage. Raises DeskError for a remote model."""
         if self.is_elsewhere:
             raise DeskError(f"{ELSEWHERE}: its memory cannot be changed here", code="runs-elsewhere")
         return ModuleCare(self._warming, self._in_flight)

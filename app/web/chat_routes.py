@@ -30,7 +30,7 @@ from pydantic import BaseModel
 from app.access.identity import caller_of, new_token
 from app.access.limits import QuestionLimits, address_of
 from app.api.chat import RunningAnswer
-from app.desk.export import export_conversation, export_everything
+from app.desk.output import export_conversation, export_everything
 from app.desk.service import Service
 from app.domain.callers import LONGEST_LINE, Id, Line, LongText, check_length
 from app.domain.errors import DeskError

@@ -31,10 +31,9 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.identity import ensure_admin
-from app.desk.changes import Changes
-from app.desk.json_output import backup_json, ingest_json
+from app.desk.output import backup_json, ingest_json
 from app.desk.repeating import every_minute, following, in_own_thread, syncing
-from app.desk.service import Service
+from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.logs import of_request, say
