@@ -57,7 +57,6 @@ class PassGivenUp(Exception):
 
 
 def never() -> bool:
-    """Return False: the pass is not given up."""
     return False
 
 
@@ -141,7 +140,6 @@ class Pass:
         return self.positions[self.rows] - self._offsets.to(self.positions.device)
 
     def _calls(self, window: int | None) -> list[KernelCall]:
-        """Return the kernel calls of a layer, with or without a sliding window."""
         if window is not None and window not in self.calls:
             if window > int(self.positions.max()):  # no keys are that far apart
                 self.calls[window] = self.calls[None]

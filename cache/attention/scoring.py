@@ -32,5 +32,4 @@ class ScoredChunk:
 
 
 def only_scores(scored: Sequence[ScoredChunk], chunks: Sequence[Chunk]) -> bool:
-    """Return whether a pass is computed for its scores alone, so that it may end after the last scored layer."""
     return len(scored) == len(chunks)

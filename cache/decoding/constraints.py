@@ -83,7 +83,6 @@ class Choices:
 
     @cached_property
     def _tries(self) -> tuple[TrieNode, TrieNode]:
-        """The tries of a first choice and of later ones."""
         first, behind = TrieNode(), TrieNode()
         for number, choice in enumerate(self.choices):
             first.insert(choice.tokens, number)

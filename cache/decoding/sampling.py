@@ -69,7 +69,6 @@ class Sampler:
         self._last, self._repeats = 0.0, False
 
     def draw(self) -> float:
-        """Return a random number, at least 0 and less than 1."""
         if not self._repeats:
             self._last = self._random.random()
         self._repeats = False

@@ -165,15 +165,12 @@ class PassTimer:
         self._costs: list[tuple[float, int]] = []
 
     def start(self) -> None:
-        """Note the start of a pass."""
         self._started = time.perf_counter()
 
     def launched(self, rows: int) -> None:
-        """Note that all work of its rows was launched."""
         self._costs.append((time.perf_counter() - self._started, rows))
 
     def to_host(self, x: Tensor) -> Tensor:
-        """Copy the latest result, such as chosen tokens, to the host."""
         return x.cpu()
 
     def finished(self) -> float:
@@ -193,11 +190,9 @@ class CudaEvents:
         self._device = device
 
     def is_idle(self) -> bool:
-        """Return whether the device has finished all its work. Does not wait."""
         return torch.cuda.current_stream(self._device).query()
 
     def record(self) -> Event:
-        """Return an event after all launched work."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -268,12 +263,10 @@ class Gauge:
     """Measures the memory of a device: here, main memory."""
 
     def free(self) -> tuple[int, int]:
-        """Return the free and the total bytes."""
         memory = psutil.virtual_memory()
         return memory.available, memory.total
 
     def peak_of(self, run: Callable[[], None]) -> int:
-        """Return the peak bytes that a function needs."""
         raise NotImplementedError("the memory of passes on a CPU is not measured")
 
 
@@ -340,7 +333,6 @@ def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -
 
 
 def peak_of_passes(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -> int:
-    """Return the bytes that passes need in addition to the pool."""
     arena = trial_arena(model, row_limit.most)
     return gauge.peak_of(partial(run_largest_passes, model, arena, row_limit.most, answers))
 

@@ -58,7 +58,6 @@ class Encoded:
     failed: Mapping[Segment, CacheError]
 
     def raise_failed(self) -> None:
-        """Raise CacheError if a module failed."""
         for error in self.failed.values():
             raise error
 
@@ -95,7 +94,6 @@ class EncodeJob:
 
 
 def problem_of(segment: Segment, info: ModelInfo) -> str | None:
-    """Return why a model cannot encode a module; None if it can."""
     # where ids can be shifted, ids of prefixes do not count; those of the left context do
     first = segment.left_context_positions.start if info.is_position_independent else 0
     if segment.end - first > info.max_positions:
@@ -207,7 +205,6 @@ class Prefetch:
     is_cancelled: bool = False
 
     def cancel(self) -> None:
-        """Drop modules that were not started. From any thread."""
         self.is_cancelled = True
 
 

@@ -219,8 +219,6 @@ class Engine(Arranger):
         return future.result()
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort. Raises EngineStopped."""
-
         def keep(store: Store) -> None:
             self._kept = keys
             store.keep(keys)
@@ -235,7 +233,6 @@ class Engine(Arranger):
         return self.call(lambda store: store.device.drop_prefixes(tenant))
 
     def load(self) -> tuple[int, int]:
-        """Return the numbers of running and waiting requests. Does not wait for the engine's thread."""
         return self._core.load
 
     @property
@@ -296,7 +293,6 @@ class Engine(Arranger):
             self._got_on = time.monotonic()
 
     def _begin(self) -> None:
-        """Create the core and the store, empty except for the disk."""
         self.store = Store(
             self._arena,
             self.model.info.fingerprint,
@@ -311,7 +307,6 @@ class Engine(Arranger):
         )
 
     def _wake(self) -> None:
-        """Wake the engine's thread after a load, from any thread."""
         self._got_on = time.monotonic()
         self._core.demand.set()
         self._calls.put(nothing)

@@ -119,7 +119,6 @@ class EngineCore:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Numbers of running and waiting requests. From any thread; they may have changed since."""
         return len(self._running), len(self._waiting) + len(self.inbox)
 
     def _asked(self) -> list[Waiting | EncodeJob]:
@@ -127,7 +126,6 @@ class EngineCore:
 
     @property
     def _is_unwanted(self) -> bool:
-        """True if there are requests and all are cancelled."""
         requests = [*(running.admitted for running in self._running), *self._waiting]
         return bool(requests) and all(one.generation.is_cancelled for one in requests)
 
@@ -176,7 +174,6 @@ class EngineCore:
             job.done.set_exception(error)
 
     def _remove(self, keys: Set[str]) -> int:
-        """Remove modules between two passes. Returns the number found."""
         store, jobs = self.store, self._jobs
         for answer in self._running:
             answer.keeps_rows &= not answer.admitted.uses(keys, store)
@@ -272,7 +269,6 @@ class EngineCore:
         return not self._take_back()
 
     def _take_back(self) -> bool:
-        """Take back the memory of waiting requests. Returns whether there was any."""
         holding = [waiting for waiting in self._waiting if waiting.is_holding]
         for waiting in holding:
             waiting.release(self.store)
@@ -287,7 +283,6 @@ class EngineCore:
             waiting.generation.deliver(error)
 
     def _start(self, waiting: Waiting) -> Running:
-        """Start or resume a request. Raises CapacityError."""
         spare = PAGE * len(self._running)
         paused = self._paused.get(waiting)
         if paused is None:
@@ -335,7 +330,6 @@ class EngineCore:
         return schedule(prefetched or [e.sequence for e in encodings.values()], row_seconds, AHEAD_S)
 
     def _needed(self) -> list[Sequence]:
-        """Return the sequences that a request or deletion waits for."""
         encodings = self._encoder.running.values()
         return [
             *(r.sequence for r in self._running),
@@ -442,7 +436,6 @@ class EngineCore:
 
 
 def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
-    """Return why a model cannot read a prompt or its given answer; None if it can."""
     needed = request.plan.next_position
     runs = (*(span.tokens for span in request.plan.spans), request.begun, request.teacher_forced)
     strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)

@@ -85,7 +85,6 @@ class Usage:
 
     @property
     def is_reuse_known(self) -> bool:
-        """True if the engine reported its reuse."""
         return self.computed + self.cached_tokens == self.prompt_tokens
 
 

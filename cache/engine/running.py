@@ -107,7 +107,6 @@ class Running:
 
     @property
     def num_outputs(self) -> int:
-        """Number of last rows whose logits it needs."""
         return max(1, len(self.admitted.request.teacher_forced))
 
     def extend(self, store: Store) -> None:

@@ -63,7 +63,6 @@ def schedule_alone(sequences: Collection[S], row_seconds: float) -> dict[S, int]
 
 
 def in_order(sequences: Collection[S], row_seconds: float) -> list[S]:
-    """Return prompts and modules by arrival time plus remaining compute time."""
     prompts = [sequence for sequence in sequences if sequence.pending > 1]
     return sorted(prompts, key=lambda prompt: prompt.arrived + prompt.pending * row_seconds)
 

@@ -168,7 +168,6 @@ class Waiting:
         return self.recomputed_plan is not None
 
     def sources_of(self, first: int, end: int, store: Store) -> frozenset[str]:
-        """Return the modules with text at position ids `first` .. `end`-1."""
         tenant, spans = self.request.tenant_of_modules, self.request.plan.spans
         segments = {s.segment for s in spans if s.segment is not None and s.start < end and s.end > first}
         return frozenset(store.key(segment, tenant) for segment in segments)
@@ -190,7 +189,6 @@ class Waiting:
         self.entries.clear()
 
     def end_cancelled(self) -> None:
-        """Deliver the end of a request that was cancelled before anything was computed."""
         waited = (time.perf_counter() - self.submitted) * 1e3
         self.generation.deliver(
             Completion(

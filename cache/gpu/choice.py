@@ -65,7 +65,6 @@ def kinds_for(device: torch.device, attempt: "Callable[[PassKind], None]") -> Pa
 
 
 def load_tiled() -> "type[TiledPass]":
-    """Raise ImportError without Triton."""
     if find_spec("triton") is None:
         raise ImportError("not installed, pip install triton")
     from cache.gpu.tiled_pass import TiledPass
@@ -74,7 +73,6 @@ def load_tiled() -> "type[TiledPass]":
 
 
 def load_varlen() -> "type[VarlenPass]":
-    """Raise ImportError without `varlen_attn`."""
     from cache.gpu.varlen_pass import VarlenPass
 
     return VarlenPass
@@ -85,7 +83,6 @@ TITLES = {"tiled": "Triton", "varlen": "varlen_attn"}
 
 
 def kinds_to_compare(device: torch.device) -> "dict[str, PassKind]":
-    """Return every installed kind for a device by name, whether it runs or not."""
     found: dict[str, PassKind] = {}
     for name, load in LOADERS.items() if device.type == "cuda" else ():
         with suppress(ImportError):
@@ -94,5 +91,4 @@ def kinds_to_compare(device: torch.device) -> "dict[str, PassKind]":
 
 
 def capture_for(device: torch.device) -> Capture | None:
-    """Return the graph capture of a device; None without graphs."""
     return CudaCapture(device) if device.type == "cuda" else None

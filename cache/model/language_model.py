@@ -307,7 +307,6 @@ class LanguageModel:
 
     @torch.no_grad()
     def prepare(self, arena: Arena) -> None:
-        """Prepare fast passes over a pool: capture graphs, if the device supports them."""
         tiled = self._kinds.tiled
         if tiled is None or self._kinds.best(1) is not tiled or self._capture is None:
             return
@@ -417,7 +416,6 @@ def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> Model
 
 
 def stop_tokens(hf: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the end tokens of the model, its generation settings and its tokenizer."""
     found: set[int] = set()
     for holder in (hf.config, getattr(hf, "generation_config", None), getattr(tokenizer, "_tokenizer", None)):
         eos = getattr(holder, "eos_token_id", None)

@@ -288,7 +288,6 @@ def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
-    """Wrap transformers' tokenizer for the engine. Raises ModelError for an unusable one."""
     try:
         return ModelTokenizer(tokenizer)
     except ValueError as error:
@@ -296,13 +295,11 @@ def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
 
 
 def folder_placement_problem(folder: Path) -> str:
-    """Return why modules of the model in a folder cannot be placed; empty if they can. Raises ModelError."""
     config = ModelSource(str(folder), True, "").load(AutoConfig)
     return find_position_scheme(config, str(folder))[1]
 
 
 def find_device(device: str) -> torch.device:
-    """Return a device by name. Raises ModelError if PyTorch cannot use it."""
     try:
         found = torch.device(device)
         torch.empty(1, device=found)

@@ -270,7 +270,6 @@ class NativeDecoder:
 
 
 def why_not_covered(hf: Any) -> str:
-    """Return why decoder.c cannot compute a model; empty if it can."""
     config = hf.config
     if config.model_type not in FAMILIES or config.hidden_act != "silu":
         return f"type {config.model_type!r} with activation {getattr(config, 'hidden_act', None)!r}"

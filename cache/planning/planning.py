@@ -60,7 +60,6 @@ class Counted:
     ttfts: list[float] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
-        """Add a request that has ended or was refused."""
         self.seen += 1
         if self.seen <= self.skip:
             return
@@ -76,7 +75,6 @@ class Counted:
 
 
 def requests_for(replicas: int) -> int:
-    """Return the number of random requests for `replicas` replicas."""
     return max(LEAST_REQUESTS, REQUESTS_PER_REPLICA * replicas)
 
 

@@ -91,7 +91,6 @@ class Passes:
         ]
 
     def cut(self, now: float) -> None:
-        """End after the pass that runs now."""
         done = int((now - self.began) / self.seconds) + 1
         self.count = max(1, min(self.count, done))
 
@@ -124,7 +123,6 @@ class SimulatedReplica:
 
     @property
     def num_requests(self) -> int:
-        """Running or waiting requests."""
         return len(self._waiting) + len(self._running)
 
     @property
@@ -203,7 +201,6 @@ class SimulatedReplica:
         return job
 
     def _seconds(self, rows: dict[SimulatedRows, int], count: int) -> float:
-        """Return the mean seconds of `count` passes."""
         prefill = decode = 0
         read = pairs = 0.0
         shared: dict[int, int] = {}  # tokens of documents, which are read once for all
@@ -255,7 +252,6 @@ class SimulatedReplica:
         return len(job.modules) == len(job.request.documents)
 
     def _get(self, document: int, now: float) -> None:
-        """Load a module, or start to compute it. Raises CapacityError."""
         size = self._size(document)
         extent = self.memory.device.reserve(size)
         if self._is_on_disk(document) and self._costs.load_token_s < self._row_cost.mean:
@@ -273,7 +269,6 @@ class SimulatedReplica:
         job.modules.clear()
 
     def _start(self, job: Job) -> None:
-        """Start a request whose modules are all there. Raises CapacityError."""
         device = self.memory.device
         prefix, reused = self.memory.find_rows(job.request.session or job.name, job.past)
         fresh = job.prompt_tokens - reused
@@ -393,7 +388,6 @@ class Simulation:
         self._send(Job(name, request, self.now, past, request.answer_tokens))
 
     def _send(self, job: Job) -> None:
-        """Give a request to the replica that the router chooses."""
         modules = {str(document): self._size(document) for document in job.request.documents}
         wanted = Wanted(modules=modules, own_tokens=job.prompt_tokens, session=job.request.session)
         replica = self.replicas[self._router.choose(job.name, wanted)]

@@ -70,11 +70,9 @@ class Zipfian:
                 return rank - 1
 
     def chance(self, rank: int) -> float:
-        """Return the approximate probability of a rank."""
         return float((rank + 1) ** -self._exponent) / (self._last - self._first)
 
     def _integral(self, value: float) -> float:
-        """Return the integral of the density, up to a constant."""
         if self._exponent == 1:
             return math.log(value)
         return float(value ** (1 - self._exponent) - 1) / (1 - self._exponent)

@@ -123,7 +123,6 @@ class Binder:
         )
 
     def import_all(self) -> None:
-        """Resolve references, parents before children, and place arguments. Raises PMLError."""
         stack = [(self.layout.root, part) for part in reversed(self.prompt.parts) if isinstance(part, Import)]
         while stack:
             parent, reference = stack.pop()
@@ -152,7 +151,6 @@ class Binder:
         return f"no such module in {where}; known: {', '.join(list(parent.children)[:8]) or 'none'}"
 
     def fill(self, owner: PlacedOwner, reference: Import, name: str, value: str) -> None:
-        """Place an argument in its slot. Raises PMLError."""
         slot = owner.slots.get(name)
         if slot is None:
             known = ", ".join(owner.slots) or "none"
@@ -228,7 +226,6 @@ class Binder:
 
 
 def turn_texts(role: Role, layout: Layout) -> list[Text]:
-    """Return a chat turn of a prompt as text pieces. Raises PMLError."""
     head, tail = role_text(role, layout.roles, "prompt")
     inner = [child for child in role.children if isinstance(child, Text)]
     if len(inner) < len(role.children):
@@ -270,7 +267,6 @@ class Registry:
 
     @classmethod
     def for_model(cls, tokenizer: ChatTokenizer, limits: ModelLimits) -> "Registry":
-        """Return an empty registry for a loaded model."""
         return cls(
             tokenizer,
             roles=tokenizer.template.roles,
@@ -279,15 +275,12 @@ class Registry:
         )
 
     def lay_out(self, schema: Schema) -> Layout:
-        """Give a schema its position ids without storing it. Raises PMLError."""
         return lay_out(schema, self.tokenizer, roles=self._roles, max_positions=self._max_positions)
 
     def segments_of(self, layout: Layout) -> list[Segment]:
-        """Return every segment a schema can use, scaffold sets last. `Engine.encode` computes them ahead of use."""
         return module_segments(layout, position_independent=self._position_independent)
 
     def bind(self, prompt: Prompt) -> Bound:
-        """Place a prompt for a schema of this registry. Raises PMLError."""
         return bind(prompt, self.of(prompt), position_independent=self._position_independent)
 
     def add(self, schema: Schema) -> Layout:
@@ -307,13 +300,11 @@ class Registry:
         return layout
 
     def remove(self, name: str) -> None:
-        """Remove a schema. Raises PMLError if there is none of that name."""
         with self._lock:
             if self._layouts.pop(name, None) is None:
                 raise PMLError(f"there is no schema {name!r} to remove; known: {self._known()}", where="registry")
 
     def of(self, prompt: Prompt) -> Layout:
-        """Return the layout for a prompt. Raises PMLError."""
         with self._lock:
             layout = self._layouts.get(prompt.schema)
             if layout is None:

@@ -184,7 +184,6 @@ class Rules:
         self.scaffolds: list[Scaffold] = []
 
     def enter(self, node: Node) -> None:
-        """Check a node in its place, and open it. Raises PMLError."""
         parent = self.open[-1]
         path, in_turn = parent.path, parent.in_turn or isinstance(node, Role)
         match node:
@@ -210,7 +209,6 @@ class Rules:
         self.open.append(OpenNode(node, path, in_turn))
 
     def add_module(self, module: Module) -> str:
-        """Check a module's name, and return its path. Raises PMLError."""
         check_name(module)
         if module.name in RESERVED:
             raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
