@@ -43,20 +43,7 @@ def plan_of(
 
 
 def places(plan: Plan) -> list[tuple[int, int, str | None]]:
-    """Begin, end and name of every span."""
     return [(span.start, span.end, span.segment and span.segment.name) for span in plan.spans]
-
-
-def test_parts_stand_one_after_another() -> None:
-    plan = plan_of(SYSTEM, RETURNS, text("Why?"))
-    assert [(span.start, span.end, span.segment and span.segment.name) for span in plan.spans] == [
-        (0, 8, "system"),
-        (8, 16, "returns"),
-        (16, 20, None),
-    ]
-    assert plan.spans[0].tokens == (256, *b"Answer.")
-    assert plan.num_tokens == plan.next_position == 20
-    assert [segment.name for segment in plan.segments()] == ["system", "returns"]
 
 
 @given(st.lists(st.sampled_from([*MODULES]) | st.text(max_size=5), min_size=1, max_size=8))
@@ -82,7 +69,6 @@ def test_any_prompt_is_contiguous_complete_and_ends_computed(parts: list[str]) -
 
 
 def expected_tokens(node: TextModule | Text) -> tuple[int, ...]:
-    """Tokens of a part by themselves."""
     if isinstance(node, Text):
         return tuple(node.text.encode())
     return module_segment(node, ByteTokenizer()).tokens
@@ -113,11 +99,6 @@ def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
     assert last.segment is not None
     assert last.segment.tokens == tuple(b"30 days.")
     assert tail.segment is None
-
-
-def test_a_last_module_of_one_token_is_simply_computed() -> None:
-    plan = plan_of(text("ab"), LETTER)
-    assert plan.spans == (Span(start=0, tokens=tuple(b"abx")),)
 
 
 def test_too_long_is_refused_and_just_fitting_is_not() -> None:
@@ -160,13 +141,6 @@ def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first() -> None
     assert plan.next_position == 60
 
 
-def test_a_module_longer_than_a_slot_takes_several_and_one_that_fills_its_slot_leaves_no_gap() -> None:
-    plan = plan_of(SYSTEM, RETURNS, DETAIL, RETURNS, text("?"), placement="slotted", slot=8)
-    assert places(plan)[1:4] == [(8, 16, "returns"), (16, 23, "detail"), (24, 32, "returns")]
-    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), placement="slotted", slot=7)
-    assert places(plan)[1:3] == [(8, 16, "returns"), (22, 29, "detail")]
-
-
 def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longest() -> None:
     plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), DETAIL, RETURNS, LETTER, text("And?"), placement="shared")
     assert places(plan) == [
@@ -180,12 +154,6 @@ def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longes
         (28, 32, None),
     ]
     assert (plan.next_position, plan.num_tokens) == (32, 8 + 15 + 4 + 16 + 4)
-
-
-@pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_what_has_no_tokens_takes_no_place_and_ends_no_group(placement: Placement) -> None:
-    with_nothing = plan_of(EMPTY, SYSTEM, EMPTY, RETURNS, text(""), EMPTY, DETAIL, text("?"), placement=placement)
-    assert with_nothing == plan_of(SYSTEM, RETURNS, DETAIL, text("?"), placement=placement)
 
 
 def test_a_shared_group_at_the_end_must_end_in_its_longest() -> None:

@@ -20,7 +20,7 @@ from cache.memory.disk import DiskTier
 from cache.pml.binding import Registry, module_segments
 from cache.pml.parser import parse_prompt, parse_schema
 
-REQUESTS = 200
+REQUESTS = 100
 THREADS = 8
 TOKENS = 4
 ARENA = 700
@@ -48,7 +48,6 @@ Answer = tuple[tuple[int, ...] | None, str, FinishReason, bool]
 
 
 def answer_of(completion: Completion) -> Answer:
-    """What must not depend on anything but the request."""
     return completion.tokens, completion.text, completion.finish_reason, completion.exact
 
 
@@ -100,7 +99,6 @@ def asks() -> tuple[Ask, ...]:
 
 
 def ask(engine: Engine, schemas: Registry, one: Ask) -> Completion:
-    """Answer a request."""
     plan = schemas.bind(parse_prompt(one.prompt)).plan
     sampling = Sampling(max_tokens=TOKENS, stop=one.stop)
     request = Request(plan=plan, sampling=sampling, reuse=one.reuse, tenant=one.tenant, session=one.session)

@@ -53,7 +53,6 @@ def answers(choices: Choices) -> Iterator[tuple[tuple[int, ...], float]]:
 
 
 def said(choices: Choices, logits: Iterator[torch.Tensor], **options: float) -> tuple[int, ...]:
-    """An answer by the sampler, its stop token included."""
     sampler, answer = Sampler(Sampling(choices=choices, seed=0, **options)), list[int]()  # type: ignore[arg-type]
     while not answer or answer[-1] != STOP:
         answer.append(choose(sampler, next(logits), answer))

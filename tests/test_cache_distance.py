@@ -27,7 +27,6 @@ class Scene:
 
     @property
     def packed(self) -> list[int]:
-        """Slots of the packed rows."""
         return [slot for chunk in self.chunks for slot in chunk.slots]
 
 
@@ -90,7 +89,6 @@ def written_out(scene: Scene, arena: Arena, q: Tensor, slopes: Tensor | None, wi
 
 
 def run(scene: Scene, kernel: str, group: int, slopes: Tensor | None, window: int | None) -> tuple[Tensor, Tensor]:
-    """What a pass gives and what it should."""
     arena = arena_of(scene, HEADS)
     random = torch.Generator().manual_seed(0)
     rows = len(scene.packed)

@@ -34,7 +34,7 @@ from cache.gpu import tiled_pass
 from cache.gpu.tiled_pass import TiledPass
 
 CPU = torch.device("cpu")
-SMALL = (Bucket(12, 24), Bucket(4, 24), Bucket(4, 8), Bucket(1, 8))
+SMALL = (Bucket(12, 24), Bucket(2, 8))
 
 
 class Graphs:
@@ -93,13 +93,12 @@ def pair() -> Pair:
 
 
 def memory_of(model: LanguageModel) -> list[int]:
-    """Where everything lies that graphs read and write."""
     found = model._graphed
     assert found is not None
     return [found._logits.data_ptr(), *(graph.tables.data_ptr() for graph in found._graphs)]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(chunks=passes())
 def test_replayed_passes_equal_the_plain_kernel(pair: Pair, chunks: list[Chunk]) -> None:
     """Passes of all sizes, one after another, through the same graphs; rows that no pass needs are nowhere read."""
@@ -121,15 +120,14 @@ B = make_segment("b", "Not cards.", SYSTEM)
 PLAN = plan_of(SYSTEM, B, A, "Q?")
 
 
-@pytest.mark.parametrize("family", ["multi-query", "bloom"])
-def test_answers_equal_one_forward_with_the_block_mask(family: str) -> None:
+def test_answers_equal_one_forward_with_the_block_mask() -> None:
     graphs = Graphs()
-    model = graphed(family, graphs, [Bucket(2, 8)])
+    model = graphed("multi-query", graphs, [Bucket(2, 8)])
     recorder = Recorder(model)
     with running(model) as engine:
         answer(engine, PLAN, 2)
     assert graphs.replayed == 3  # a short module, the question, and a token, which does not fill the graph
-    assert (recorder.logits[-2] - oracle_logits(stock(family), PLAN)).abs().max() < TOLERANCE
+    assert (recorder.logits[-2] - oracle_logits(stock("multi-query"), PLAN)).abs().max() < TOLERANCE
 
 
 class OnDevice(TorchDispatchMode):

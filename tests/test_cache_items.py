@@ -38,14 +38,12 @@ def passes(draw: st.DrawFn) -> list[Chunk]:
 
 
 def visible_slots(extent: Extent, ranges: tuple[VisibleRange, ...], row: int) -> list[int]:
-    """What a row sees of an extent."""
     if not ranges:
         return [*range(extent.start, extent.end)]
     return [extent.start + key for one in ranges if row >= one.seen_from for key in range(one.first, one.last)]
 
 
 def naive(chunks: list[Chunk]) -> Seen:
-    """Straight from the definitions of Chunk and KVView."""
     seen: Seen = Counter()
     packed = 0
     for chunk in chunks:
@@ -60,7 +58,6 @@ def naive(chunks: list[Chunk]) -> Seen:
 
 
 def by_items(items: list[Item]) -> Seen:
-    """What the items say."""
     seen: Seen = Counter()
     for item in items:
         if item.causal:
@@ -90,7 +87,7 @@ def by_runs(items: list[Item]) -> Seen:
     return seen
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(passes())
 def test_every_row_sees_every_key_exactly_as_often_as_it_should(chunks: list[Chunk]) -> None:
     items = plan_items(chunks)

@@ -24,7 +24,6 @@ def limited(limits: Limits, slots: int = 2000) -> EngineCore:
 
 
 def ask_long(core: EngineCore) -> Generation:
-    """A question whose prompt takes several passes."""
     core.store.compute_cost.mean = 1.0  # so slow that they are as short as they get
     generation = Generation()
     plan = Plan(spans=(Span(start=0, tokens=tuple(b"x" * 4 * LEAST_ROWS)),))

@@ -79,7 +79,7 @@ def expected() -> list[tuple[object, ...]]:
     return found
 
 
-@pytest.mark.parametrize("most", [1, 3, 40])
+@pytest.mark.parametrize("most", [1, 40])
 def test_answers_are_the_same_in_passes_that_fit(
     most: int,
     engine: Engine,
@@ -109,7 +109,7 @@ def test_what_fails_alone_ends_with_the_cure(engine: Engine, monkeypatch: pytest
     still_serves(engine)
 
 
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 3}, {"temperature": 1.0, "top_k": 9, "seed": 3}])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "top_k": 9, "seed": 3}])
 @pytest.mark.parametrize("has_drawn", [False, True])
 def test_tokens_are_chosen_in_parts(
     sampling: dict[str, Any], has_drawn: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,6 @@ def fast() -> Any:
 
 
 def slow() -> Any:
-    """Bytes, in Python."""
     tokenizer = ByT5Tokenizer(extra_ids=2)
     tokenizer.add_tokens([AddedToken(MARKERS[0], special=True), *MARKERS[1:]])
     return tokenizer

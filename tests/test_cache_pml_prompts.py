@@ -72,7 +72,6 @@ def bound(layout: Layout, body: str, **options: Any) -> Bound:
 
 
 def said(tokens: Sequence[int]) -> str:
-    """Letters of tokens, filler as a dot."""
     return "".join(chr(token) if token else "." for token in tokens)
 
 
@@ -121,6 +120,8 @@ def test_rules_hold_for_what_a_program_builds() -> None:
     layout = lay_out(parse_schema(DESK), WordTokenizer())
     with pytest.raises(PMLError, match="'other', not 'desk'"):
         bind(Prompt(schema="other", parts=(Text(text="q"),)), layout)
+    with pytest.raises(PMLError, match="no such turn"):
+        bind(Prompt(schema="desk", parts=(Role(role="user"),)), layout)
     reference = Import(module="form", arguments=(("v", "1"), ("v", "2")))
     with pytest.raises(PMLError, match=r"<form>.*twice") as caught:
         bind(Prompt(schema="desk", parts=(reference,)), layout)

@@ -50,7 +50,6 @@ def ask(
     question: str = "What now?",
     **options: Any,
 ) -> Generation:
-    """options: of the request."""
     spans, at = [], 0
     for segment in segments:
         spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
@@ -63,7 +62,6 @@ def ask(
 
 
 def computed(core: EngineCore) -> dict[str, int]:
-    """Rows of each module that is being encoded."""
     return {encoding.segment.name: encoding.sequence.computed for encoding in core._encoder.running.values()}
 
 

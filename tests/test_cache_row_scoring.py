@@ -146,7 +146,6 @@ def test_an_answer_takes_the_memory_of_a_question_that_is_scored() -> None:
     forward, letters = core.model.forward, random.Random(0)
 
     def spelling(*given: Any) -> torch.Tensor:
-        """Answers of random letters, without a loop or an end."""
         logits = forward(*given)
         for row in logits:
             row[letters.randrange(97, 123)] = 1e6

@@ -63,7 +63,6 @@ class Recorded(Generation):
 
     @property
     def end(self) -> str | Completion | CacheError:
-        """The last of them; all before it are pieces."""
         *pieces, end = self.delivered
         assert all(isinstance(piece, str) for piece in pieces)
         return end
@@ -110,8 +109,6 @@ def on_its_thread(engine: Engine) -> tuple[int, int]:
 
 
 def opened_by(monkeypatch: pytest.MonkeyPatch, tokenizer: HeldTokenizer, *names: str) -> None:
-    """Open the gate where a thread waits for the text."""
-
     def opening(whole: Callable[[TextThread], None]) -> Callable[[TextThread], None]:
         def opened(texts: TextThread) -> None:
             tokenizer.gate.set()
