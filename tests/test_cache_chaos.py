@@ -47,7 +47,6 @@ class Chaos:
         self.is_on = True
 
     def inject(self, owner: Any, name: str, share: float, error: Exception) -> None:
-        """Let a share of the calls of a function raise an error."""
         whole = getattr(owner, name)
 
         def fragile(*given: Any, **named: Any) -> Any:
@@ -77,7 +76,6 @@ def ask(engine: Engine, number: int) -> str:
 
 
 def end_of(generation: Generation) -> str:
-    """What its reader got: an answer, or the kind of an error in one line."""
     try:
         assert isinstance(generation.completion, Completion)
     except CacheError as error:

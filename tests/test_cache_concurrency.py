@@ -34,8 +34,6 @@ QUESTIONS = ["Why?", "Can I return a gift card?", "How long does it take?", "And
 
 @dataclass(frozen=True)
 class Ask:
-    """What one request says, and how."""
-
     prompt: str
     reuse: Reuse
     tenant: str
@@ -74,7 +72,6 @@ def schema() -> str:
 
 @cache
 def asks() -> tuple[Ask, ...]:
-    """The requests, some of them more than once, in random order."""
     chance = random.Random(2)
 
     def prompt() -> str:

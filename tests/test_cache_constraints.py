@@ -83,7 +83,6 @@ def test_an_answer_is_whole_choices_without_repeat_whatever_the_logits(
 @settings(max_examples=200, deadline=None)
 @given(sets_of_choices())
 def test_weights_are_those_of_the_whole_set_of_answers(choices: Choices) -> None:
-    """The trie against all answers written out, at every beginning of each of them."""
     every = list(answers(choices))
     for begun in {text[:length] for text, _ in every for length in range(len(text))}:
         expected: dict[int, list[float]] = {}

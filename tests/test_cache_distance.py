@@ -55,7 +55,6 @@ def scenes(draw: st.DrawFn, most_offset: int) -> Scene:
 
 
 def arena_of(scene: Scene, kv_heads: int) -> Arena:
-    """Random rows; ids of the rows to be computed are not there yet."""
     arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=SIZE, dtype=torch.float32), 100, CPU)
     for rows in (arena.keys[0], arena.values[0]):
         rows.normal_(generator=torch.Generator().manual_seed(len(scene.packed)))

@@ -1,6 +1,7 @@
 """The engine against the oracle: one full forward pass with the same block mask and position ids."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +33,16 @@ C = make_segment("c", "Shipping costs 4.95.", SYSTEM)
 QUESTION = "Can I return a gift card?"
 
 
-def placed(family: str, *parts: Segment | str) -> Plan:
-    """As plan_of; models with learned positions encode every segment where it stands."""
-    plan = plan_of(*parts)
+def where_it_stands(family: str, plan: Plan) -> Plan:
+    """Models with learned positions encode every segment where it stands."""
     if family not in LEARNED_POSITIONS:
         return plan
-    spans = [
-        span
-        if span.segment is None
-        else Span(
-            start=span.start,
-            tokens=span.tokens,
-            segment=make_segment(span.segment.name, bytes(span.tokens).decode(), span.segment.prefix, span.start),
-        )
-        for span in plan.spans
-    ]
+    spans = [s if s.segment is None else replace(s, segment=replace(s.segment, start=s.start)) for s in plan.spans]
     return Plan(spans=tuple(spans))
+
+
+def placed(family: str, *parts: Segment | str) -> Plan:
+    return where_it_stands(family, plan_of(*parts))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +126,9 @@ def test_an_answer_that_repeats_itself_ends_only_where_that_was_asked_for(ends_l
     model.forward = repeating  # type: ignore[method-assign]
     with running(model) as engine:
         sampling = Sampling(max_tokens=60, ends_loops=ends_loops)
-        completion = engine.submit(Request(plan=plan_of("Zeros, please."), sampling=sampling)).completion
+        generation = engine.submit(Request(plan=plan_of("Zeros, please."), sampling=sampling))
+        pieces, completion = list(generation), generation.completion
+    assert "".join(pieces) == completion.text, "nothing is taken back"
     assert completion.finish_reason == ("repeated" if ends_loops else "length")
     assert completion.usage.completion_tokens == (3 * 14 if ends_loops else 60)
 

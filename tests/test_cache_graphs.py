@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.attention.items import Chunk, KVView
-from cache.attention.scoring import ScoredChunk
+from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.gpu.choice import PassKinds
 from cache.gpu.graphs import BUCKETS, Bucket, CudaCapture
 from cache.memory.arena import Arena, Extent
@@ -82,7 +81,6 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """For all tests: capturing takes the interpreter seconds."""
     graphs = Graphs()
     model, plain = graphed("multi-query", graphs), build("multi-query")
     arena, plain_arena = arena_of(model), arena_of(plain)

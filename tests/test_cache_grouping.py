@@ -1,6 +1,7 @@
 """Groups of requests, and what they save, counted by the engine's own books."""
 
 from recording import answer, running
+from test_cache_engine import plan_of as parts_in_order
 from tiny import build, make_segment
 
 from cache.analysis.memory_plan import count_tokens, group
@@ -12,11 +13,7 @@ DOCUMENTS = [make_segment(f"d{i}", f"Document {i} says quite a lot of things. ",
 
 
 def plan_of(question: str, *segments: Segment) -> Plan:
-    spans, at = [], 0
-    for segment in (SYSTEM, *segments):
-        spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
-        at += len(segment.tokens)
-    return Plan(spans=(*spans, Span(start=at, tokens=tuple(question.encode()))))
+    return parts_in_order(SYSTEM, *segments, question)
 
 
 def test_requests_that_share_a_module_stand_together() -> None:

@@ -23,7 +23,6 @@ def request(max_tokens: int = 1) -> Request:
 
 
 def in_first_pass(model: LanguageModel, engine: Engine, wanted: Request) -> tuple[Generation, threading.Event]:
-    """An idle run that waits in its first pass until the event is set."""
     begun, go_on = threading.Event(), threading.Event()
     forward = model.forward
 

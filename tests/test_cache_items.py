@@ -20,7 +20,6 @@ Seen = Counter[tuple[int, int, int]]
 
 @st.composite
 def passes(draw: st.DrawFn) -> list[Chunk]:
-    """Chunks of up to four sequences that read some of the same extents."""
     chunks: list[Chunk] = []
     for i in range(draw(st.integers(1, 4))):
         length = draw(st.integers(1, 8))

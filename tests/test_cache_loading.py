@@ -279,7 +279,6 @@ def disk(tmp_path: Path) -> SlowDisk:
 
 @pytest.fixture
 def engine(disk: SlowDisk) -> Iterator[Engine]:
-    """With a warm module, and one that can only be read from disk once `disk.go` is set."""
     engine = Engine(build(), memory=4 << 20, disk=disk).start()
     disk.go.set()
     assert ask(engine, WARM).completion.modules[1].source == "disk"

@@ -257,7 +257,6 @@ def placed_with_gaps(offset: int) -> Plan:
 @pytest.mark.parametrize("family", ["llama", *ALIBI])
 @pytest.mark.parametrize("offset", [0, 1000])
 def test_modules_with_gaps_at_any_offset_and_from_disk(family: str, offset: int, tmp_path: Path) -> None:
-    """From the arena, and from disk into an arena whose slots have held other ids."""
     plan = placed_with_gaps(offset)
     expected = oracle_logits(stock(family), plan)
     rows = []

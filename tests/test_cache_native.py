@@ -17,8 +17,7 @@ from tiny import ByteTokenizer, make_segment, oracle_logits, stock
 from transformers import AutoModelForCausalLM, GemmaConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
 from cache.attention.forward_pass import PassGivenUp, never
-from cache.attention.items import Chunk, KVView, VisibleRange
-from cache.attention.scoring import ScoredChunk
+from cache.attention.items import Chunk, KVView, ScoredChunk, VisibleRange
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Request
 from cache.memory.arena import Arena, Extent
@@ -52,7 +51,6 @@ PLAN = plan_of(SYSTEM, B, A, "Can I return a gift card?")
 
 @pytest.fixture(scope="session")
 def compiled(bundled_model: Path) -> Path:
-    """Where the code is compiled once for all tests, those of the bundled model too."""
     return bundled_model.parent
 
 
@@ -237,7 +235,6 @@ SCORED = [(0, 1), (2, 4), (3, 0)]
 
 
 def squares(model: LanguageModel, passes: list[tuple[list[Chunk], list[tuple[int, int]]]]) -> list[torch.Tensor]:
-    """What passes add for the scored chunks of the first one, by chunk and place."""
     arena, layers = filled(model), len(model.info.scored_layers)
     sums = [{placed: torch.zeros(layers, placed[0].length) for placed in PLACED} for _ in SCORED]
     for chunks, scored in passes:
@@ -248,7 +245,6 @@ def squares(model: LanguageModel, passes: list[tuple[list[Chunk], list[tuple[int
 
 @pytest.mark.parametrize("family", CONFIGS)
 def test_rows_score_the_keys_that_they_read(family: str, compiled: Path) -> None:
-    """As through transformers: with rows hidden from some, modules placed elsewhere, and others in the same pass."""
     fast, slow = build(weights(family), compiled), build(weights(family), None)
     for mine, other in zip(squares(fast, [(PACKED, SCORED)]), squares(slow, [(PACKED, SCORED)]), strict=True):
         assert torch.allclose(mine, other, rtol=1e-3, atol=1e-9)
@@ -366,7 +362,6 @@ def test_a_long_pass_is_given_up_at_its_next_layer(compiled: Path) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma", "qwen2", "embeddings"])
 def test_models_that_are_not_covered_run_without(family: str, compiled: Path) -> None:
-    """Another family, layers whose sizes do not fit, or embeddings that are not bfloat16."""
     if family == "embeddings":
         hf = weights("llama")
         hf.get_input_embeddings().weight.data.mul_(1.0001)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from recording import MEMORY, Recorder, answer, running
-from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
-from tiny import CONFIGS, LEARNED_POSITIONS, ByteTokenizer, build, make_segment, oracle_logits, oracle_rows, stock
+from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of, where_it_stands
+from tiny import CONFIGS, ByteTokenizer, build, make_segment, oracle_logits, oracle_rows, stock
 
 from cache.engine.engine import Engine
 from cache.engine.recomputation import with_recomputed
@@ -38,20 +38,8 @@ ALONE = with_left_context(make_segment("alone", "Returns take 30 days from deliv
 BEHIND_LED = Segment(name="behind", tokens=tuple(b"See above."), start=LED.end, prefix=LED)
 
 
-def where_it_stands(family: str, plan: Plan) -> Plan:
-    """Models with learned positions encode a segment where it stands."""
-    if family not in LEARNED_POSITIONS:
-        return plan
-    spans = [
-        span if span.segment is None else replace(span, segment=replace(span.segment, start=span.start))
-        for span in plan.spans
-    ]
-    return Plan(spans=tuple(spans))
-
-
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_a_segment_with_a_left_context_equals_one_forward_with_the_block_mask(family: str) -> None:
-    """With a prefix and without one, computed, then placed out of the arena."""
     model = build(family)
     recorder = Recorder(model)
     plan = where_it_stands(family, plan_of("Good afternoon to you, dear reader. ", SYSTEM, LED, B, ALONE, QUESTION))

@@ -17,9 +17,19 @@ from cache.memory.store import FIRST_COMPUTE_S, Cost
 from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, threads_each, write_costs
 from cache.planning.memory import SimulatedMemory
 from cache.planning.planning import Counted, fewest, plan_fleet
-from cache.planning.routers import BY_CHANCE, BY_MODULES, BY_PREFIX, ROUTINGS, open_router
 from cache.planning.simulation import DiskContents, Fleet, Job, SimulatedReplica, Simulation
-from cache.planning.traffic import SimulatedRequest, TrafficShape, Zipfian, draw_requests, read_trace
+from cache.planning.traffic import (
+    BY_CHANCE,
+    BY_MODULES,
+    BY_PREFIX,
+    ROUTINGS,
+    SimulatedRequest,
+    TrafficShape,
+    Zipfian,
+    draw_requests,
+    open_router,
+    read_trace,
+)
 
 COSTS = PassCosts(
     model=BUNDLED,
@@ -41,7 +51,6 @@ TRAFFIC = TrafficShape(documents=400, requests_per_second=3, per_request=2, answ
 
 
 def memory_for(documents: int) -> int:
-    """Bytes, with room for the rows of some requests besides."""
     return (documents * TOKENS + 500) * COSTS.bytes_per_token
 
 
@@ -267,11 +276,6 @@ def test_an_engine_is_as_slow_as_its_most_crowded_core(threads: int, engines: in
 def test_replicas_of_one_machine_share_it() -> None:
     apart, shared = (simulate(drawn(60), replicas=2, per_machine=count, clients=8)[0].now for count in (1, 2))
     assert 1.5 * apart < shared < 2.5 * apart
-
-
-def test_many_clients_ask_until_all_is_answered() -> None:
-    _, jobs = simulate(drawn(50), clients=4)
-    assert len(jobs) == 50
 
 
 @cache

@@ -386,7 +386,6 @@ def test_a_bad_union_scaffold_is_refused() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A schema's folder with files in it, and one beside it."""
     inside = tmp_path / "desk"
     (inside / "docs").mkdir(parents=True)
     (inside / "terms.txt").write_bytes("\n  Terms <b> & é \r\n more\n\n".encode())

@@ -98,7 +98,6 @@ def rebuilt(text: str, others: list[str], chance: random.Random) -> str:
 
 
 def damaged(text: str, chance: random.Random) -> bytes:
-    """A text as bytes of some encoding, a few of them wrong."""
     content = bytearray(text.encode(chance.choice(ENCODINGS), "surrogatepass" if chance.random() < 0.5 else "replace"))
     for _ in range(chance.randrange(3)):
         if content:
@@ -107,7 +106,6 @@ def damaged(text: str, chance: random.Random) -> bytes:
 
 
 def outcome(schema: str | bytes, prompt: str | bytes, folder: Path | None = None) -> str:
-    """What becomes of a schema and a prompt: "fine", or where the error is."""
     try:
         check(schema, prompt, folder)
     except PMLError as error:
@@ -116,7 +114,6 @@ def outcome(schema: str | bytes, prompt: str | bytes, folder: Path | None = None
 
 
 def check(schema: str | bytes, prompt: str | bytes, folder: Path | None) -> None:
-    """Everything there is between two texts and a plan. Raises PMLError."""
     parsed = parse_schema(schema, folder=folder)
     text = write_schema(parsed)
     if text.count("<") < COMPARABLE:

@@ -193,13 +193,10 @@ def test_all_that_a_prompt_uses_can_be_encoded_ahead(
 
 
 class Desk:
-    """One engine for all examples, and stock transformers beside it."""
-
     def __init__(self, engine: Engine, recorder: Recorder) -> None:
         self.engine, self.recorder, self.hf = engine, recorder, stock()
 
     def check(self, plan: Plan) -> None:
-        """Encoded now, then reused: the same logits as one forward pass with the block mask."""
         expected, plain = oracle_logits(self.hf, plan), oracle_logits(self.hf, plan.without_segments())
         first, second = answer(self.engine, plan), answer(self.engine, plan)
         baseline = answer(self.engine, plan, reuse="off")

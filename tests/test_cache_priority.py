@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from test_cache_engine import plan_of
 from tiny import build, make_segment
 
 from cache.attention.forward_pass import never
@@ -50,13 +51,8 @@ def ask(
     question: str = "What now?",
     **options: Any,
 ) -> Generation:
-    spans, at = [], 0
-    for segment in segments:
-        spans.append(Span(start=at, tokens=segment.tokens, segment=segment))
-        at += len(segment.tokens)
-    plan = Plan(spans=(*spans, Span(start=at, tokens=tuple(question.encode()))))
     generation = Generation()
-    request = Request(plan=plan, sampling=Sampling(max_tokens=tokens), **options)
+    request = Request(plan=plan_of(*segments, question), sampling=Sampling(max_tokens=tokens), **options)
     core.inbox.append(Waiting(request, generation, time.perf_counter() - waited))
     return generation
 

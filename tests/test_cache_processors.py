@@ -65,7 +65,6 @@ def _threads() -> Iterator[None]:
 def test_an_engine_has_no_more_threads_than_processors(
     wanted: int | None, usable: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless it is told to."""
     monkeypatch.setattr("cache.serving.engine_server.usable_processors", lambda: usable)
     torch.set_num_threads(3)
     spec = EngineSpec(model=str(tmp_path / "none"), converted=tmp_path, modules=tmp_path, memory=1, threads=wanted)

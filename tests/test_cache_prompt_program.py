@@ -61,7 +61,6 @@ def names(children: tuple[Any, ...]) -> list[Any]:
 
 
 def taken(prompt: Prompt) -> list[str]:
-    """Paths of what a prompt imports, below the program's own module."""
     (root,) = (part for part in prompt.parts if isinstance(part, Import))
 
     def paths(reference: Import, path: str) -> list[str]:
@@ -71,7 +70,6 @@ def taken(prompt: Prompt) -> list[str]:
 
 
 def arguments(prompt: Prompt, *path: str) -> dict[str, str]:
-    """Arguments of the reference at a path below the program's own module."""
     (reference,) = (part for part in prompt.parts if isinstance(part, Import))
     for name in path:
         (reference,) = (child for child in reference.children if child.module == name)

@@ -124,7 +124,6 @@ texts = st.text(alphabet="abé€😀", max_size=12)
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[list[bytes], tuple[str, ...]]:
-    """A text cut into parts anywhere, also inside characters, and stop strings."""
     data = draw(texts).encode()
     cuts = sorted(draw(st.sets(st.integers(0, len(data)), max_size=8)))
     parts = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]

@@ -9,11 +9,11 @@ from cache.engine.scheduler import (
     MANY_ANSWERS,
     MOST_ROWS,
     PASS_S,
+    Sequence,
     rows_within,
     schedule,
     schedule_alone,
 )
-from cache.engine.sequence import Sequence
 from cache.memory.arena import Extent
 
 ROW_S = 0.001
@@ -26,7 +26,6 @@ def sequence_of(pending: int, computed: int = 0, arrived: float = 0.0) -> Sequen
 
 
 def rows_of(*pending: int) -> list[int]:
-    """Rows each sequence gets, in the order given; 0 for none."""
     sequences = [sequence_of(n, computed=3, arrived=100.0 * i) for i, n in enumerate(pending)]
     rows = schedule(sequences, ROW_S)
     return [rows.get(sequence, 0) for sequence in sequences]

@@ -41,7 +41,6 @@ def training(
 
 @pytest.mark.parametrize("left_contexts", [LEFT_CONTEXTS, (LEFT_CONTEXTS[0], (), LEFT_CONTEXTS[0])])
 def test_a_query_sees_what_a_request_sees(left_contexts: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
-    """Each query's last row equals the block-mask oracle of the same request."""
     system = Segment(name="s", tokens=PREFIX)
     logits = training(tmp_path)._model.logits(replace(EXAMPLE, left_contexts=left_contexts), modular=True)
     row = -1
@@ -119,7 +118,6 @@ def parameters(training: AdapterTraining) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("objective", ["answers", "distil"])
 def test_examples_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two examples in one step move the adapter by the mean of what each says alone."""
     moved: list[list[torch.Tensor]] = []
 
     def note(parameters: list[torch.nn.Parameter], most: float) -> None:

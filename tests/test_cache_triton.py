@@ -19,9 +19,8 @@ from tiny import build, make_segment, oracle_logits, stock
 from torch import Tensor
 
 from cache.attention.forward_pass import Pass, PassGivenUp, Rotation
-from cache.attention.items import Chunk, KVView, VisibleRange
+from cache.attention.items import Chunk, KVView, ScoredChunk, VisibleRange
 from cache.attention.kernels import matmul
-from cache.attention.scoring import ScoredChunk
 from cache.gpu.choice import PassKinds
 from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.arena import Arena, Copies, Extent, KVShape
@@ -85,7 +84,6 @@ def both(
     slopes: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """What the kernels for GPUs give, and the plain kernel."""
     random = torch.Generator().manual_seed(0)
     rows = sum(len(chunk.tokens) for chunk in chunks)
     q = torch.randn(1, kv_heads * group, rows, size, generator=random).to(dtype)
@@ -139,7 +137,6 @@ def test_heads_that_share_keys(group: int) -> None:
 
 
 def test_rows_of_many_partial_results() -> None:
-    """More than are merged at a time."""
     out, expected = both(CHUNKS[1:2], group=1, most_keys=3)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 

@@ -16,10 +16,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cache.attention.distance import KernelCall, per_item, plain_calls, sloped_calls, windowed_calls
-from cache.attention.items import Chunk, plan_items
-from cache.attention.kernels import Kernel, matmul
-from cache.attention.scoring import ScoredChunk, only_scores
+from cache.attention.items import Chunk, ScoredChunk, only_scores, plan_items
+from cache.attention.kernels import Kernel, KernelCall, matmul, per_item, plain_calls, sloped_calls, windowed_calls
 from cache.memory.arena import Arena
 
 

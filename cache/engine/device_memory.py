@@ -24,12 +24,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from cache.attention.items import Chunk, KVView
-from cache.attention.scoring import ScoredChunk
+from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.decoding.choosing import choose_tokens
 from cache.decoding.sampling import Sampler, Sampling
-from cache.engine.scheduler import MOST_ROWS
-from cache.engine.sequence import Sequence
+from cache.engine.request import NO_MEMORY, is_shortage
+from cache.engine.scheduler import MOST_ROWS, Sequence
 from cache.errors import CapacityError
 from cache.memory.arena import Arena, Event, Extent
 from cache.memory.store import Cost
@@ -40,12 +39,6 @@ PATIENCE = 64
 """Number of full passes that must succeed before the limit rises by a quarter: a limit that is too high costs a failed
 pass.
 """
-_TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
-"""Messages of cuBLAS, CUDA and Triton without memory. PyTorch passes them on as an error without a type."""
-NO_MEMORY = (
-    "the device has no memory left for passes, not even of one row: lower device_memory (--memory), "
-    "or stop what else runs on the device"
-)
 log = logging.getLogger(__name__)
 
 
@@ -107,10 +100,6 @@ class RowLimit:
         self._num_well += rows >= self.most
         if self._num_well == PATIENCE:
             self.most, self._num_well = min(MOST_ROWS, self.most + max(1, self.most // 4)), 0
-
-
-def is_shortage(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _TEXTS)
 
 
 MODULES, MODULE_ROWS = 8, 256

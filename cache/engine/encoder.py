@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cache.attention.items import KVView
 from cache.engine.request import Generation
-from cache.engine.sequence import Sequence
+from cache.engine.scheduler import Sequence
 from cache.errors import CacheError, CapacityError
 from cache.memory.device import CacheEntry
 from cache.memory.disk import MissReason
@@ -88,9 +88,6 @@ class EncodeJob:
 
     def fail_next(self, error: CacheError) -> None:
         self.failed[self.segments.popleft()[0]] = error
-
-    def fail_started(self, key: str, error: CacheError) -> None:
-        self.failed[self.started.pop(key)] = error
 
 
 def problem_of(segment: Segment, info: ModelInfo) -> str | None:

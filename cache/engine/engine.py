@@ -17,11 +17,10 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.answer_text import TextThread
 from cache.engine.device_memory import ArenaSize, RowLimit, allocate_arena
 from cache.engine.encoder import Encoded, EncodeJob, Prefetch, problem_of
 from cache.engine.engine_core import EngineCore, ForgetJob
-from cache.engine.request import Generation, Limits, Request
+from cache.engine.request import Generation, Limits, Request, TextThread
 from cache.engine.restarts import RESTARTED, RESTING, Arranger, IdleRun, Rests
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
@@ -309,7 +308,7 @@ class Engine(Arranger):
     def _wake(self) -> None:
         self._got_on = time.monotonic()
         self._core.demand.set()
-        self._calls.put(nothing)
+        self._calls.put(lambda: None)
 
     def _restart(self) -> None:
         """End all open work of the core and restart, after a rest if failures repeat. Newer requests are computed."""
@@ -410,7 +409,3 @@ class Engine(Arranger):
         while not self._calls.empty():  # calls posted just before: their callers wait
             self._calls.get()()
         self._fail_all(EngineStopped(why))
-
-
-def nothing() -> None:
-    """Do nothing: the call only wakes the engine's thread."""

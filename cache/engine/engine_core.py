@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -23,15 +23,12 @@ from itertools import islice
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.answer_text import TextDelivery, failure_of
 from cache.engine.device_memory import RowLimit, note_costs, timer_for
 from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue, keys_of
-from cache.engine.next_tokens import next_tokens, pack_pass
 from cache.engine.recomputation import RowSelector
-from cache.engine.request import FinishReason, Limits, Request
-from cache.engine.running import PAGE, Running, admit
-from cache.engine.scheduler import schedule, schedule_alone
-from cache.engine.sequence import Sequence
+from cache.engine.request import FinishReason, Limits, Request, TextDelivery, failure_of
+from cache.engine.running import PAGE, Running, admit, next_tokens, pack_pass
+from cache.engine.scheduler import Sequence, schedule, schedule_alone
 from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
@@ -54,27 +51,6 @@ class ForgetJob:
     find: Callable[[Store], Set[str]]
     done: Future[int]
     is_urgent: bool = False
-
-
-class ForgetQueue:
-    """Jobs, oldest first, each with the requests and jobs that were open when it arrived."""
-
-    def __init__(self) -> None:
-        self._jobs: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs)
-
-    def add(self, job: ForgetJob, asked: Collection[Waiting | EncodeJob]) -> None:
-        self._jobs.append((job, frozenset(asked)))
-
-    def pop_ready(self, asked: Collection[Waiting | EncodeJob]) -> ForgetJob | None:
-        if not self._jobs or not self._jobs[0][1].isdisjoint(asked):
-            return None
-        return self._jobs.popleft()[0]
-
-    def waits_for(self, asked: Waiting | EncodeJob) -> bool:
-        return any(asked in earlier for _, earlier in self._jobs)
 
 
 class EngineCore:
@@ -106,7 +82,7 @@ class EngineCore:
         self._running: list[Running] = []
         self._paused: dict[Waiting, Running] = {}  # also in _waiting
         self._jobs: deque[EncodeJob] = deque()
-        self._to_forget = ForgetQueue()
+        self._to_forget: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()  # with what was open before
         self._suspects: list[Sequence] = []  # sequences of a failed pass that are still to be tried alone
         self._had_prompts_alone = False  # whether the last pass made answers wait
         self.awaits_loads = False
@@ -156,13 +132,13 @@ class EngineCore:
         while self.inbox:
             arrived = self.inbox.popleft()
             if isinstance(arrived, ForgetJob):
-                self._to_forget.add(arrived, () if arrived.is_urgent else self._asked())
+                self._to_forget.append((arrived, frozenset(() if arrived.is_urgent else self._asked())))
             elif isinstance(arrived, EncodeJob):
                 self._jobs.append(arrived)
             else:
                 self._enqueue(arrived)
-        while (job := self._to_forget.pop_ready(self._asked())) is not None:
-            self._forget(job)
+        while self._to_forget and self._to_forget[0][1].isdisjoint(self._asked()):
+            self._forget(self._to_forget.popleft()[0])
 
     def _forget(self, job: ForgetJob) -> None:
         try:
@@ -251,16 +227,14 @@ class EngineCore:
                 self._refuse(waiting, failure_of("the answer", error))
         if not (self._waiting or self._running):
             self.prefetches.advance(self.demand.is_set)
-        while self._jobs and self._may_encode_ahead and self._encoder.advance(self._jobs[0]):
+        while self._jobs and (self._is_job_awaited or not (self._waiting or self._running)):
+            if not self._encoder.advance(self._jobs[0]):
+                return
             self._jobs.popleft()
 
     @property
-    def _may_encode_ahead(self) -> bool:
-        return self._is_job_awaited or not (self._waiting or self._running)
-
-    @property
     def _is_job_awaited(self) -> bool:
-        return bool(self._jobs) and self._to_forget.waits_for(self._jobs[0])
+        return bool(self._jobs) and any(self._jobs[0] in earlier for _, earlier in self._to_forget)
 
     def _is_hopeless(self, waiting: Waiting) -> bool:
         """Return whether no memory will be released for a waiting request."""
@@ -269,7 +243,7 @@ class EngineCore:
         return not self._take_back()
 
     def _take_back(self) -> bool:
-        holding = [waiting for waiting in self._waiting if waiting.is_holding]
+        holding = [waiting for waiting in self._waiting if waiting.entries]
         for waiting in holding:
             waiting.release(self.store)
         return bool(holding)
@@ -429,7 +403,7 @@ class EngineCore:
             self._refuse(waiting, failure)
         for job in self._jobs:
             if key in job.started:
-                job.fail_started(key, failure)
+                job.failed[job.started.pop(key)] = failure
             elif job.needs_next(key, self.store):
                 job.fail_next(failure)
         self.prefetches.give_up(key)

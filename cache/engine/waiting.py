@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cache.attention.scoring import Placed, ScoredChunk
+from cache.attention.items import Placed, ScoredChunk
 from cache.engine.encoder import Encoder, keys_of
 from cache.engine.recomputation import EXACT, RowSelection, RowSelector
 from cache.engine.request import Completion, Generation, Request, Timings, Usage
-from cache.engine.sequence import build_sequence, path_of
+from cache.engine.scheduler import build_sequence, path_of
 from cache.memory.arena import Extent
 from cache.memory.device import CacheEntry
 from cache.memory.disk import MissReason
@@ -176,10 +176,6 @@ class Waiting:
         """Return whether any of these modules is in the prompt, or is a conditioning prefix of one that is."""
         tenant, plan = self.request.tenant_of_modules, self.request.plan
         return any(not keys.isdisjoint(keys_of(segment, tenant, store)) for segment in plan.segments())
-
-    @property
-    def is_holding(self) -> bool:
-        return bool(self.entries)
 
     def release(self, store: Store) -> None:
         """Unpin its modules and drop its scoring. The request may be tried again later."""

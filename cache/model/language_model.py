@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from cache.attention.forward_pass import Pass, Rotation, RunningPass, ScoringFinished, attention_function, never
-from cache.attention.items import Chunk, KVView
+from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.attention.kernels import Kernel, default_kernel
-from cache.attention.scoring import ScoredChunk
 from cache.errors import ModelError
 from cache.gpu.choice import PassKinds, capture_for, kinds_for
 from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
-from cache.attention.items import Chunk, plan_arrays, plan_items
-from cache.attention.scoring import ScoredChunk, only_scores
+from cache.attention.items import Chunk, ScoredChunk, only_scores, plan_arrays, plan_items
 from cache.memory.arena import Arena
 from cache.memory.keys import digest
 from durable import remove_abandoned, replacing

@@ -13,9 +13,17 @@ from statistics import mean, quantiles, stdev
 from typing import TypeVar
 
 from cache.planning.costs import PassCosts
-from cache.planning.routers import BY_MODULES, RoutingPolicy, open_router
 from cache.planning.simulation import DiskContents, Fleet, Job, Simulation
-from cache.planning.traffic import RecordedTraffic, SimulatedRequest, TrafficShape, Zipfian, draw_requests
+from cache.planning.traffic import (
+    BY_MODULES,
+    RecordedTraffic,
+    RoutingPolicy,
+    SimulatedRequest,
+    TrafficShape,
+    Zipfian,
+    draw_requests,
+    open_router,
+)
 
 T = TypeVar("T")
 WARM_UP, BATCHES = 0.2, 10

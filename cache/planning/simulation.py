@@ -28,8 +28,7 @@ from cache.memory.prefix_tree import PrefixNode
 from cache.memory.store import FIRST_COMPUTE_S, Cost, Source
 from cache.planning.costs import PassCosts
 from cache.planning.memory import SimulatedMemory
-from cache.planning.routers import RoutingPolicy
-from cache.planning.traffic import SimulatedRequest
+from cache.planning.traffic import RoutingPolicy, SimulatedRequest
 from cache.routing.affinity import Wanted
 
 NOTHING = Extent(0, 0)
