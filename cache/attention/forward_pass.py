@@ -30,9 +30,7 @@ class Rotation:
     frequencies: Tensor
 
     def angles(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, on their device, in the layout of
-        `back`.
-        """
+        """Return cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, in the layout of `back`."""
         angles = -offsets.double()[:, None] * self.frequencies.double().to(offsets.device)
         cos, sin = angles.cos().float(), angles.sin().float()
         return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)

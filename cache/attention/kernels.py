@@ -137,9 +137,7 @@ def sloped_calls(
 
 
 def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, window: int) -> list[KernelCall]:
-    """Return the calls for a sliding window: a row sees only keys less than `window` ids before it. queries, positions:
-    as for `sloped_calls`.
-    """
+    """Return the calls for a layer whose rows see only keys less than `window` ids before. See `sloped_calls`."""
     calls: list[KernelCall] = []
     for item, rows in zip(items, per_item(items, queries), strict=True):
         start, length = item.extent.start, item.extent.length

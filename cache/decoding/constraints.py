@@ -139,9 +139,7 @@ class Choices:
         return longer + [Parse(said, self._tries[1]) for said in self._ended(longer) if not self._is_last(said)]
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
-        """Return next tokens with the joint log-weight of the choices so far and of the best one that each token leads
-        to.
-        """
+        """Return next tokens with the best joint log-weight of the choices that each leads to."""
         for token, child in parse.node.children.items():
             if possible := child.below.difference(parse.said):
                 yield token, self._drawn(parse.said) + self._mass(possible)

@@ -279,9 +279,7 @@ class CudaGauge(Gauge):
 
 
 def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLimit) -> Arena:
-    """Allocate an engine's KV pool. answers: maximum number at the same time. Raises CapacityError if memory is
-    short.
-    """
+    """Allocate an engine's KV pool. answers: at the same time. Raises CapacityError if memory is short."""
     device = model.device
     gauge = CudaGauge(device) if device.type == "cuda" else Gauge()
     if size != "auto":

@@ -205,9 +205,7 @@ class Engine(Arranger):
         return self._awaited(job.done)
 
     def _awaited(self, future: Future[T], most_s: float = float("inf")) -> T:
-        """Return a result of the engine's thread. most_s: maximum wait. Raises CacheError after that, or if the engine
-        hangs.
-        """
+        """Return a result of the engine's thread. Raises CacheError after `most_s`, or if the engine hangs."""
         deadline = time.monotonic() + most_s
         while not future.done():
             wait([future], min(LOOK_AGAIN_S, deadline - time.monotonic()))
@@ -239,9 +237,7 @@ class Engine(Arranger):
         return not self._core.has_work
 
     def call(self, function: Callable[[Store], T], most_s: float = float("inf")) -> T:
-        """Run a function of the store on the engine thread between two steps. most_s: maximum wait. Raises the
-        function's errors, and CacheError if it takes longer or the engine hangs.
-        """
+        """Run a function of the store on the engine thread between two steps. Raises its errors, and as `_awaited`."""
         future: Future[T] = Future()
 
         def run() -> None:

@@ -315,9 +315,7 @@ class EngineCore:
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
     def _compute(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]] | None:
-        """Return the result of `_forward`; None if the pass was stopped or failed. Its rows then count as not
-        computed.
-        """
+        """Return the result of `_forward`; None if the pass was stopped or failed: its rows are not computed."""
         try:
             computed = self._row_limit.attempt(sum(scheduled.values()), partial(self._forward, scheduled))
             if computed is not None:
@@ -348,9 +346,7 @@ class EngineCore:
         return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
 
     def _advance(self, logits: Tensor, outputs: dict[Running, slice], num_rows: int) -> None:
-        """Continue answers with the logits `[rows, vocabulary]` of a pass. outputs: each request's slice. num_rows: of
-        the pass.
-        """
+        """Continue answers with the logits `[rows, vocabulary]` of a pass. outputs: each request's slice."""
         starts, finished = {r: rows.start for r, rows in outputs.items() if not r.is_read}, self._timer.finished
         tokens = next_tokens(logits, starts, self._timer.to_host, partial(self._row_limit.note_shortage, num_rows))
         for running, rows in outputs.items():
@@ -375,9 +371,7 @@ class EngineCore:
         return None
 
     def _suspect(self, sequences: list[Sequence], error: Exception) -> None:
-        """Handle a failed pass: try its sequences one by one. If there was only one, end the request or module it was
-        computed for.
-        """
+        """After a failed pass, try its sequences one by one. Of a single one, end the request or module."""
         if len(sequences) > 1:
             log.warning("a pass of %d sequences failed, they are tried one by one: %s", len(sequences), error)
             self._suspects = sequences[::-1]

@@ -285,9 +285,7 @@ NO_MEMORY = (
 
 
 def failure_of(what: str, error: Exception) -> CacheError:
-    """Return the reader's error for a failure. An unforeseen error may name files and addresses, so its text is only in
-    the log.
-    """
+    """Return the reader's error for a failure. An unforeseen one may name files, so its text is only in the log."""
     if isinstance(error, CacheError):
         return error
     log.error("%s could not be computed", what, exc_info=error)

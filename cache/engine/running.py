@@ -37,9 +37,7 @@ from cache.prompt.plan import Plan, Segment
 
 
 def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
-    """Return the sources of the prompt's tokens. computed: rows after the matched prefix, without modules encoded for
-    it.
-    """
+    """Return the sources of the prompt's tokens. computed: rows after the matched prefix, modules not counted."""
     plan, session = waiting.plan, waiting.request.session
     usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
     if waiting.request.reuse == "on" and waiting.places_modules:
@@ -318,9 +316,7 @@ class PackedPass:
 def pack_pass(
     scheduled: Mapping[Sequence, int], num_outputs: Mapping[Sequence, int], scorings: Mapping[Sequence, RowScoring]
 ) -> PackedPass:
-    """Pack rows by sequence. num_outputs: number of last rows of a sequence whose logits are needed. scorings: of
-    sequences computed for their attention.
-    """
+    """Pack rows by sequence. num_outputs: last rows of each whose logits are needed. scorings: of those scored."""
     outputs: list[int] = []
     rows_of: dict[Sequence, slice] = {}
     num_rows = 0

@@ -33,9 +33,7 @@ class RowScoring:
     def __init__(
         self, selection: RowSelection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
     ) -> None:
-        """entries: the plan's modules, pinned for as long. num_layers: number of scored layers. Raises
-        CapacityError.
-        """
+        """entries: the plan's modules, pinned for as long. num_layers: that are scored. Raises CapacityError."""
         self.selection, self._entries = selection, entries
         self._plan, self._spans = selection.scored_spans()
         path = path_of(self._plan.spans, entries)

@@ -41,9 +41,7 @@ class PassKinds:
 
 
 def kinds_for(device: torch.device, attempt: "Callable[[PassKind], None]") -> PassKinds:
-    """Return the kinds that a device runs and that are the best for some pass. attempt: runs a small pass of a kind,
-    and raises its errors.
-    """
+    """Return the best kinds that a device runs. attempt: runs a small pass of a kind, and raises its errors."""
     working: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for _, names in BEST if device.type == "cuda" else ():

@@ -140,9 +140,7 @@ POSITIONS_OF_BLOOM = 2048  # training length of BLOOM models; most configuration
 
 
 def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
-    """Return how modules of a model are placed, and why not (empty if they are). Raises ModelError for an unsupported
-    model.
-    """
+    """Return how modules of a model are placed, and why not (empty if they are). Raises ModelError."""
     scheme = next((scheme for scheme, types in FAMILIES.items() if config.model_type in types.split()), None)
     if scheme is None:
         known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
@@ -363,9 +361,7 @@ class LanguageModel:
             raise ArithmeticError("its results are not numbers")
 
     def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
-        """Return logits `[N, vocabulary]` of a pass. tokens: int64 `[T]`. outputs: the rows, int64 `[N]`, or the number
-        of last rows.
-        """
+        """Return logits `[N, vocabulary]`. tokens: int64 `[T]`. outputs: int64 `[N]`, or a number of last rows."""
         alibi = self._alibi
         options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
         result = self._hf(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=outputs, **options)

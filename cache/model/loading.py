@@ -62,9 +62,7 @@ def check_rounding(weights: Weights, device: torch.device) -> None:
 
 
 def round_weights(hf: Any, weights: Weights) -> str:
-    """Round the weights of transformers' model in place, layer by layer. Returns a part of its fingerprint. Raises
-    ModelError for a model without such layers.
-    """
+    """Round transformers' model in place, layer by layer. Returns its mark in the fingerprint. Raises ModelError."""
     from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, PerRow, quantize_
 
     head = hf.get_output_embeddings()

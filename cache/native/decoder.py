@@ -38,9 +38,7 @@ log = logging.getLogger(__name__)
 
 @cache
 def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Return the compiled code for keys and values of a dtype, stored in `folder`; None, with a log line, if it is not
-    available.
-    """
+    """Return the compiled code for a dtype of keys and values, kept in `folder`; None, with a log line, without."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         log.warning("no C compiler (cc) is installed: answers are written more slowly; install gcc")

@@ -123,9 +123,7 @@ def time_answers(
 
 
 def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rng: random.Random) -> float:
-    """Return the seconds of one pass, from the last answer's first token to the first answer's end. each: the modules
-    before each answer.
-    """
+    """Return the seconds of one pass while all answers are written. each: the modules before each answer."""
     plans = [plan_of(placed, drawn(2, vocabulary, rng)) for placed in each]
     sampling = Sampling(max_tokens=ANSWER_TOKENS, temperature=1.0, top_k=40, seed=0)
     started = time.perf_counter()

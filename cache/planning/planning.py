@@ -127,9 +127,7 @@ def plan_fleet(
 def settled(
     traffic: TrafficShape, router: RoutingPolicy, replicas: Sequence[str], room: int
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return each replica's contents after a long time, at most `room` documents, the least used first, with their uses
-    per round.
-    """
+    """Return each replica's `room` documents after a long time, the least used first, with their uses per round."""
     popularity = Zipfian(traffic.documents, traffic.zipf)
     held: dict[str, list[tuple[int, float]]] = {name: [] for name in replicas}
     spread = room * len(replicas) if router.holders("0", 1) else room
@@ -184,8 +182,6 @@ def percentile(values: Sequence[float], share: int) -> float:
 
 
 def fewest(rows: Sequence[PlannedRow], ttft_target: float) -> PlannedRow | None:
-    """Return the smallest fleet with routing by modules whose p95 stays below the target and that refuses no
-    request.
-    """
+    """Return the smallest fleet by modules whose p95 stays below the target and that refuses no request."""
     fitting = [row for row in rows if row.routing == BY_MODULES and row.ttft_p95 <= ttft_target and row.refused == 0.0]
     return min(fitting, key=lambda row: row.replicas, default=None)

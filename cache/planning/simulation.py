@@ -135,9 +135,7 @@ class SimulatedReplica:
         self._waiting.append(job)
 
     def begin_passes(self, now: float, slowdown: float, *, one_by_one: bool = False) -> None:
-        """Admit requests and start the next passes, if there are any. one_by_one: the slowdown is that of a single
-        pass.
-        """
+        """Admit requests and start the next passes, if any. one_by_one: the slowdown is that of a single pass."""
         for document in [document for document, (ready, _) in self.loads.items() if ready <= now]:
             self._put(document, self.loads.pop(document)[1])
         self._admit(now)

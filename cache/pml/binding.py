@@ -185,9 +185,7 @@ class Binder:
         return "".join(text.text for text in last)
 
     def place_between(self, reference: Import, run: list[Text], occupied: list[tuple[int, int]]) -> Span:
-        """Place text between two references, in the gap after the first one's module. Raises PMLError if it does not
-        fit.
-        """
+        """Place text between two references, after the first one's module. Raises PMLError if it does not fit."""
         at = self.layout.root.children[reference.module].end
         tokens = run_tokens(run, self.layout.tokenizer)
         index = bisect(occupied, (at,))
@@ -213,9 +211,7 @@ class Binder:
                 yield from (replace(run, segment=segment, row=rows[run.start]) for run in owner.runs)
 
     def scaffold_sets(self) -> dict[str, tuple[Segment, int]]:
-        """Return the segment of each path in a complete scaffold set: larger sets first, then in order of
-        declaration.
-        """
+        """Return the segment of each path in a complete scaffold set: larger sets first, then as declared."""
         complete = [s for s in self.layout.scaffolds if all(p in self.imported for p in s)]
         chosen: dict[str, tuple[Segment, int]] = {}
         for scaffold in sorted(complete, key=len, reverse=True):

@@ -328,9 +328,7 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _held_out_loss(self, example: TrainingExample, anchor: Tensor | None) -> tuple[float, float]:
-        """Return the loss without the anchor term, and the divergence of full attention from the anchor (0 without
-        one).
-        """
+        """Return the loss without the anchor, and the divergence of full attention from it (0 without one)."""
         modular, full = (self._model.logits(example, modular=modular) for modular in (True, False))
         if anchor is not None:
             return divergence(full, modular).item(), divergence(anchor, full).item()
