@@ -7,7 +7,6 @@ Documents are numbers, the most popular one is 0. No memory grows with their num
 import json
 import math
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import islice
@@ -150,39 +149,44 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
     )
 
 
-class RoutingPolicy(ABC):
-    """The simulation's interface of a router. Requests have unique names."""
+class RoutingPolicy:
+    """The simulation's interface of a router. Requests have unique names. This one hashes the first module, as routers
+    of prefix caches do; the conversation without modules.
+    """
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self.ring = Ring()
+
     def set_replicas(self, replicas: Collection[str]) -> None:
-        """Replace the set of replicas."""
+        self.ring.set_replicas(replicas)
 
-    @abstractmethod
     def choose(self, request: str, wanted: Wanted) -> str:
         """Send a request; there is at least one replica."""
+        return next(self.ring.walk(next(iter(wanted.modules), wanted.session or request)))
 
     def ended(self, request: str) -> None:
         """Note the end of a request."""
-        return
 
     def report(self, replica: str, modules: Set[str], queue: int) -> None:
         """Apply a replica's report of its modules and its number of requests."""
-        return
 
-    @abstractmethod
     def holders(self, key: str, count: int) -> list[str]:
-        """Return a module's replicas after a long time, at most `count`; empty for all of them."""
+        """Return a module's replicas after a long time, at most `count`; empty for all of them. Here its home: later
+        documents of a prompt follow another one's hash, and are there as well.
+        """
+        return [*islice(self.ring.walk(key), 1)]
 
 
 class RoutingByModules(RoutingPolicy):
     """The routing of a cluster."""
 
     def __init__(self) -> None:
-        self._affinity, self._ring = Affinity(), Ring()
+        super().__init__()
+        self._affinity = Affinity()
 
     def set_replicas(self, replicas: Collection[str]) -> None:
+        super().set_replicas(replicas)
         self._affinity.set_replicas(replicas)
-        self._ring.set_replicas(replicas)
 
     def choose(self, request: str, wanted: Wanted) -> str:
         replica = self._affinity.rank(wanted)[0]
@@ -196,7 +200,7 @@ class RoutingByModules(RoutingPolicy):
         self._affinity.report(replica, modules, queue)
 
     def holders(self, key: str, count: int) -> list[str]:
-        return [*islice(self._ring.walk(key), count)]
+        return [*islice(self.ring.walk(key), count)]
 
 
 class RandomRouting(RoutingPolicy):
@@ -216,23 +220,6 @@ class RandomRouting(RoutingPolicy):
         return []
 
 
-class PrefixHashRouting(RoutingPolicy):
-    """Consistent hashing of the first module, as in routers of prefix caches; of the conversation without modules."""
-
-    def __init__(self) -> None:
-        self._ring = Ring()
-
-    def set_replicas(self, replicas: Collection[str]) -> None:
-        self._ring.set_replicas(replicas)
-
-    def choose(self, request: str, wanted: Wanted) -> str:
-        return next(self._ring.walk(next(iter(wanted.modules), wanted.session or request)))
-
-    def holders(self, key: str, count: int) -> list[str]:
-        """Return its home first. Later documents of a prompt follow another one's hash, and are here as well."""
-        return [*islice(self._ring.walk(key), 1)]
-
-
 BY_MODULES, BY_CHANCE, BY_PREFIX = "by modules", "by chance", "by first document"
 ROUTINGS = (BY_MODULES, BY_PREFIX, BY_CHANCE)
 
@@ -240,4 +227,4 @@ ROUTINGS = (BY_MODULES, BY_PREFIX, BY_CHANCE)
 def open_router(routing: str, seed: int) -> RoutingPolicy:
     if routing == BY_CHANCE:
         return RandomRouting(seed)
-    return RoutingByModules() if routing == BY_MODULES else PrefixHashRouting()
+    return RoutingByModules() if routing == BY_MODULES else RoutingPolicy()
