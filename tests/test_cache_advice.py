@@ -134,9 +134,6 @@ def test_requests_that_share_a_module_stand_together() -> None:
 def test_plain_prompts_stand_together_by_their_beginning() -> None:
     plans = [Plan(spans=(Span(start=0, tokens=tuple(text.encode())),)) for text in ("ab1", "xy1", "ab2", "xy2")]
     assert [index for members in group(plans) for index in members] == [0, 2, 1, 3]
-
-
-def test_nothing_to_group() -> None:
     assert group([]) == []
     assert group([plan_of("?")]) == [[0]]
 

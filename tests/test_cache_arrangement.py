@@ -257,9 +257,6 @@ def test_join_spans_joins_what_touches_and_is_computed() -> None:
         (7, (6,), None),
     ]
     assert join_spans(()) == ()
-
-
-def test_a_computed_end_stays_as_it_is() -> None:
     spans = (Span(start=0, tokens=(1, 2)),)
     assert end_computed(spans) is spans
 

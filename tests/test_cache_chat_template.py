@@ -108,9 +108,6 @@ def test_without_a_system_role_the_system_text_opens_the_first_question() -> Non
     assert (template.open, template.to_user) == ("<s>[INST] ", "\n\n")
     assert (template.to_answer, template.to_next) == (" [/INST]", "</s>[INST] ")
     assert template.roles == {"user": RoleStrings("[INST] ", " [/INST]"), "assistant": RoleStrings("", "</s>")}
-
-
-def test_a_system_text_that_is_silently_dropped_opens_the_first_question_too() -> None:
     template = derive_template(renderer(DROPS_SYSTEM))
     assert (template.open, template.to_user) == ("[", "\n\n")
 
@@ -162,6 +159,7 @@ class Stub:
 def test_a_tokenizer_brings_its_template_and_without_one_gets_plain_headings() -> None:
     assert ModelTokenizer(Stub(CHATML)).template == derive_template(renderer(CHATML))
     assert ModelTokenizer(Stub(None)).template == PLAIN
+    assert PLAIN.roles == NO_ROLES
 
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('never') }}", "{{ 1 / 0 }}", "{{ missing.attribute }}", SHOUTS])
@@ -202,10 +200,6 @@ def test_turns_one_after_another_are_what_the_template_renders(source: str, syst
         {"role": "user", "content": "How?"},
     ]
     assert text == renderer(source)(messages, True)
-
-
-def test_a_model_without_a_template_has_no_turns() -> None:
-    assert PLAIN.roles == NO_ROLES
 
 
 MARKERS = ("<|im_end|>", "<think>", "</think>", "<tool_call>", "[TOOL_CALLS]", "<｜User｜>")

@@ -105,24 +105,7 @@ def test_no_item_is_empty_and_no_extent_is_read_twice(chunks: list[Chunk]) -> No
         assert item.num_rows == sum(one.last - one.first for one in item.ranges)
 
 
-def test_a_module_of_three_conversations_is_one_item_with_three_placements() -> None:
-    shared = Extent(0, 10)
-    chunks = [make_chunk(2, 4, Extent(20 + 10 * i, 8), [KVView(shared, offset=7 * i, first_row=i)]) for i in range(3)]
-    (item,) = [item for item in plan_items(chunks) if item.extent == shared]
-    assert [(r.first, r.last, r.offset) for r in item.ranges] == [(0, 2, 0), (2, 4, 7), (4, 6, 14)]
-
-
-def test_a_module_placed_twice_in_one_conversation_is_still_one_item() -> None:
-    shared = Extent(0, 10)
-    chunk = make_chunk(0, 3, Extent(20, 3), [KVView(shared, 5, 0), KVView(shared, 30, 2)])
-    (item,) = [item for item in plan_items([chunk]) if item.extent == shared]
-    assert [(r.first, r.last, r.offset) for r in item.ranges] == [(0, 3, 5), (2, 3, 30)]
-
-
 def test_a_single_row_needs_no_causal_item() -> None:
     items = plan_items([make_chunk(5, 6, Extent(20, 9), [])])
     assert [(item.extent, item.causal) for item in items] == [(Extent(20, 6), False)]
-
-
-def test_a_pass_of_nothing() -> None:
     assert plan_items([]) == []
