@@ -341,7 +341,7 @@ def warmdesk(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_the_command_prints_one_document(
     costs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load = ("--documents", "1000", "--requests-per-second", "0.5", "--replicas", "1,2", "--requests", "60")
+    load = ("--documents", "1000", "--requests-per-second", "0.5", "--replicas", "1,2", "--requests", "100")
     assert warmdesk(monkeypatch, "plan", *load, "--model", "Qwen2.5-0.5B", "--ttft-target", "1000", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["costs_are"] == "scaled, not measured"

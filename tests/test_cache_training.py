@@ -139,7 +139,7 @@ def test_examples_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypa
 def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path: Path) -> None:
     moved: list[float] = []
     for weight in (0.0, 10.0):
-        schedule = replace(SCHEDULE, steps=15, objective="distil", anchor_weight=weight)
+        schedule = replace(SCHEDULE, steps=10, objective="distil", anchor_weight=weight)
         one = training(tmp_path / str(weight), schedule)
         before = one._model.logits(EXAMPLE, modular=False)
         one.run(lambda progress: None)
