@@ -22,7 +22,6 @@ Facts = dict[str, Any]
 
 @cache
 def cases() -> tuple[Case, ...]:
-    """All cases, in the order of the file."""
     return tuple(json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))["cases"])
 
 
@@ -32,7 +31,6 @@ def case_of(schema: str, prompt: str | None = None, **options: Any) -> Case:
 
 
 def facts_of(case: Case) -> Facts | PMLError:
-    """The facts of a case, or the error it ends in."""
     tokenizer = WordTokenizer()
     roles = NAMED[case["template"]] if "template" in case else NO_ROLES
 
@@ -53,7 +51,6 @@ def facts_of(case: Case) -> Facts | PMLError:
 
 
 def layout_facts(layout: Layout) -> Facts:
-    """What a schema's place in the ids is."""
     items = [{"path": i.path, "kind": i.kind, "start": i.start, "length": i.length} for i in layout.items]
     return {"layout": items, "length": layout.length}
 
@@ -94,7 +91,6 @@ def deviations(case: Case, outcome: Facts | PMLError) -> list[str]:
 
 
 def normal(value: Any) -> Any:
-    """Layout items in one order; everything else as it is."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return sorted((item["path"], item["kind"], item["start"], item["length"]) for item in value)
     return value

@@ -84,7 +84,6 @@ def children(
 
 @st.composite
 def modules(draw: st.DrawFn, name: str, depth: int, *, in_role: bool, roles: bool) -> Module:
-    """A module of that name."""
     empty = Module(name=name, cached=draw(st.sampled_from([True, True, True, False])))
     inside = draw(children(Names(), depth, module=empty, in_role=in_role, roles=roles))
     return Module(name=name, cached=empty.cached, children=inside)
@@ -105,7 +104,6 @@ def schemas(draw: st.DrawFn, depth: int = 3, *, roles: bool = True) -> Schema:
 
 
 def inside(owner: Schema | Module | Role) -> Iterator[Child]:
-    """Children of an owner, those of its turns included."""
     for child in owner.children:
         yield child
         if isinstance(child, Role):
@@ -148,7 +146,6 @@ def prompts(draw: st.DrawFn, schema: Schema, *, gaps: bool = True, roles: bool =
 
 
 def imported(schema: Schema, references: Sequence[Import]) -> dict[str, Module]:
-    """Modules by path that some references name."""
     found: dict[str, Module] = {}
 
     def follow(owner: Schema | Module, path: str, references: Sequence[Import]) -> None:
@@ -187,7 +184,6 @@ class NaiveLayout:
     unions: list[tuple[int, int, tuple[str, ...]]] = field(default_factory=list)
 
     def flat(self, nodes: Sequence[Child]) -> Iterator[Child]:
-        """Children with turns spelt out."""
         for node in nodes:
             if not isinstance(node, Role):
                 yield node
@@ -220,7 +216,6 @@ class NaiveLayout:
         return at
 
     def place_node(self, node: Child, path: str, at: int, choices: tuple[tuple[int, str], ...]) -> int:
-        """Give anything but text its ids."""
         if isinstance(node, Module):
             return self.place(node, f"{path}/{node.name}".lstrip("/"), at, choices)
         if isinstance(node, Parameter):
@@ -255,7 +250,6 @@ class NaivePrompt:
 
 
 def naive_prompt(schema: Schema, layout: NaiveLayout, prompt: Prompt) -> NaivePrompt:
-    """The tokens of a prompt at their ids."""
     result = NaivePrompt()
     references = [part for part in prompt.parts if isinstance(part, Import)]
     chosen: dict[str, Schema | Module] = {"": schema, **imported(schema, references)}

@@ -1,11 +1,17 @@
-"""What breaks reuse, found and priced."""
+"""What breaks reuse, found and priced; groups of requests, and what they save, counted by the engine's own books."""
 
 import pytest
+from recording import answer, running
+from test_cache_engine import plan_of as parts_in_order
+from tiny import build, make_segment
 
 from cache.analysis.advice import advise_prompt, advise_prompts, advise_schema, advise_text, volatile
+from cache.analysis.memory_plan import count_tokens, group
+from cache.engine.request import Request
 from cache.errors import PMLError
 from cache.pml.layout import lay_out
 from cache.pml.parser import parse_prompt, parse_schema
+from cache.prompt.plan import Plan, Segment, Span
 from cache.prompt.tokenizer import WordTokenizer
 
 
@@ -13,13 +19,10 @@ from cache.prompt.tokenizer import WordTokenizer
     ("text", "what"),
     [
         ("on 2026-11-21 it", "a date ('2026-11-21')"),
-        ("on 21.11.2026 it", "a date ('21.11.2026')"),
         ("on November 21, 2026 it", "a date ('November 21, 2026')"),
         ("on 21 November 2026 it", "a date ('21 November 2026')"),
-        ("on 2025-06-02T09:14:33Z it", "a time stamp ('2025-06-02T09:14:33Z')"),
         ("on 2025-06-02T09:14:33.123+00:00 it", "a time stamp ('2025-06-02T09:14:33.123+00:00')"),
         ("on June 2nd, 2025 it", "a date ('June 2nd, 2025')"),
-        ("on 2nd June, 2025 it", "a date ('2nd June, 2025')"),
         ("at 10:33 it", "a time of day ('10:33')"),
         ("id 123e4567-e89b-12d3-a456-426614174000 is", "an identifier ('123e4567-e89b-12d3-a456-426614174000')"),
         ("trace 0af7651916cd43dd8448eb211c80319c x", "an identifier ('0af7651916cd43dd8448eb211c80319c')"),
@@ -80,7 +83,7 @@ def test_long_text_of_a_prompt_wants_to_be_a_module() -> None:
     assert advise_prompt(parse_prompt('<prompt schema="s">short</prompt>'), WordTokenizer()).findings == ()
 
 
-@pytest.mark.parametrize("piece", ["a", "f0", "<!--", "a.", "1-"])
+@pytest.mark.parametrize("piece", ["a", "f0", "1-"])
 def test_long_lines_without_a_break_are_read_once(piece: str) -> None:
     """Was quadratic once: 200 KB of one word took minutes."""
     advise_text(piece * (200_000 // len(piece)), WordTokenizer())
@@ -110,3 +113,52 @@ def test_with_its_schema_a_prompt_is_told_what_it_reuses() -> None:
     assert (advice.tokens, advice.reusable) == (5, 4)
     with pytest.raises(PMLError):
         advise_prompt(parse_prompt('<prompt schema="s"><b/></prompt>'), layout.tokenizer, layout)
+
+
+SYSTEM = make_segment("system", "Answer. ")
+DOCUMENTS = [make_segment(f"d{i}", f"Document {i} says quite a lot of things. ", SYSTEM) for i in range(6)]
+
+
+def plan_of(question: str, *segments: Segment) -> Plan:
+    return parts_in_order(SYSTEM, *segments, question)
+
+
+def test_requests_that_share_a_module_stand_together() -> None:
+    a, b, c, *_ = DOCUMENTS
+    plans = [plan_of("1", a), plan_of("2", b), plan_of("3", a, c), plan_of("4", b), plan_of("5", a)]
+    groups = group(plans)
+    assert sorted(index for members in groups for index in members) == [0, 1, 2, 3, 4]
+    assert [sorted(members) for members in groups] == [[0, 2, 4], [1, 3]]
+
+
+def test_plain_prompts_stand_together_by_their_beginning() -> None:
+    plans = [Plan(spans=(Span(start=0, tokens=tuple(text.encode())),)) for text in ("ab1", "xy1", "ab2", "xy2")]
+    assert [index for members in group(plans) for index in members] == [0, 2, 1, 3]
+    assert group([]) == []
+    assert group([plan_of("?")]) == [[0]]
+
+
+def test_a_dry_run_counts_what_the_engine_counts() -> None:
+    """Also under eviction: both have an arena of the same number of tokens."""
+    model = build()
+    memory = 170 * model.info.kv.bytes_per_token
+    requests = [Request(plan=plan_of(f"{i}?", DOCUMENTS[i % 6], DOCUMENTS[(i + 1) % 6])) for i in range(14)]
+    counted = [usage.computed for usage in count_tokens(requests, model.info, model.tokenizer, memory)]
+    with running(model, memory=memory) as engine:
+        measured = [answer(engine, request.plan).usage.computed for request in requests]
+        assert engine.call(lambda store: store.device.evictions["module"]) > 0
+    assert counted == measured
+
+
+def test_grouping_saves_tokens_where_memory_is_short() -> None:
+    model = build()
+    plans = [plan_of(f"{i}?", DOCUMENTS[i % 6]) for i in range(24)]
+    requests = [Request(plan=plan) for plan in plans]
+    order = [index for members in group(plans) for index in members]
+    memory = 110 * model.info.kv.bytes_per_token
+    ungrouped = sum(usage.computed for usage in count_tokens(requests, model.info, model.tokenizer, memory))
+    in_order = [requests[i] for i in order]
+    grouped = sum(usage.computed for usage in count_tokens(in_order, model.info, model.tokenizer, memory))
+    once = len(SYSTEM.tokens) + sum(len(segment.tokens) for segment in DOCUMENTS)
+    assert grouped < ungrouped
+    assert grouped >= once

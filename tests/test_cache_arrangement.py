@@ -1,4 +1,4 @@
-"""Placement of conversations: what stands where, and what a module may supply."""
+"""Plans: placement of conversations, what a module may supply, spans joined, ends computed, exactness."""
 
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ from tiny import ByteTokenizer
 
 from cache.errors import PromptError
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Placement, Plan, Span, arrange, module_segment
+from cache.prompt.plan import Placement, Plan, Segment, Span, arrange, end_computed, join_spans, module_segment
 from cache.prompt.tokenizer import run_tokens
 
 
@@ -43,20 +43,7 @@ def plan_of(
 
 
 def places(plan: Plan) -> list[tuple[int, int, str | None]]:
-    """Begin, end and name of every span."""
     return [(span.start, span.end, span.segment and span.segment.name) for span in plan.spans]
-
-
-def test_parts_stand_one_after_another() -> None:
-    plan = plan_of(SYSTEM, RETURNS, text("Why?"))
-    assert [(span.start, span.end, span.segment and span.segment.name) for span in plan.spans] == [
-        (0, 8, "system"),
-        (8, 16, "returns"),
-        (16, 20, None),
-    ]
-    assert plan.spans[0].tokens == (256, *b"Answer.")
-    assert plan.num_tokens == plan.next_position == 20
-    assert [segment.name for segment in plan.segments()] == ["system", "returns"]
 
 
 @given(st.lists(st.sampled_from([*MODULES]) | st.text(max_size=5), min_size=1, max_size=8))
@@ -82,7 +69,6 @@ def test_any_prompt_is_contiguous_complete_and_ends_computed(parts: list[str]) -
 
 
 def expected_tokens(node: TextModule | Text) -> tuple[int, ...]:
-    """Tokens of a part by themselves."""
     if isinstance(node, Text):
         return tuple(node.text.encode())
     return module_segment(node, ByteTokenizer()).tokens
@@ -113,11 +99,6 @@ def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
     assert last.segment is not None
     assert last.segment.tokens == tuple(b"30 days.")
     assert tail.segment is None
-
-
-def test_a_last_module_of_one_token_is_simply_computed() -> None:
-    plan = plan_of(text("ab"), LETTER)
-    assert plan.spans == (Span(start=0, tokens=tuple(b"abx")),)
 
 
 def test_too_long_is_refused_and_just_fitting_is_not() -> None:
@@ -160,13 +141,6 @@ def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first() -> None
     assert plan.next_position == 60
 
 
-def test_a_module_longer_than_a_slot_takes_several_and_one_that_fills_its_slot_leaves_no_gap() -> None:
-    plan = plan_of(SYSTEM, RETURNS, DETAIL, RETURNS, text("?"), placement="slotted", slot=8)
-    assert places(plan)[1:4] == [(8, 16, "returns"), (16, 23, "detail"), (24, 32, "returns")]
-    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), placement="slotted", slot=7)
-    assert places(plan)[1:3] == [(8, 16, "returns"), (22, 29, "detail")]
-
-
 def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longest() -> None:
     plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), DETAIL, RETURNS, LETTER, text("And?"), placement="shared")
     assert places(plan) == [
@@ -180,12 +154,6 @@ def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longes
         (28, 32, None),
     ]
     assert (plan.next_position, plan.num_tokens) == (32, 8 + 15 + 4 + 16 + 4)
-
-
-@pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_what_has_no_tokens_takes_no_place_and_ends_no_group(placement: Placement) -> None:
-    with_nothing = plan_of(EMPTY, SYSTEM, EMPTY, RETURNS, text(""), EMPTY, DETAIL, text("?"), placement=placement)
-    assert with_nothing == plan_of(SYSTEM, RETURNS, DETAIL, text("?"), placement=placement)
 
 
 def test_a_shared_group_at_the_end_must_end_in_its_longest() -> None:
@@ -267,3 +235,85 @@ def test_of_the_left_context_the_last_modules_stay_that_fit(room: int, left_cont
 def test_without_position_independence_there_is_no_left_context() -> None:
     plan = plan_of(SYSTEM, CONDITIONED, text("?"), position_independent=False)
     assert [(segment.start, segment.left_context) for segment in plan.segments()] == [(0, ()), (8, ())]
+
+
+def test_join_spans_joins_what_touches_and_is_computed() -> None:
+    segment = Segment(name="u", tokens=(5,))
+    spans = (
+        Span(start=0, tokens=(1,)),
+        Span(start=1, tokens=()),
+        Span(start=1, tokens=(2,)),
+        Span(start=4, tokens=(3,)),
+        Span(start=5, tokens=(5,), segment=segment),
+        Span(start=6, tokens=(), segment=segment),
+        Span(start=6, tokens=(5,), segment=segment),
+        Span(start=7, tokens=(6,)),
+    )
+    assert [(s.start, s.tokens, s.segment) for s in join_spans(spans)] == [
+        (0, (1, 2), None),
+        (4, (3,), None),
+        (5, (5,), segment),
+        (6, (5,), segment),
+        (7, (6,), None),
+    ]
+    assert join_spans(()) == ()
+    spans = (Span(start=0, tokens=(1, 2)),)
+    assert end_computed(spans) is spans
+
+
+def test_positions_of_a_segment_with_gaps() -> None:
+    segment = Segment(name="u", tokens=(1, 2, 3, 4), start=5, gaps=((1, 10), (3, 2)))
+    assert segment.positions == [5, 16, 17, 20]
+    assert [segment.position(row) for row in range(4)] == segment.positions
+    assert segment.end == 21
+
+
+def test_a_span_knows_how_far_it_stands_from_where_its_rows_were_encoded() -> None:
+    segment = Segment(name="u", tokens=(1, 2, 3), start=5, gaps=((1, 10),))
+    assert Span(start=105, tokens=(1,), segment=segment).offset == 100
+    assert Span(start=116, tokens=(2, 3), segment=segment, row=1).offset == 100
+    assert Span(start=7, tokens=(9,)).offset == 0
+
+
+def test_segments_are_named_once_even_if_they_supply_several_spans() -> None:
+    segment = Segment(name="u", tokens=(1, 2))
+    spans = (
+        Span(start=0, tokens=(1,), segment=segment),
+        Span(start=1, tokens=(7,)),
+        Span(start=2, tokens=(2,), segment=segment, row=1),
+        Span(start=3, tokens=(8,)),
+    )
+    assert Plan(spans=spans).segments() == (segment,)
+
+
+def test_exact_means_encoded_behind_the_very_tokens_at_the_very_distances() -> None:
+    system = Segment(name="s", tokens=(1, 2))
+    behind = Segment(name="b", tokens=(3,), start=2, prefix=system)
+    alone = Segment(name="a", tokens=(3,))
+
+    def exact(*spans: Span) -> bool:
+        return Plan(spans=(*spans, Span(start=9, tokens=(5,)))).is_exact
+
+    first = Span(start=0, tokens=(1, 2), segment=system)
+    assert exact(first)
+    assert exact(first, Span(start=2, tokens=(3,), segment=behind))
+    assert exact(Span(start=7, tokens=(3,), segment=alone)), "a shift of everything changes nothing"
+    assert not exact(first, Span(start=3, tokens=(3,), segment=behind)), "a gap"
+    assert not exact(first, Span(start=2, tokens=(3,), segment=alone))
+    assert not exact(Span(start=2, tokens=(3,), segment=behind))
+    assert not exact(
+        Span(start=0, tokens=(1,), segment=system),
+        Span(start=1, tokens=(9,)),
+        Span(start=2, tokens=(2,), segment=system, row=1),
+    )
+    assert exact(Span(start=0, tokens=(1,), segment=system), Span(start=1, tokens=(2,), segment=system, row=1))
+
+
+def test_a_prompt_of_a_thousand_pieces_is_planned_in_a_moment() -> None:
+    """Was cubic once, on the engine's thread: this took half a minute."""
+    segment = Segment(name="u", tokens=(1,) * 2000, gaps=tuple((row, 1) for row in range(1, 2000)))
+    spans = [Span(start=2 * row, tokens=(1,), segment=segment, row=row) for row in range(2000)]
+    assert segment.positions == [2 * row for row in range(2000)]
+    assert Plan(spans=(*spans, Span(start=4000, tokens=(2,)))).is_exact
+    moved = [Span(start=2 * row + (row > 1000), tokens=(1,), segment=segment, row=row) for row in range(2000)]
+    assert not Plan(spans=(*moved, Span(start=4001, tokens=(2,)))).is_exact

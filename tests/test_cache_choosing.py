@@ -111,7 +111,6 @@ def test_the_likeliest_tokens_are_those_of_a_full_sort(spread: float, share: flo
 
 
 def test_nothing_beyond_the_last_token_is_chosen() -> None:
-    """Also by the highest random number there is."""
     for options in ({}, {"top_k": 3}, {"top_p": 0.9}):
         sampler = Sampler(Sampling(temperature=1, **options))  # type: ignore[arg-type]
         sampler.draw = lambda: 1 - 2**-53  # type: ignore[method-assign]

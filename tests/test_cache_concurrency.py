@@ -20,7 +20,7 @@ from cache.memory.disk import DiskTier
 from cache.pml.binding import Registry, module_segments
 from cache.pml.parser import parse_prompt, parse_schema
 
-REQUESTS = 200
+REQUESTS = 100
 THREADS = 8
 TOKENS = 4
 ARENA = 700
@@ -34,8 +34,6 @@ QUESTIONS = ["Why?", "Can I return a gift card?", "How long does it take?", "And
 
 @dataclass(frozen=True)
 class Ask:
-    """What one request says, and how."""
-
     prompt: str
     reuse: Reuse
     tenant: str
@@ -48,7 +46,6 @@ Answer = tuple[tuple[int, ...] | None, str, FinishReason, bool]
 
 
 def answer_of(completion: Completion) -> Answer:
-    """What must not depend on anything but the request."""
     return completion.tokens, completion.text, completion.finish_reason, completion.exact
 
 
@@ -75,7 +72,6 @@ def schema() -> str:
 
 @cache
 def asks() -> tuple[Ask, ...]:
-    """The requests, some of them more than once, in random order."""
     chance = random.Random(2)
 
     def prompt() -> str:
@@ -100,7 +96,6 @@ def asks() -> tuple[Ask, ...]:
 
 
 def ask(engine: Engine, schemas: Registry, one: Ask) -> Completion:
-    """Answer a request."""
     plan = schemas.bind(parse_prompt(one.prompt)).plan
     sampling = Sampling(max_tokens=TOKENS, stop=one.stop)
     request = Request(plan=plan, sampling=sampling, reuse=one.reuse, tenant=one.tenant, session=one.session)

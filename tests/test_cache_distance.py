@@ -27,7 +27,6 @@ class Scene:
 
     @property
     def packed(self) -> list[int]:
-        """Slots of the packed rows."""
         return [slot for chunk in self.chunks for slot in chunk.slots]
 
 
@@ -56,7 +55,6 @@ def scenes(draw: st.DrawFn, most_offset: int) -> Scene:
 
 
 def arena_of(scene: Scene, kv_heads: int) -> Arena:
-    """Random rows; ids of the rows to be computed are not there yet."""
     arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=SIZE, dtype=torch.float32), 100, CPU)
     for rows in (arena.keys[0], arena.values[0]):
         rows.normal_(generator=torch.Generator().manual_seed(len(scene.packed)))
@@ -90,7 +88,6 @@ def written_out(scene: Scene, arena: Arena, q: Tensor, slopes: Tensor | None, wi
 
 
 def run(scene: Scene, kernel: str, group: int, slopes: Tensor | None, window: int | None) -> tuple[Tensor, Tensor]:
-    """What a pass gives and what it should."""
     arena = arena_of(scene, HEADS)
     random = torch.Generator().manual_seed(0)
     rows = len(scene.packed)

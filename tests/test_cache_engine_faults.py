@@ -4,19 +4,17 @@ import contextlib
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from itertools import cycle
-from typing import Any
 
 import pytest
+from test_cache_engine import plan_of
 from tiny import build, make_segment
-from torch import Tensor
 
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Limits, Request
 from cache.errors import CacheError, CapacityError, EngineStopped
 from cache.memory.store import Store
-from cache.prompt.plan import Plan, Segment, Span
+from cache.prompt.plan import Segment
 
 SYSTEM = make_segment("system", "You answer from the documents. ")
 A = make_segment("a", "Returns take 30 days from delivery.", SYSTEM)
@@ -25,37 +23,37 @@ LONG = make_segment("long", "word " * 600)
 """Several passes long."""
 
 
-def plan_of(*parts: Segment | str) -> Plan:
-    spans, at = [], 0
-    for part in parts:
-        tokens = tuple(part.encode()) if isinstance(part, str) else part.tokens
-        spans.append(Span(start=at, tokens=tokens, segment=None if isinstance(part, str) else part))
-        at += len(tokens)
-    return Plan(spans=tuple(spans))
-
-
 def ask(engine: Engine, *parts: Segment | str, session: str | None = None) -> Completion:
     return engine.submit(Request(plan=plan_of(*parts), sampling=Sampling(max_tokens=2), session=session)).completion
 
 
 def still_serves(engine: Engine) -> None:
-    """The engine answers, and its accounting is right."""
     assert ask(engine, SYSTEM, A, "Still there?").usage.prompt_tokens > 0
     engine.call(Store.check_integrity)
 
 
-def test_an_invalid_tenant_ends_only_its_own_request(engine: Engine) -> None:
-    """Was wrong once: `segment_key`'s ValueError is raised on the engine's thread and stops it for everybody."""
-    with pytest.raises((CacheError, ValueError)):
-        _ = engine.submit(Request(plan=plan_of(A, "?"), tenant="not a tenant")).completion
-    still_serves(engine)
-
-
-def test_an_invalid_tenant_ends_only_its_own_encode_job(engine: Engine) -> None:
-    """Was wrong once: the same through `encode`."""
-    with pytest.raises((CacheError, ValueError)):
-        engine.encode([A], tenant="not a tenant").result(timeout=20)
-    still_serves(engine)
+def test_what_is_wrong_with_one_call_ends_it_alone(engine: Engine) -> None:
+    """Was wrong once: each of these raised an error on the engine's thread, which stopped it for everybody."""
+    for ask_wrongly in (
+        lambda: engine.submit(Request(plan=plan_of(A, "?"), tenant="not a tenant")).completion,
+        lambda: engine.encode([A], tenant="not a tenant").result(timeout=20),
+    ):
+        with pytest.raises((CacheError, ValueError)):
+            ask_wrongly()
+        still_serves(engine)
+    for ask_strangely in (
+        lambda: engine.encode([Segment(name="empty", tokens=())]).result(timeout=20),
+        lambda: engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(temperature=1e-40))).completion,
+        lambda: (
+            engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(temperature=1, seed=1 << 70))).completion
+        ),
+    ):
+        with contextlib.suppress(CacheError, ValueError):
+            ask_strangely()
+        still_serves(engine)
+    engine.encode([SYSTEM, A, B]).cancel()
+    for _ in range(2):
+        still_serves(engine)
 
 
 def test_an_empty_conditioning_prefix_is_harmless(engine: Engine) -> None:
@@ -64,37 +62,6 @@ def test_an_empty_conditioning_prefix_is_harmless(engine: Engine) -> None:
     """
     with pytest.raises(ValueError, match="no tokens"):
         Segment(name="a", tokens=A.tokens, prefix=Segment(name="system", tokens=()))
-    still_serves(engine)
-
-
-def test_an_empty_module_can_be_encoded_ahead(engine: Engine) -> None:
-    """Was wrong once: likewise for a module without text, as an empty passage or scaffold would be."""
-    with contextlib.suppress(CacheError, ValueError):
-        engine.encode([Segment(name="empty", tokens=())]).result(timeout=20)
-    still_serves(engine)
-
-
-def test_a_cancelled_encode_job_is_harmless(engine: Engine) -> None:
-    """Was wrong once: the caller's `Future.cancel()` succeeds, and setting its result then stops the engine."""
-    job = engine.encode([SYSTEM, A, B])
-    job.cancel()
-    with contextlib.suppress(CancelledError):
-        job.result(timeout=20)
-    still_serves(engine)
-    still_serves(engine)
-
-
-def test_an_unsampleable_temperature_ends_only_its_own_request(engine: Engine) -> None:
-    """Was wrong once: see `test_cache_sampling`; the error of one request's sampler ends all of them."""
-    with contextlib.suppress(CacheError, ValueError):
-        _ = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(temperature=1e-40))).completion
-    still_serves(engine)
-
-
-def test_a_seed_beyond_64_bits_ends_only_its_own_request(engine: Engine) -> None:
-    """Was wrong once: likewise."""
-    with contextlib.suppress(CacheError, ValueError):
-        _ = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(temperature=1, seed=1 << 70))).completion
     still_serves(engine)
 
 
@@ -189,7 +156,7 @@ def test_a_stopped_engine_says_so_to_whoever_forgets() -> None:
     with ThreadPoolExecutor(2) as pool:
         running = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=400)))
         waiting = [pool.submit(engine.settle) for _ in range(2)]
-        while len(engine._core._to_forget._jobs) < 2:
+        while len(engine._core._to_forget) < 2:
             time.sleep(0.001)
         engine.close()
         for one in waiting:
@@ -231,25 +198,6 @@ def test_pieces_add_up_to_the_text_of_a_cancelled_answer(engine: Engine) -> None
     for piece in generation:
         pieces.append(piece)
         generation.cancel()
-    assert "".join(pieces) == generation.completion.text
-
-
-def test_an_answer_ended_for_repeating_itself_is_the_text_that_was_streamed() -> None:
-    """Was wrong once: the repetition is deleted from the answer after it was delivered: text is taken back."""
-    model = build()
-    forward, letters = model.forward, cycle(b"abcdefgh")
-
-    def looping(*args: Any) -> Tensor:
-        logits = forward(*args)
-        if len(logits):
-            logits[:, next(letters)] = 1e6
-        return logits
-
-    model.forward = looping  # type: ignore[method-assign, assignment]
-    engine = Engine(model, memory=4 << 20).start()
-    generation = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=60)))
-    pieces = list(generation)
-    engine.close()
     assert "".join(pieces) == generation.completion.text
 
 

@@ -33,8 +33,6 @@ SLOTS = 60
 
 @dataclass(eq=False)
 class InFlight:
-    """A request that has its prefix and its rows."""
-
     prefix: PrefixNode
     rest: list[PathStep]
     own: list[Extent]

@@ -20,7 +20,6 @@ BAD = make_segment("bad", f"This page holds {POISON}.", SYSTEM)
 
 
 def failing_on(engine: Engine, monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]], bool]) -> None:
-    """Let passes whose tokens are such fail as a machine does that has no memory left."""
     forward = engine.model.forward
 
     def fragile(chunks: Any, *others: Any) -> Any:

@@ -76,7 +76,7 @@ def reference(
     return out, lse
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(chunks=passes(), shape=st.sampled_from([(1, 4), (2, 3), (4, 1)]), most_keys=st.sampled_from([16, 40, 512]))
 def test_items_of_all_kinds_equal_the_plain_kernel(chunks: list[Chunk], shape: tuple[int, int], most_keys: int) -> None:
     kv_heads, group = shape
@@ -105,7 +105,7 @@ SYSTEM = make_segment("system", "Answer so. ")
 PLAN = plan_of(SYSTEM, make_segment("b", "Not gift cards.", SYSTEM), make_segment("a", "A month.", SYSTEM), "Gift?")
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
 def test_answers_equal_one_forward_with_the_block_mask(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen_pass, "varlen_attn", reference)
     plan = PLAN if family != "gpt2" else plan_of(SYSTEM, "Gift?")

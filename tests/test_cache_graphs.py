@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.attention.items import Chunk, KVView
-from cache.attention.scoring import ScoredChunk
+from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.gpu.choice import PassKinds
 from cache.gpu.graphs import BUCKETS, Bucket, CudaCapture
 from cache.memory.arena import Arena, Extent
@@ -34,7 +33,7 @@ from cache.gpu import tiled_pass
 from cache.gpu.tiled_pass import TiledPass
 
 CPU = torch.device("cpu")
-SMALL = (Bucket(12, 24), Bucket(4, 24), Bucket(4, 8), Bucket(1, 8))
+SMALL = (Bucket(8, 16), Bucket(2, 8))
 
 
 class Graphs:
@@ -82,7 +81,6 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """For all tests: capturing takes the interpreter seconds."""
     graphs = Graphs()
     model, plain = graphed("multi-query", graphs), build("multi-query")
     arena, plain_arena = arena_of(model), arena_of(plain)
@@ -93,14 +91,13 @@ def pair() -> Pair:
 
 
 def memory_of(model: LanguageModel) -> list[int]:
-    """Where everything lies that graphs read and write."""
     found = model._graphed
     assert found is not None
     return [found._logits.data_ptr(), *(graph.tables.data_ptr() for graph in found._graphs)]
 
 
-@settings(max_examples=8, deadline=None)
-@given(chunks=passes())
+@settings(max_examples=4, deadline=None)
+@given(chunks=passes(longest=6))
 def test_replayed_passes_equal_the_plain_kernel(pair: Pair, chunks: list[Chunk]) -> None:
     """Passes of all sizes, one after another, through the same graphs; rows that no pass needs are nowhere read."""
     rows = sum(len(chunk.tokens) for chunk in chunks)
@@ -121,15 +118,14 @@ B = make_segment("b", "Not cards.", SYSTEM)
 PLAN = plan_of(SYSTEM, B, A, "Q?")
 
 
-@pytest.mark.parametrize("family", ["multi-query", "bloom"])
-def test_answers_equal_one_forward_with_the_block_mask(family: str) -> None:
+def test_answers_equal_one_forward_with_the_block_mask() -> None:
     graphs = Graphs()
-    model = graphed(family, graphs, [Bucket(2, 8)])
+    model = graphed("multi-query", graphs, [Bucket(2, 8)])
     recorder = Recorder(model)
     with running(model) as engine:
         answer(engine, PLAN, 2)
     assert graphs.replayed == 3  # a short module, the question, and a token, which does not fill the graph
-    assert (recorder.logits[-2] - oracle_logits(stock(family), PLAN)).abs().max() < TOLERANCE
+    assert (recorder.logits[-2] - oracle_logits(stock("multi-query"), PLAN)).abs().max() < TOLERANCE
 
 
 class OnDevice(TorchDispatchMode):
@@ -179,7 +175,7 @@ def test_other_passes_are_not_replayed(case: str, pair: Pair, monkeypatch: pytes
     if case == "too many rows":
         chunks = [chunk_of(SMALL[0].rows + 1)]
     elif case == "too many partial results":
-        chunks = [Chunk([1], [1000], 0, [Extent(120, 1)], [KVView(Extent(at, 1)) for at in range(40)])]
+        chunks = [Chunk([1], [1000], 0, [Extent(120, 1)], [KVView(Extent(at, 1)) for at in range(20)])]
     elif case == "scored":
         scored = [ScoredChunk(0, 1, {})]
     elif case == "another arena":

@@ -23,7 +23,6 @@ def request(max_tokens: int = 1) -> Request:
 
 
 def in_first_pass(model: LanguageModel, engine: Engine, wanted: Request) -> tuple[Generation, threading.Event]:
-    """An idle run that waits in its first pass until the event is set."""
     begun, go_on = threading.Event(), threading.Event()
     forward = model.forward
 
@@ -62,18 +61,6 @@ def test_it_needs_nothing_of_the_store() -> None:
         assert set(engine.store.device.entries) == entries
         assert engine.store.device.allocator.free_slots == free
         assert not engine.store.device.evictions
-
-
-def test_a_request_ends_it() -> None:
-    model = build()
-    with running(model) as engine:
-        idle, go_on = in_first_pass(model, engine, request(200))
-        asked = engine.submit(request())
-        go_on.set()
-        assert asked.completion.usage.completion_tokens == 1
-        with pytest.raises(EngineBusy):
-            _ = idle.completion
-        assert engine.compute_idle(request()).completion.usage.completion_tokens == 1
 
 
 def test_only_one_at_a_time_and_none_while_there_is_something_to_do() -> None:
@@ -143,7 +130,6 @@ def halted(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.
 
 
 def layers_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The layers at which keys are written from now on."""
     written: list[int] = []
     write = Pass._write
 
@@ -168,6 +154,7 @@ def test_a_request_ends_it_in_the_middle_of_a_pass(
         with pytest.raises(EngineBusy):
             _ = idle.completion
         assert asked.completion.usage.completion_tokens == 1
+        assert engine.compute_idle(request()).completion.usage.completion_tokens == 1
     assert written[:2] == [0, 0], "the first pass ended behind its first layer"
 
 

@@ -16,7 +16,6 @@ each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 def inputs(
     rows: int, keys: int, heads: int, group: int, size: int, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q, and k and v as slices out of the middle of an arena."""
     random = torch.Generator().manual_seed(seed)
     q = torch.randn(heads, rows, group, size, generator=random).to(dtype)
     arena = torch.randn(2, keys + 7, heads, size, generator=random).to(dtype)

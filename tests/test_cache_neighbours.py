@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from recording import MEMORY, Recorder, answer, running
-from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of
-from tiny import CONFIGS, LEARNED_POSITIONS, ByteTokenizer, build, make_segment, oracle_logits, oracle_rows, stock
+from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of, where_it_stands
+from tiny import CONFIGS, ByteTokenizer, build, make_segment, oracle_logits, oracle_rows, stock
 
 from cache.engine.engine import Engine
 from cache.engine.recomputation import with_recomputed
@@ -29,7 +29,6 @@ NEAR_TEXT = "Gift vouchers are another matter. "
 
 
 def with_left_context(segment: Segment, left_context: str = NEAR_TEXT) -> Segment:
-    """The segment behind its prefix and a left context."""
     tokens = tuple(left_context.encode())
     return replace(segment, start=segment.start + len(tokens), left_context=tokens)
 
@@ -39,20 +38,8 @@ ALONE = with_left_context(make_segment("alone", "Returns take 30 days from deliv
 BEHIND_LED = Segment(name="behind", tokens=tuple(b"See above."), start=LED.end, prefix=LED)
 
 
-def where_it_stands(family: str, plan: Plan) -> Plan:
-    """Models with learned positions encode a segment where it stands."""
-    if family not in LEARNED_POSITIONS:
-        return plan
-    spans = [
-        span if span.segment is None else replace(span, segment=replace(span.segment, start=span.start))
-        for span in plan.spans
-    ]
-    return Plan(spans=tuple(spans))
-
-
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_a_segment_with_a_left_context_equals_one_forward_with_the_block_mask(family: str) -> None:
-    """With a prefix and without one, computed, then placed out of the arena."""
     model = build(family)
     recorder = Recorder(model)
     plan = where_it_stands(family, plan_of("Good afternoon to you, dear reader. ", SYSTEM, LED, B, ALONE, QUESTION))
@@ -117,24 +104,6 @@ def test_a_segment_with_a_left_context_comes_back_from_disk_bit_equal(tmp_path: 
         assert {use.source for use in completion.modules} == {source}
     assert torch.equal(*logits)
     assert (logits[0] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
-
-
-def test_memory_for_few_segments_evicts_those_with_left_contexts_too_and_stays_right() -> None:
-    model = build()
-    recorder = Recorder(model)
-    segments = [
-        with_left_context(make_segment(f"m{i}", f"Document {i} says {i * i}.", SYSTEM), f"Near {i}, {i}. ")
-        for i in range(9)
-    ]
-    plans = [plan_of(SYSTEM, segments[i], segments[(i + 4) % 9], f"What of {i}?") for i in range(9)]
-    hf = stock()
-    with running(model, memory=150 * model.info.kv.bytes_per_token) as engine:
-        for plan in plans + plans[::-1]:
-            answer(engine, plan)
-        evictions = engine.call(lambda store: dict(store.device.evictions))
-    assert evictions["module"] > 0
-    for plan, logits in zip(plans + plans[::-1], recorder.logits, strict=True):
-        assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE
 
 
 def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_long() -> None:
@@ -205,9 +174,6 @@ def test_a_miss_because_of_another_left_context_is_told_as_a_changed_document(tm
     assert (use.source, use.miss_reason) == ("computed", "document changed")
 
 
-# --- placements --------------------------------------------------------------------------------------------
-
-
 def text(value: str) -> Text:
     return Text(text=value)
 
@@ -220,7 +186,7 @@ THIRD = TextModule(name="third", pieces=(text("Shipping is 4.95."),), after=SYST
 TURNS = (SYSTEM_MODULE, FIRST, SECOND, text("Can I return it?"), THIRD, FIRST, text("And then?"))
 
 
-@pytest.mark.parametrize("placement", ["contiguous", "slotted", "shared"])
+@pytest.mark.parametrize("placement", ["slotted", "shared"])
 @pytest.mark.parametrize("family", list(CONFIGS))
 def test_every_placement_equals_one_forward_with_the_block_mask(family: str, placement: Placement) -> None:
     model = build(family)

@@ -28,7 +28,6 @@ def ask(engine: Engine, n: int, reuse: Reuse = "on", max_tokens: int = LONG) -> 
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Running]:
-    """Requests that were paused."""
     paused: list[Running] = []
     pause = Running.pause
 
@@ -40,7 +39,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Running]:
     return paused
 
 
-@pytest.mark.parametrize("reuse", ["on", "prefix", "off"])
+@pytest.mark.parametrize("reuse", ["on", "off"])
 def test_answers_that_wait_for_memory_are_the_same(reuse: Reuse, pauses: list[Running]) -> None:
     engine = engine_of(4000)
     expected = [ask(engine, n, reuse).completion.tokens for n in range(6)]

@@ -13,10 +13,9 @@ import torch
 from test_cache_priority import a_core, ask, encode, long_modules
 from torch import Tensor
 
-from cache.engine.answer_text import AnswerText
 from cache.engine.device_memory import CudaEvents, EventTimer, PassTimer, timer_for
 from cache.engine.engine_core import EngineCore
-from cache.engine.request import Completion, Generation, Request
+from cache.engine.request import AnswerText, Completion, Generation, Request
 from cache.engine.waiting import Waiting
 from cache.prompt.plan import Plan, Span
 

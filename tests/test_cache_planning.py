@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,19 @@ from cache.memory.store import FIRST_COMPUTE_S, Cost
 from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, threads_each, write_costs
 from cache.planning.memory import SimulatedMemory
 from cache.planning.planning import Counted, fewest, plan_fleet
-from cache.planning.routers import BY_CHANCE, BY_MODULES, BY_PREFIX, ROUTINGS, open_router
 from cache.planning.simulation import DiskContents, Fleet, Job, SimulatedReplica, Simulation
-from cache.planning.traffic import SimulatedRequest, TrafficShape, Zipfian, draw_requests, read_trace
+from cache.planning.traffic import (
+    BY_CHANCE,
+    BY_MODULES,
+    BY_PREFIX,
+    ROUTINGS,
+    SimulatedRequest,
+    TrafficShape,
+    Zipfian,
+    draw_requests,
+    open_router,
+    read_trace,
+)
 
 COSTS = PassCosts(
     model=BUNDLED,
@@ -40,7 +51,6 @@ TRAFFIC = TrafficShape(documents=400, requests_per_second=3, per_request=2, answ
 
 
 def memory_for(documents: int) -> int:
-    """Bytes, with room for the rows of some requests besides."""
     return (documents * TOKENS + 500) * COSTS.bytes_per_token
 
 
@@ -55,7 +65,6 @@ def simulate(
     clients: int | None = None,
     limits: Limits | None = None,
 ) -> tuple[Simulation, list[Job]]:
-    """From empty memory."""
     ended: list[Job] = []
     fleet = Fleet(replicas=replicas, memory=memory_for(documents), per_machine=per_machine, limits=limits or Limits())
     disk = DiskContents(on_disk)
@@ -70,9 +79,6 @@ def drawn(count: int = 300, shape: TrafficShape = TRAFFIC) -> list[SimulatedRequ
 
 def request(*documents: int, at: float = 0.0, session: str | None = None, answer: int = 4) -> SimulatedRequest:
     return SimulatedRequest(at=at, documents=documents, question_tokens=10, answer_tokens=answer, session=session)
-
-
-# --- memory ------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_in_use_stays_and_a_conversation_loses_its_rows_with_their_memory() -> None:
@@ -92,36 +98,23 @@ def test_what_is_in_use_stays_and_a_conversation_loses_its_rows_with_their_memor
     assert pinned.refs == 1
 
 
-# --- requests ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("exponent", [0.0, 0.7, 1.0, 1.4])
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 1.4])
 def test_zipf_without_a_table(exponent: float) -> None:
     rng, popularity = random.Random(0), Zipfian(50, exponent)
-    counts = Counter(popularity.draw(rng) for _ in range(8_000))
+    counts = Counter(popularity.draw(rng) for _ in range(4_000))
     weights = [(rank + 1) ** -exponent for rank in range(50)]
     for rank in (0, 1, 5, 49):
-        expected = 8_000 * weights[rank] / sum(weights)
+        expected = 4_000 * weights[rank] / sum(weights)
         assert abs(counts[rank] - expected) < 5 * expected**0.5
     assert set(counts) <= set(range(50))
-
-
-def test_ten_million_documents_take_no_room() -> None:
-    shape = replace(TRAFFIC, documents=10_000_000)
-    for one in draw_requests(shape, 200, seed=0):
-        assert len(set(one.documents)) == 2
-        assert all(0 <= document < shape.documents for document in one.documents)
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "nonsense",
         "[]",
-        '{"t": 0, "documents": "a", "question_tokens": 1, "answer_tokens": 1}',
         '{"t": 0, "documents": [[]], "question_tokens": 1, "answer_tokens": 1}',
         '{"t": NaN, "documents": [1], "question_tokens": 1, "answer_tokens": 1}',
-        '{"t": 0, "documents": [1], "question_tokens": 0, "answer_tokens": 1}',
         '{"t": 0, "documents": [1], "question_tokens": 1}',
         '{"t": 0, "documents": [1], "question_tokens": 1e999, "answer_tokens": 1}',
         "[" * 100_000,
@@ -145,9 +138,6 @@ def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
     assert [one.at for one in trace.requests] == [1, 2]
     assert trace.names == {"1": 0, "x": 1, "y": 2}
     assert trace.requests[0].documents == (2, 1)
-
-
-# --- replicas ----------------------------------------------------------------------------------------------------
 
 
 def test_one_request_takes_what_its_passes_take() -> None:
@@ -288,14 +278,7 @@ def test_replicas_of_one_machine_share_it() -> None:
     assert 1.5 * apart < shared < 2.5 * apart
 
 
-def test_many_clients_ask_until_all_is_answered() -> None:
-    _, jobs = simulate(drawn(50), clients=4)
-    assert len(jobs) == 50
-
-
-# --- planning ----------------------------------------------------------------------------------------------------
-
-
+@cache
 def plan_of(routing: str, replicas: int = 4, seed: int = 0) -> Any:
     traffic = replace(TRAFFIC, requests_per_second=4)
     fleet = Fleet(replicas=replicas, memory=memory_for(40))
@@ -309,7 +292,7 @@ def test_routing_by_modules_finds_more_than_by_chance() -> None:
 
 
 def test_a_seed_repeats_a_plan_and_another_one_does_not() -> None:
-    assert plan_of(BY_MODULES) == plan_of(BY_MODULES)
+    assert plan_of(BY_MODULES) == plan_of.__wrapped__(BY_MODULES)
     assert plan_of(BY_MODULES) != plan_of(BY_MODULES, seed=1)
 
 
@@ -340,9 +323,6 @@ def test_costs_are_scaled_by_what_passes_read_and_compute(tmp_path: Path) -> Non
         read_costs(tmp_path / "costs.json")
 
 
-# --- the command -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def costs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / f"costs-{threads_each(1)}.json"
@@ -361,7 +341,7 @@ def warmdesk(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_the_command_prints_one_document(
     costs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load = ("--documents", "1000", "--requests-per-second", "0.5", "--replicas", "1,2", "--requests", "200")
+    load = ("--documents", "1000", "--requests-per-second", "0.5", "--replicas", "1,2", "--requests", "100")
     assert warmdesk(monkeypatch, "plan", *load, "--model", "Qwen2.5-0.5B", "--ttft-target", "1000", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["costs_are"] == "scaled, not measured"

@@ -15,19 +15,17 @@ from pml_cases import Facts, case_of, facts_of
 from cache.errors import PMLError
 from cache.pml.binding import Registry
 from cache.pml.layout import lay_out
-from cache.pml.nodes import MAX_SLOT, RESERVED, File, Module, Parameter, Role, Scaffold, Schema, Union, check_schema
-from cache.pml.parser import parse_prompt, parse_schema, tidy, write_prompt, write_schema
-from cache.prompt.parts import Text
-from cache.prompt.tokenizer import NAMED, Roles, RoleStrings, WordTokenizer, run_tokens
+from cache.pml.nodes import MAX_SLOT, File, Module, Parameter, Role, Schema, Union, check_schema
+from cache.pml.parser import parse_prompt, parse_schema, tidy, write_schema
+from cache.prompt.parts import ROLES, Text
+from cache.prompt.tokenizer import NAMED, Roles, WordTokenizer, run_tokens
 
 
 def schema_of(body: str, attributes: str = "") -> str:
-    """A schema around some children."""
     return f'<schema name="s"{attributes}>{body}</schema>'
 
 
 def refused(schema: str, **options: Any) -> PMLError:
-    """The error a schema ends in."""
     outcome = facts_of(case_of(schema, **options))
     assert isinstance(outcome, PMLError), outcome
     assert outcome.where == "schema"
@@ -35,20 +33,17 @@ def refused(schema: str, **options: Any) -> PMLError:
 
 
 def facts(schema: str, **options: Any) -> Facts:
-    """The facts of a schema that is fine."""
     outcome = facts_of(case_of(schema, **options))
     assert not isinstance(outcome, PMLError), outcome
     return outcome
 
 
 def texts(node: Schema | Module | Role) -> list[str]:
-    """Pieces of text directly in a node."""
     return [child.text for child in node.children if isinstance(child, Text)]
 
 
-def module_in(schema: Schema, index: int = 0) -> Module:
-    """A module directly in a schema."""
-    return [child for child in schema.children if isinstance(child, Module)][index]
+def module_in(schema: Schema) -> Module:
+    return next(child for child in schema.children if isinstance(child, Module))
 
 
 class Runs:
@@ -61,59 +56,33 @@ class Runs:
         self.seen: list[list[tuple[str, bool]]] = []
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Code points."""
         self.seen.append([(piece.text, piece.structural) for piece in run])
         return [ord(character) for piece in run for character in piece.text]
 
 
-# --- 2.1 elements and attributes -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tag", ["parameter", "param"])
-@pytest.mark.parametrize("length", ["length", "len"])
-def test_four_spellings_of_a_parameter_mean_the_same(tag: str, length: str) -> None:
-    schema = parse_schema(schema_of(f'<module name="m"><{tag} name="p" {length}=" 4 " scaffold="x y"/></module>'))
-    assert module_in(schema).children == (Parameter(name="p", length=4, placeholder="x y"),)
-
-
-@pytest.mark.parametrize("given", ['length="2" len="2"', 'len="2" length="3"'])
-def test_two_lengths_are_refused(given: str) -> None:
-    error = refused(schema_of(f'<module name="m">\n<param name="slot" {given}/></module>'))
-    assert ("<param" in error.message, "slot" in error.message, error.line) == (True, True, 2)
-
-
-@pytest.mark.parametrize("length", ["", "two", "-1", "+1", "1.0", "1e3", "0x2", "1_0", "2 3", "٣", "²", "9" * 5000])
-def test_a_length_is_a_whole_number(length: str) -> None:
+@pytest.mark.parametrize("length", ["", "two", "-1", "+1", "1.0", "0x2", "1_0", "2 3", "٣", "9" * 5000, '2" len="2'])
+def test_a_length_is_one_whole_number(length: str) -> None:
     error = refused(schema_of(f'<module name="m">\n<parameter name="slot" length="{length}"/></module>'))
     assert ("slot" in error.message, error.line) == (True, 2)
-
-
-def test_a_slot_longer_than_any_model_is_refused() -> None:
-    assert facts(schema_of(f'<module name="m"><param name="p" len="{MAX_SLOT}"/></module>'))["length"] == MAX_SLOT
-    assert "slot" in refused(schema_of(f'<module name="m"><param name="slot" len="{MAX_SLOT + 1}"/></module>')).message
+    facts(schema_of('<module name="m"><parameter name="slot" length=" 2 "/></module>'))
 
 
 @pytest.mark.parametrize(
     ("element", "attribute"),
     [
         ("<schema name='s' lang='en'/>", "lang"),
-        ("<schema name='s' cache='true'/>", "cache"),
-        ("<schema Name='s' name='s'/>", "Name"),
         (schema_of("<module name='m' length='3'/>"), "length"),
         (schema_of("<module name='m'><parameter name='p' lenght='3'/></module>"), "lenght"),
-        (schema_of("<module name='m'><param name='p' len='3' placeholder='x'/></module>"), "placeholder"),
         (schema_of("<module name='m'><param name='p' len='3' xml:space='preserve'/></module>"), "xml:space"),
         (schema_of("<union name='u'/>"), "name"),
-        (schema_of("<scaffold modules='a b' name='x'/>"), "name"),
-        (schema_of("<system name='x'/>"), "name"),
         (schema_of("<user xml:space='preserve'/>"), "xml:space"),
-        (schema_of("<assistant cache='false'/>"), "cache"),
-        (schema_of("<module name='m' xmlns='http://x'/>"), "xmlns"),
+        (schema_of("<module src='x.txt'/>"), "name='...' is missing"),
+        (schema_of("<scaffold/>"), "modules='...' is missing"),
     ],
 )
-def test_an_unknown_attribute_is_named_with_its_element(element: str, attribute: str) -> None:
+def test_an_attribute_that_is_unknown_or_missing_is_named_with_its_element(element: str, attribute: str) -> None:
     error = refused("\n" + element, template="chatml")
-    assert repr(attribute) in error.message
+    assert attribute in error.message
     assert error.message.startswith("<")
     assert error.line == 2
 
@@ -123,11 +92,8 @@ def test_an_unknown_attribute_is_named_with_its_element(element: str, attribute:
     [
         "<!DOCTYPE schema>",
         '<!DOCTYPE schema SYSTEM "file:///etc/passwd">',
-        '<!DOCTYPE schema PUBLIC "-//X//Y//EN" "http://127.0.0.1:9/x.dtd">',
-        '<!DOCTYPE schema [<!ENTITY x SYSTEM "file:///etc/passwd">]>',
         '<!DOCTYPE schema [<!ENTITY % x SYSTEM "file:///etc/passwd"> %x;]>',
         '<!DOCTYPE schema [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>',
-        '<!DOCTYPE schema [<!ATTLIST module name CDATA "m">]>',
     ],
 )
 def test_a_document_type_is_refused(doctype: str) -> None:
@@ -137,25 +103,6 @@ def test_a_document_type_is_refused(doctype: str) -> None:
         parse_prompt(f'{doctype}<prompt schema="s">&x;</prompt>')
     assert (caught.value.where, caught.value.line) == ("prompt", 1)
 
-
-@pytest.mark.parametrize(
-    ("body", "who"),
-    [
-        ("<module/>", "module"),
-        ('<module name="m"><parameter length="2"/></module>', "parameter"),
-        ('<module name="m"><param len="2"/></module>', "param"),
-        ("<union><module>x</module></union>", "module"),
-        ("<module src='x.txt'/>", "module"),
-        ("<module cache='perhaps'/>", "module"),
-        ("<scaffold/>", "scaffold"),
-    ],
-)
-def test_a_required_attribute_that_is_missing_is_named(body: str, who: str) -> None:
-    error = refused(schema_of("\n" + body))
-    assert (f"<{who}>" in error.message, "missing" in error.message, error.line) == (True, True, 2)
-
-
-# --- 2.2 nesting -----------------------------------------------------------------------------------------------------
 
 CHILDREN = {
     "text": "t",
@@ -168,19 +115,11 @@ CHILDREN = {
 PARENTS = {
     "schema": ("{}", {"text", "module", "union", "role", "scaffold"}),
     "module": ('<module name="m">{}</module>', {"text", "module", "union", "parameter", "role"}),
-    "member": ('<union><module name="m">{}</module></union>', {"text", "module", "union", "parameter", "role"}),
     "union": ("<union>{}</union>", {"module"}),
     "role": ("<system>{}</system>", {"text", "module", "union"}),
-    "role in a module": (
-        '<module name="m"><system>{}</system></module>',
-        {"text", "module", "union", "parameter"},
-    ),
-    "role around a module": (
-        '<system><module name="m">{}</module></system>',
-        {"text", "module", "union", "parameter"},
-    ),
+    "role in a module": ('<module name="m"><system>{}</system></module>', {"text", "module", "union", "parameter"}),
+    "role around a module": ('<system><module name="m">{}</module></system>', {"text", "module", "union", "parameter"}),
     "parameter": ('<module name="m"><parameter name="q" length="1">{}</parameter></module>', set[str]()),
-    "param": ('<module name="m"><param name="q" len="1">{}</param></module>', set[str]()),
     "scaffold": ('<scaffold modules="a b">{}</scaffold>', set[str]()),
 }
 
@@ -199,30 +138,11 @@ def test_what_may_stand_in_what(parent: str, child: str) -> None:
         assert "<" in error.message
 
 
-@pytest.mark.parametrize("inner", ["system", "user", "assistant"])
-def test_a_turn_is_in_no_turn_at_any_depth(inner: str) -> None:
-    nested = f"<{inner}>x</{inner}>"
-    for around in (
-        "{}",
-        '<module name="m">{}</module>',
-        '<union><module name="m"><module name="n">{}</module></module></union>',
-    ):
-        error = refused(schema_of(f"<user>a\n{around.format(nested)}</user>"), template="chatml")
-        assert (f"<{inner}>" in error.message, error.line) == (True, 2)
-    facts(schema_of(f'<user>a</user>{nested}<module name="m">{nested}</module>'), template="chatml")
-
-
-def test_depth_is_unlimited() -> None:
-    depth = 5000
-    text = schema_of('<module name="a">x' * depth + "</module>" * depth)
-    assert facts(text)["length"] == depth
-    members = schema_of('<module name="a"><union>' * depth + "</union></module>" * depth)
-    assert facts(members.replace("<union><module", '<union><module cache="false"'))["length"] == 0
-    prompt = parse_prompt('<prompt schema="s">' + "<a>" * depth + "</a>" * depth + "</prompt>")
-    assert write_prompt(prompt).count("<a") == depth
-
-
-# --- 2.3 names and scopes --------------------------------------------------------------------------------------------
+def test_a_turn_is_in_no_turn_at_any_depth() -> None:
+    deep = '<union><module name="m"><module name="n"><system>x</system></module></module></union>'
+    error = refused(schema_of(f"<user>a\n{deep}</user>"), template="chatml")
+    assert ("<system>" in error.message, error.line) == (True, 2)
+    facts(schema_of(f"<user>a</user>{deep}"), template="chatml")
 
 
 @pytest.mark.parametrize("name", ["_", "_1", "a-b.c_d", "unit.py", "A9", "xml", "é", "Ж1", "名前", "x" * 3000, "a٣"])
@@ -257,27 +177,17 @@ def test_a_name_that_no_prompt_could_write_is_refused(name: str) -> None:
     facts(f"<schema name='{name}'/>")  # a schema's name is never written as a tag
 
 
-@pytest.mark.parametrize("word", sorted(RESERVED))
-def test_words_of_the_language_are_reserved_as_module_names_only(word: str) -> None:
-    error = refused(schema_of(f"\n<module name='{word}'/>"))
-    assert (repr(word) in error.message, error.line) == (True, 2)
-    assert refused(schema_of(f"<union><module name='{word}'/></union>"))
-    facts(f"<schema name='{word}'><module name='m'><param name='{word}' len='1'/></module></schema>")
-
-
-def test_the_reserved_words_are_all_there() -> None:
-    elements = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold"}
-    assert elements | {"system", "user", "assistant"} == RESERVED
+def test_words_of_the_language_are_reserved_as_module_names_only() -> None:
+    for word in ("schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES):
+        error = refused(schema_of(f"\n<module name='{word}'/>"))
+        assert (repr(word) in error.message, error.line) == (True, 2)
+        facts(f"<schema name='{word}'><module name='m'><param name='{word}' len='1'/></module></schema>")
 
 
 @pytest.mark.parametrize(
     "body",
     [
         "<union><module name='x'/></union>\n<union>\n<module name='x'/></union>",
-        "<module name='x'/>\n<user>\n<module name='x'/></user>",
-        "<system><module name='x'/></system>\n<user>\n<module name='x'/></user>",
-        "<user><union><module name='x'/></union></user>\n\n<module name='x'/>",
-        "<module name='o'><union><module name='x'/></union>\n<user>\n<module name='x'/></user></module>",
         "<module name='o'><param name='x' len='1'/>\n<user>\n<param name='x' len='1'/></user></module>",
         "<module name='o'><param name='x' len='1'/><module name='i'><param name='x' len='1'/></module>\n\n"
         "<parameter name='x' length='1'/></module>",
@@ -318,29 +228,19 @@ def test_a_registry_keeps_schemas_by_name() -> None:
     assert registry.add(one).length == length() == 1
 
 
-# --- 2.4 text, whitespace, escaping ----------------------------------------------------------------------------------
-
-SPACES = [
-    ("", ""),
-    (" ", ""),
-    (" \n\t ", ""),
-    ("a", "a"),
-    (" a ", " a "),
-    ("\t  a", " a"),
-    ("a \t", "a "),
-    ("\na\n", "a"),
-    ("  \n  a", "a"),
-    ("a  \n", "a"),
-    ("\ra\r\n", "a"),
-    (" a\n", " a"),
-    ("\n a b ", "a b "),
-    ("a  b\n\n c\td", "a  b\n\n c\td"),
-    ("\u00a0a\u2003", "\u00a0a\u2003"),
-    ("\u2028a", "\u2028a"),
-]
-
-
-@pytest.mark.parametrize(("piece", "kept"), SPACES)
+@pytest.mark.parametrize(
+    ("piece", "kept"),
+    [
+        (" \n\t ", ""),
+        (" a ", " a "),
+        ("\na\n", "a"),
+        ("  \n  a", "a"),
+        ("\ra\r\n", "a"),
+        (" a\n", " a"),
+        ("a  b\n\n c\td", "a  b\n\n c\td"),
+        ("\u2028a", "\u2028a"),
+    ],
+)
 def test_the_whitespace_rule(piece: str, kept: str) -> None:
     assert tidy(piece) == kept
     assert tidy(kept) == kept, "reading what was written changes nothing"
@@ -351,24 +251,13 @@ def test_the_whitespace_rule(piece: str, kept: str) -> None:
     [
         ("one<!-- c -->two", ["onetwo"]),
         ("one <!-- c --> two", ["one  two"]),
-        ("one<!-- \n -->two", ["onetwo"]),
-        ("one\n<!-- c -->\n", ["one"]),
-        ("<!-- c --> one", [" one"]),
         ("\n<!-- c --> one", ["one"]),
-        ("<!-- only -->\n", []),
-        ("one<?php echo ?>two", ["onetwo"]),
         (" <?a?><!-- b --><?c?>x", [" x"]),
         ("a <![CDATA[<b> & ]]> c", ["a <b> &  c"]),
-        ("<![CDATA[ ]]>", []),
-        ("<![CDATA[x]]><![CDATA[y]]>", ["xy"]),
         ("<![CDATA[]]]]><![CDATA[>]]>", ["]]>"]),
         ("&lt;b&gt; &amp;amp; &quot;&apos;", ["<b> &amp; \"'"]),
         ("&#65;&#x42;&#x1F600;", ["AB😀"]),
-        ("&#10;x&#32;", ["x "]),
-        ("a&#13;&#10;b", ["a\r\nb"]),
         ("a\r\nb\rc", ["a\nb\nc"]),
-        ("e\u0301 \U0001f469\u200d\U0001f680", ["e\u0301 \U0001f469\u200d\U0001f680"]),
-        ("x" * 100_000, ["x" * 100_000]),
     ],
 )
 def test_what_a_run_holds(body: str, kept: list[str]) -> None:
@@ -388,63 +277,27 @@ def test_elements_cut_runs_and_turns_do_not() -> None:
     assert runs == ["a ", "b", "", "c", " d", f"e{user.open}f{user.close} g", "h"]  # "" is the placeholder
 
 
-def test_preserved_space_is_the_elements_own() -> None:
-    body = (
-        "\n a <module name='m'> b </module> <user> c </user>\n"
-        "<module name='k' xml:space='preserve'> d <union> <module name='u'> e\n</module> </union>"
-        " <user> f </user></module>"
-    )
-    plain = parse_schema(schema_of(body))
-    assert texts(plain) == ["a "]
-    m, k = module_in(plain), module_in(plain, 1)
-    assert texts(m) == [" b "]
-    assert texts(k) == [" d ", " "]
-    union, role = k.children[1], k.children[3]
-    assert isinstance(union, Union)
-    assert isinstance(role, Role)
-    assert texts(union.members[0]) == [" e"], "a module inside has a rule of its own"
-    assert texts(role) == [" f "], "a turn belongs to the element around it"
-    kept = parse_schema(schema_of(body, " xml:space='preserve'"))
-    assert texts(kept) == ["\n a ", " ", "\n"]
-    assert texts(module_in(kept)) == [" b "]
-    assert parse_schema(schema_of(body, " xml:space='default'")) == plain
-    for schema in (plain, kept):
-        assert parse_schema(write_schema(schema)) == schema
-
-
-@pytest.mark.parametrize("value", ["", "Preserve", "keep"])
-def test_space_is_preserved_or_default(value: str) -> None:
-    error = refused(schema_of(f"\n<module name='m' xml:space='{value}'/>"))
-    assert ("xml:space" in error.message, error.line) == (True, 2)
+def test_space_is_preserved_or_default_and_cache_true_or_false() -> None:
+    assert texts(parse_schema(schema_of(" a\n", " xml:space='preserve'"))) == [" a\n"]
+    assert texts(parse_schema(schema_of(" a\n", " xml:space='default'"))) == [" a"]
+    for attribute in ("xml:space='keep'", "cache='False'", "cache=' true'"):
+        error = refused(schema_of(f"\n<module name='m' {attribute}/>"))
+        assert (attribute.split("=")[0] in error.message, error.line) == (True, 2)
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", 1),
         (" \n ", 2),
-        ("no markup", 1),
         ("<schema name='s'>\na < b</schema>", 2),
-        ("<schema name='s'>\n\nAT&T</schema>", 3),
         ("<schema name='s'>&unknown;</schema>", 1),
         ("<schema name='s'>&#0;</schema>", 1),
-        ("<schema name='s'>&#xD800;</schema>", 1),
         ("<schema name='s'>\n<module name='m'>\n</modul></schema>", 3),
-        ("<schema name='s'>\n<module name='m'></schema>", 2),
         ("<schema name='s'/>\n<schema name='t'/>", 2),
-        ("<schema name='s'/>\ntext", 2),
         ("text\n<schema name='s'/>", 1),
-        ("<schema name='s'>\n<module name='m' name='n'/></schema>", 2),
-        ("<schema name=s/>", 1),
-        ("<schema name='s'><module name='a<b'/></schema>", 1),
         ("<schema name='s'>]]></schema>", 1),
-        ("<schema name='s'><!-- a -- b --></schema>", 1),
         ("<schema name='s'><![CDATA[x</schema>", 1),
         ("<schema name='s'>\n\x01</schema>", 2),
-        ("<schema name='s'>\0</schema>", 1),
-        ("<schema name='s'>\ufffe</schema>", 1),
-        ("<schema name='s'><1/></schema>", 1),
-        ("<schema name='s'", 1),
         (" <?xml version='1.0'?><schema name='s'/>", 1),
     ],
 )
@@ -455,83 +308,38 @@ def test_malformed_input_is_refused_with_its_line(text: str, line: int) -> None:
     assert "\n" not in error.message
 
 
-def test_half_a_character_is_refused() -> None:
-    assert "surrogate" in refused("<schema name='s'>\ud800</schema>").message
-    with pytest.raises(PMLError, match="surrogate") as caught:
-        parse_prompt("<prompt schema='s'>\udfff</prompt>")
-    assert caught.value.where == "prompt"
-
-
 def test_bytes_are_utf_8_whatever_they_declare() -> None:
     text = "<schema name='s'>é 名 😀</schema>"
     expected = parse_schema(text)
     declared = f"<?xml version='1.0' encoding='iso-8859-1'?>{text}"
     for source in (text, text.encode(), text.encode("utf-8-sig"), "\ufeff" + text, declared, declared.encode()):
         assert parse_schema(source) == expected
-    for broken in (
-        declared.encode("latin-1", "replace"),
-        text.encode("utf-8", "replace")[:-12] + b"\xff</schema>",
-        b"\xff",
-    ):
+    for broken in (declared.encode("latin-1", "replace"), text.encode()[:-12] + b"\xff</schema>", b"\xff"):
         with pytest.raises(PMLError) as caught:
             parse_schema(broken)
         assert (caught.value.where, caught.value.line) == ("schema", 1)
+    assert "surrogate" in refused("<schema name='s'>\ud800</schema>").message
 
 
-# --- 2.5 chat turns --------------------------------------------------------------------------------------------------
+def test_only_strings_of_the_template_are_structural() -> None:
+    tokenizer, user, system = Runs(), NAMED["llama2"]["user"], NAMED["llama2"]["system"]
+    schema = parse_schema(schema_of("&lt;/s><user>&lt;/s></user><system><!-- nothing --> </system>"))
+    lay_out(schema, tokenizer, roles=NAMED["llama2"])
+    (run,) = tokenizer.seen
+    turns = [(user.open, True), ("</s>", False), (user.close, True), (system.alone, True)]
+    assert [piece for piece in run if piece[0]] == [("</s>", False), *(piece for piece in turns if piece[0])]
+    run_tokens([Text(text="a"), Text(text="b"), Text(text="?", tokens=(7, 8)), Text(text="c")], tokenizer)
+    assert [[text for text, _ in piece] for piece in tokenizer.seen[1:]] == [["a", "b"], ["c"]], "not what is known"
 
 
-@pytest.mark.parametrize("template", NAMED)
-def test_strings_of_a_template_are_kept_exactly_and_structural(template: str) -> None:
-    roles = NAMED[template]
-    for role, strings in roles.items():
-        tokenizer = Runs()
-        lay_out(parse_schema(schema_of(f"<{role}>x</{role}>")), tokenizer, roles=roles)
-        assert tokenizer.seen == [[(strings.open, True), ("x", False), (strings.close, True)]]
-        tokenizer = Runs()
-        lay_out(parse_schema(schema_of(f"<{role}><!-- nothing --> </{role}>")), tokenizer, roles=roles)
-        assert tokenizer.seen[0][0] == (strings.alone, True)
-        assert "".join(text for text, _ in tokenizer.seen[0]) == strings.alone
-
-
-def test_named_templates_are_the_published_ones() -> None:
-    llama, chatml, falcon = NAMED["llama2"], NAMED["chatml"], NAMED["falcon"]
-    assert llama["system"] == RoleStrings("<s> [INST] <<SYS>>\n", "<</SYS>>\n\n", "<s> [INST] ")
-    assert (llama["user"], llama["assistant"]) == (RoleStrings("", "[/INST]"), RoleStrings("", "</s><s> [INST] "))
-    assert chatml["system"] == RoleStrings("<|im_start|>system\n", "<|im_end|>\n", "")
-    assert chatml["user"] == RoleStrings("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
-    assert chatml["assistant"] == RoleStrings("", "<|im_end|>\n")
-    assert falcon["system"] == RoleStrings("", "\n\n", "")
-    assert (falcon["user"], falcon["assistant"]) == (
-        RoleStrings("User: ", "\n\nAssistant:"),
-        RoleStrings(" ", "\n\n"),
-    )
-
-
-def test_what_a_document_says_is_never_structural() -> None:
-    tokenizer = Runs()
-    marker = "<|im_start|>system"
-    schema = parse_schema(schema_of("&lt;|im_start|>system<user>&lt;|im_start|>system</user>"))
-    lay_out(schema, tokenizer, roles=NAMED["chatml"])
-    user = NAMED["chatml"]["user"]
-    assert tokenizer.seen == [[(marker, False), (user.open, True), (marker, False), (user.close, True)]]
-
-
-@pytest.mark.parametrize("role", ["system", "user", "assistant"])
-@pytest.mark.parametrize("body", ["\n<{0}/>", "<module name='m'>\n<{0}>x</{0}></module>"])
-def test_a_turn_without_a_template_is_refused(role: str, body: str) -> None:
-    error = refused(schema_of(body.format(role)))
-    assert (f"<{role}>" in error.message, "template" in error.message, error.line) == (True, True, 2)
-
-
-def test_a_template_without_one_turn_refuses_that_turn() -> None:
+def test_a_turn_without_a_template_is_refused() -> None:
     roles: Roles = {"user": NAMED["chatml"]["user"]}
     lay_out(parse_schema(schema_of("<user>x</user>")), Runs(), roles=roles)
-    with pytest.raises(PMLError, match="<system>"):
-        lay_out(parse_schema(schema_of("<system>x</system>")), Runs(), roles=roles)
+    for turn in ("<system/>", "<module name='m'><system>x</system></module>"):
+        with pytest.raises(PMLError, match=r"<system>.*template") as caught:
+            lay_out(parse_schema(schema_of("\n" + turn)), Runs(), roles=roles)
+        assert (caught.value.where, caught.value.line) == ("schema", 2)
 
-
-# --- 2.6 scaffolds ---------------------------------------------------------------------------------------------------
 
 SCAFFOLDED = (
     "<module name='a'/><module name='b'><module name='i'/></module>"
@@ -544,16 +352,11 @@ SCAFFOLDED = (
     ("modules", "named"),
     [
         ("", ""),
-        ("a", "a"),
-        ("a a", "a a"),
         ("a b a", "a b a"),
         ("a ghost", "ghost"),
         ("a i", "'i'"),
         ("a /b", "/b"),
-        ("a b/", "b/"),
-        ("a b/ghost", "b/ghost"),
         ("x y", "exclude"),
-        ("a x/xx y", "exclude"),
         ("x/xx x/xy", "exclude"),
         ("a off", "cache"),
     ],
@@ -563,37 +366,23 @@ def test_a_bad_set_is_refused(modules: str, named: str) -> None:
     assert ("<scaffold>" in error.message, named in error.message, error.line) == (True, True, 2)
 
 
-@pytest.mark.parametrize("modules", ["a b", " b\n a ", "b b/i", "x x/xx", "a x/xy b/i", "a off/on"])
-def test_a_good_set_takes_no_ids(modules: str) -> None:
-    with_set = facts(schema_of(f"<scaffold modules='{modules}'/>" + SCAFFOLDED))
-    assert with_set == facts(schema_of(SCAFFOLDED))
+def test_a_good_set_takes_no_ids() -> None:
+    sets = "".join(f"<scaffold modules='{modules}'/>" for modules in (" b\n a ", "a x/xy b/i", "a off/on"))
+    assert facts(schema_of(sets + SCAFFOLDED)) == facts(schema_of(SCAFFOLDED))
 
 
-@pytest.mark.parametrize(
-    ("union", "named"),
-    [
-        ("<union scaffold='z'><module name='x'/></union>", "'z'"),
-        ("<union scaffold=''><module name='x'/></union>", "''"),
-        ("<union scaffold='x'/>", "'x'"),
+def test_a_bad_union_scaffold_is_refused() -> None:
+    for union, named in (
         ("<union scaffold='x/y'><module name='x'><module name='y'/></module></union>", "x/y"),
         ("<union scaffold='x'><module name='x' cache='false'/></union>", "cache"),
-        (
-            "<module name='m' cache='false'><system><union scaffold='x'><module name='x'/></union></system></module>",
-            "'m'",
-        ),
-    ],
-)
-def test_a_bad_union_scaffold_is_refused(union: str, named: str) -> None:
-    error = refused(schema_of("\n" + union), template="chatml")
-    assert ("<union>" in error.message, named in error.message, error.line) == (True, True, 2)
-
-
-# --- 2.7 files, cache, truncation ------------------------------------------------------------------------------------
+        ("<module name='m' cache='false'><union scaffold='x'><module name='x'/></union></module>", "'m'"),
+    ):
+        error = refused(schema_of("\n" + union))
+        assert ("<union>" in error.message, named in error.message, error.line) == (True, True, 2)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A schema's folder with files in it, and one beside it."""
     inside = tmp_path / "desk"
     (inside / "docs").mkdir(parents=True)
     (inside / "terms.txt").write_bytes("\n  Terms <b> & é \r\n more\n\n".encode())
@@ -605,6 +394,7 @@ def folder(tmp_path: Path) -> Path:
     (inside / "outer").symlink_to(tmp_path / "secret.txt")
     (inside / "up").symlink_to("..")
     (inside / "loop").symlink_to("loop")
+    os.mkfifo(inside / "pipe")
     return inside
 
 
@@ -622,93 +412,44 @@ def test_a_file_stands_before_the_inline_text(folder: Path) -> None:
     assert [[text for text, _ in run] for run in tokenizer.seen] == [["hello", " there"], [terms, "& more "], [terms]]
     assert layout.length == sum(len(text) for run in tokenizer.seen for text, _ in run)
     assert parse_schema(write_schema(schema), folder=folder) == schema
-
-
-def test_an_empty_file_is_no_text(folder: Path) -> None:
     assert lay_out(parse_schema("<schema name='s' src='empty.txt'/>", folder=folder), WordTokenizer()).length == 0
 
 
 @pytest.mark.parametrize(
     ("src", "why"),
     [
-        ("missing.txt", "No such file"),
-        ("docs", "directory"),
-        ("", "directory"),
-        (".", "directory"),
         ("../secret.txt", "outside"),
-        ("docs/../../secret.txt", "outside"),
         ("/etc/passwd", "outside"),
         ("outer", "outside"),
         ("up/secret.txt", "outside"),
         ("loop", "oop"),
         ("latin.txt", "UTF-8"),
+        ("pipe", "not an ordinary file"),
         ("x" * 5000, "long"),
-        ("terms.txt/x", "ot a directory"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(folder: Path, src: str, why: str) -> None:
-    for text in (f"\n<schema name='here' src='{src}'/>", schema_of(f"\n<module name='here' src='{src}'/>")):
-        with pytest.raises(PMLError) as caught:
-            parse_schema(text, folder=folder)
-        assert (caught.value.where, caught.value.line) == ("schema", 2)
-        assert "'here'" in caught.value.message
-        assert repr(src) in caught.value.message
-        assert why in caught.value.message
+    with pytest.raises(PMLError) as caught:
+        parse_schema(schema_of(f"\n<module name='here' src='{src}'/>"), folder=folder)
+    assert (caught.value.where, caught.value.line) == ("schema", 2)
+    for part in ("'here'", repr(src), why):
+        assert part in caught.value.message
 
 
-def test_a_file_needs_a_folder() -> None:
+def test_a_file_needs_a_folder_which_may_be_relative(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = refused(schema_of("\n<module name='m' src='x.txt'/>"))
     assert ("'x.txt'" in error.message, "folder" in error.message, error.line) == (True, True, 2)
-
-
-def test_a_relative_folder_is_fine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
-    schema = parse_schema("<schema name='s' src='terms.txt'/>", folder=Path("desk"))
-    assert schema.file is not None
+    assert parse_schema("<schema name='s' src='terms.txt'/>", folder=Path("desk")).file is not None
     with pytest.raises(PMLError, match="outside"):
         parse_schema("<schema name='s' src='../secret.txt'/>", folder=Path("desk"))
-
-
-@pytest.mark.parametrize("value", ["", "no", "False", "0", " true"])
-def test_cache_is_nothing_else(value: str) -> None:
-    error = refused(schema_of(f"\n<module name='m' cache='{value}'/>"))
-    assert ("'m'" in error.message, "cache" in error.message, error.line) == (True, True, 2)
-
-
-def test_known_tokens_are_taken_as_they_are() -> None:
-    tokenizer = Runs()
-    run = [Text(text="a"), Text(text="b"), Text(text="?", tokens=(7, 8)), Text(text="c")]
-    assert run_tokens(run, tokenizer) == (97, 98, 7, 8, 99)
-    assert [[text for text, _ in piece] for piece in tokenizer.seen] == [["a", "b"], ["c"]]
-
-
-# --- 3 places in a schema --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "1 2 3 4",
-        "<module name='m'><param name='p' len='4'/></module>",
-        "<union><module name='m'>1 2 3 4</module></union>",
-    ],
-)
-def test_a_schema_fits_the_model_or_is_refused(body: str) -> None:
-    assert facts(schema_of(body), max_positions=4)["length"] == 4
-    error = refused(schema_of("\n" + body), max_positions=3)
-    assert ("'s'" in error.message, "4" in error.message, "3" in error.message, error.line) == (True, True, True, 1)
-
-
-def test_a_pipe_is_no_file_and_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.txt")
-    with pytest.raises(PMLError, match="not an ordinary file"):
-        parse_schema(schema_of('<module name="m" src="pipe.txt"/>'), folder=tmp_path)
 
 
 def test_a_huge_slot_costs_nothing_until_it_is_used() -> None:
     slot = f"<param name='p' len='{MAX_SLOT}'/>"
     members = "".join(f"<module name='m{i}'>{slot}</module>" for i in range(30))
     schema = parse_schema(schema_of(f"<union>{members}</union>"))
+    assert "1000000" in refused(schema_of(f'<module name="m"><param name="p" len="{MAX_SLOT + 1}"/></module>')).message
     tracemalloc.start()
     try:
         assert lay_out(schema, WordTokenizer()).length == MAX_SLOT
@@ -718,48 +459,12 @@ def test_a_huge_slot_costs_nothing_until_it_is_used() -> None:
     assert peak < MAX_SLOT, "not even a byte per id"
 
 
-# --- nodes that were built, not read ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("schema", "named"),
-    [
-        (Schema(name="1"), "'1'"),
-        (Schema(name="s", children=(Parameter(name="p", length=1),)), "'p'"),
-        (Schema(name="s", children=(Module(name="m", children=(Parameter(name="p", length=-1),)),)), "-1"),
-        (Schema(name="s", children=(Module(name="m", children=(Scaffold(modules=("a", "b")),)),)), "scaffold"),
-        (Schema(name="s", children=(Role(role="user", children=(Role(role="user"),)),)), "<user>"),
-        (Schema(name="s", children=(Module(name="a\ud800"),)), "name"),
-    ],
-)
-def test_rules_hold_for_what_a_program_builds(schema: Schema, named: str) -> None:
-    with pytest.raises(PMLError) as caught:
-        check_schema(schema)
-    assert named in caught.value.message
-    assert caught.value.line is None
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-TRICKY = "<a> & \"b\" 'c' ]]> &amp; \t x\ny \u0301é \U0001f469\u200d\U0001f680 \x85\u2028\ue000\ufffd"
-
-
-def test_what_is_written_is_read_again() -> None:
-    inner = (Text(text=f" {TRICKY}\r\n"), Role(role="user", children=(Text(text=" "),)))
-    member = Module(name="x", children=(Parameter(name="p", length=3, placeholder=f" {TRICKY}\r\n"),))
-    schema = Schema(
-        name="s",
-        children=(
-            Text(text=TRICKY),
-            Role(role="system"),
-            Module(name="live", cached=False, children=inner),
-            Module(name="m"),
-            Union(members=(member,), scaffold="x"),
-            Union(members=()),
-            Scaffold(modules=("m", "x")),
-        ),
-    )
-    assert parse_schema(write_schema(schema)) == schema
+def test_rules_hold_for_what_a_program_builds() -> None:
+    turns = Role(role="user", children=(Role(role="user"),))
+    for child, named in ((Parameter(name="p", length=1), "'p'"), (turns, "<user>"), (Module(name="1"), "'1'")):
+        with pytest.raises(PMLError, match=named) as caught:
+            check_schema(Schema(name="s", children=(child,)))
+        assert caught.value.line is None
 
 
 def test_lines_break_where_only_tags_meet_and_reading_drops_them() -> None:
@@ -778,9 +483,7 @@ def test_lines_break_where_only_tags_meet_and_reading_drops_them() -> None:
     "children",
     [
         (Text(text="a\0"),),
-        (Text(text="a\x1f"),),
         (Text(text="\ud800"),),
-        (Text(text="\uffff"),),
         (Text(text="<s>", structural=True),),
         (Text(text="a", tokens=(1,)),),
         (Module(name="m", children=(Parameter(name="p", length=1, placeholder="\x0b"),)),),

@@ -3,17 +3,13 @@
 from pathlib import Path
 
 import pytest
-import torch
 from recording import Recorder, answer, running
 from tiny import CONFIGS, build, oracle_logits, stock
 
 from cache.engine.engine import Engine
-from cache.errors import PMLError
 from cache.memory.disk import DiskTier
 from cache.pml.binding import Registry
-from cache.pml.nodes import Module, Parameter, Prompt, Role, Scaffold, Schema, Union
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.prompt.parts import Text
 from cache.prompt.plan import Plan
 
 TOLERANCE = 1e-4
@@ -39,8 +35,15 @@ def bound(schemas: Registry, prompt: str) -> Plan:
     return schemas.bind(parse_prompt(prompt)).plan
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize(
+    ("family", "prompt"),
+    [
+        (family, prompt)
+        for family in CONFIGS
+        for prompt in PROMPTS
+        if family in ("llama", "gpt2") or prompt == "arguments"
+    ],
+)
 def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
     model = build(family)
     recorder = Recorder(model)
@@ -58,18 +61,6 @@ def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
     assert second.usage.module == supplied
 
 
-def test_the_baseline_computes_everything_at_the_same_ids() -> None:
-    model = build()
-    recorder = Recorder(model)
-    with running(model) as engine:
-        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
-        schemas.add(parse_schema(SCHEMA))
-        plan = bound(schemas, PROMPTS["arguments"])
-        completion = answer(engine, plan, reuse="off")
-    assert completion.usage.computed == plan.num_tokens
-    assert (recorder.logits[0] - oracle_logits(stock(), plan.without_segments())).abs().max() < TOLERANCE
-
-
 def test_one_module_at_the_start_is_exact() -> None:
     """What precedes nothing was encoded behind nothing: the cached answer is the plain one."""
     model = build()
@@ -81,17 +72,6 @@ def test_one_module_at_the_start_is_exact() -> None:
         completion = answer(engine, plan)
     assert completion.exact
     assert (recorder.logits[0] - oracle_logits(stock(), plan.without_segments())).abs().max() < TOLERANCE
-
-
-def test_a_scaffold_is_used_only_when_all_of_it_is_imported() -> None:
-    model = build()
-    with running(model) as engine:
-        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
-        schemas.add(parse_schema(SCHEMA))
-        both = bound(schemas, '<prompt schema="trip"><city/><food/>?</prompt>')
-        one = bound(schemas, '<prompt schema="trip"><food/>?</prompt>')
-    assert [segment.name for segment in both.segments()] == ["trip", "trip/city + trip/food"]
-    assert [segment.name for segment in one.segments()] == ["trip", "trip/food"]
 
 
 def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> None:
@@ -113,47 +93,6 @@ def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> N
         assert encoded_anew(engine, schemas, longer) == 3
         completion = answer(engine, bound(schemas, '<prompt schema="trip"><city><hotel/></city><rain/>?</prompt>'))
         assert {use.source for use in completion.modules} == {"device"}
-
-
-def test_the_stub_stands_before_what_does_not_begin_the_schema() -> None:
-    from tiny import ByteTokenizer
-
-    from cache.pml.binding import bind
-    from cache.pml.layout import lay_out
-
-    tokenizer = ByteTokenizer()
-    tokenizer.sink_prefix = (257, 258, 259)
-    layout = lay_out(parse_schema(SCHEMA), tokenizer)
-    plan = bind(parse_prompt(PROMPTS["arguments"]), layout).plan
-    root, city, *_ = plan.segments()
-    assert (root.start, root.prefix) == (0, None)
-    assert city.prefix is not None
-    assert (city.start, city.prefix.tokens) == (3, tokenizer.sink_prefix)
-    model = build()
-    recorder = Recorder(model)
-    with running(model) as engine:
-        completion = answer(engine, plan)
-    assert torch.allclose(recorder.logits[0], oracle_logits(stock(), plan), atol=TOLERANCE)
-    assert completion.usage.prompt_tokens == plan.num_tokens
-
-
-def test_a_schema_built_as_data_is_checked_as_one_that_was_read() -> None:
-    twin = Module(name="a", children=(Text(text="x"),))
-    wrong = (
-        (twin, twin),
-        (twin, Scaffold(modules=("a", "zz"))),
-        (Union(members=(twin,), scaffold="b"),),
-        (Parameter(name="p", length=2),),
-    )
-    with running(build()) as engine:
-        schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
-        for children in wrong:
-            with pytest.raises(PMLError):
-                schemas.add(Schema(name="s", children=children))
-        schemas.add(Schema(name="s", children=(twin,)))
-        turn = Role(role="user", children=(twin,))
-        with pytest.raises(PMLError, match="no such turn"):
-            schemas.bind(Prompt(schema="s", parts=(turn,)))
 
 
 def test_modules_of_equal_text_are_computed_once() -> None:

@@ -32,12 +32,10 @@ t1 21 · length 22
 
 
 def prompt_of(body: str, schema: str = "desk") -> str:
-    """A prompt around some parts."""
     return f'<prompt schema="{schema}">{body}</prompt>'
 
 
 def refused(body: str, schema: str = DESK, **options: Any) -> PMLError:
-    """The error a prompt ends in."""
     outcome = facts_of(case_of(schema, body if body.lstrip().startswith("<prompt") else prompt_of(body), **options))
     assert isinstance(outcome, PMLError), outcome
     assert outcome.where == "prompt"
@@ -45,7 +43,6 @@ def refused(body: str, schema: str = DESK, **options: Any) -> PMLError:
 
 
 def facts(body: str, schema: str = DESK, **options: Any) -> Facts:
-    """The facts of a prompt that is fine."""
     outcome = facts_of(case_of(schema, prompt_of(body), **options))
     assert not isinstance(outcome, PMLError), outcome
     return outcome
@@ -62,27 +59,20 @@ class Letters:
         self.seen: list[list[tuple[str, bool]]] = []
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Code points."""
         self.seen.append([(piece.text, piece.structural) for piece in run])
         return [ord(character) for piece in run for character in piece.text]
 
 
 def letters(schema: str, sink_prefix: tuple[int, ...] = ()) -> Layout:
-    """A schema laid out by letters."""
     return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Letters(sink_prefix), roles=NAMED["chatml"])
 
 
 def bound(layout: Layout, body: str, **options: Any) -> Bound:
-    """A prompt for such a schema."""
     return bind(parse_prompt(prompt_of(body, "s")), layout, **options)
 
 
 def said(tokens: Sequence[int]) -> str:
-    """Letters of tokens, filler as a dot."""
     return "".join(chr(token) if token else "." for token in tokens)
-
-
-# --- 4.1, 4.2: what a prompt may say ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -90,48 +80,25 @@ def said(tokens: Sequence[int]) -> str:
     [
         ("<prompt>hi</prompt>", "schema=", 1),
         ("\n<prompt name='desk'>hi</prompt>", "'name'", 2),
-        ("<prompt schema='desk' src='x'>hi</prompt>", "'src'", 1),
         ("<prompt schema='desk' xml:space='preserve'>hi</prompt>", "xml:space", 1),
-        ("\n<prompt schema=''>hi</prompt>", "''", 2),
-        ("<prompt schema='Desk'>hi</prompt>", "'Desk'", 1),
-        (prompt_of(""), "empty", 1),
         ("\n" + prompt_of(" \n <!-- nothing --> <?nothing?> "), "empty", 2),
-        (prompt_of("<![CDATA[]]>"), "empty", 1),
         (prompt_of("<a/>\n<a/>"), "twice", 2),
         (prompt_of("<outer><inner/>\n<inner/></outer>q"), "'outer/inner'", 2),
-        (prompt_of("<a/>\n<outer/><a/>"), "'a'", 2),
         (prompt_of("<short/>\n<long/>"), "exclude", 2),
-        (prompt_of("<long/>q\n<short/>"), "'long'", 2),
         (prompt_of("<inner/>"), "<outer><inner>", 1),
         (prompt_of("<outer>\n<a/></outer>"), "<a>", 2),
-        (prompt_of("<a>\n<inner/></a>"), "<inner>", 2),
-        (prompt_of("\n<outer.inner/>"), "<outer.inner>", 2),
         (prompt_of("\n<A/>"), "<A>", 2),
-        (prompt_of("\n<prompt/>"), "<prompt>", 2),
-        (prompt_of("\n<module name='a'/>"), "<module>", 2),
         (prompt_of("\n<a v='x'/>"), "'v'", 2),
-        (prompt_of("\n<form w='x'/>"), "'w'", 2),
         (prompt_of("\n<outer w='x'><inner/></outer>"), "'w'", 2),
-        (prompt_of("\n<form V='x'/>"), "'V'", 2),
-        (prompt_of("\n<a xml:space='preserve'/>"), "xml:space", 2),
         (prompt_of("<outer>\n<inner/>\nx</outer>"), "<outer>", 1),
-        (prompt_of("<outer>\n<inner>x</inner></outer>"), "<inner>", 2),
         (prompt_of("<a><![CDATA[x]]></a>"), "<a>", 1),
-        (prompt_of("<a>&#65;</a>"), "<a>", 1),
         (prompt_of("\nhm <a/>q"), "before", 1),
         (prompt_of("<user>hm</user><a/>q"), "before", 1),
         (prompt_of("<a>\n<user>x</user></a>"), "<user>", 2),
         (prompt_of("<user>\n<a/></user>"), "<a>", 2),
-        (prompt_of("<user>\n<system/></user>"), "<system>", 2),
-        (prompt_of("<user>\n<param name='x'/></user>"), "<param>", 2),
         (prompt_of("\n<user name='x'>q</user>"), "'name'", 2),
-        ("<prompts schema='desk'/>", "<prompts>", 1),
         ("<schema name='desk'/>", "<prompt>", 1),
-        ("<prompt schema='desk'>a &lt b</prompt>", "", 1),
-        ("<prompt schema='desk'><form v='1'\nv='2'/></prompt>", "", 2),
         ("<prompt schema='desk'>\n<a></b></prompt>", "", 2),
-        ("<prompt schema='desk'/>\n<prompt schema='desk'/>", "", 2),
-        ("<prompt schema='desk'>&nbsp;</prompt>", "", 1),
     ],
 )
 def test_what_a_prompt_cannot_say(prompt: str, named: str, line: int) -> None:
@@ -145,17 +112,20 @@ def test_what_a_prompt_cannot_say(prompt: str, named: str, line: int) -> None:
 def test_an_unknown_name_comes_with_the_known_ones() -> None:
     assert "a, short, long, form, empty" in refused("<ghost/>").message
     assert "inner, last" in refused("<outer><ghost/></outer>").message
-    assert "known: none" in refused("<a><ghost/></a>").message
     assert "it has: v" in refused("<form x='1'/>").message
-    assert "it has: none" in refused("<a x='1'/>").message
     assert "known: desk" in refused("<prompt schema='ghost'>q</prompt>").message
 
 
-def test_a_prompt_is_for_its_own_schema() -> None:
-    layout = letters("x")
-    with pytest.raises(PMLError, match="'desk', not 's'") as caught:
-        bind(parse_prompt(prompt_of("q")), layout)
-    assert (caught.value.where, caught.value.line) == ("prompt", 1)
+def test_rules_hold_for_what_a_program_builds() -> None:
+    layout = lay_out(parse_schema(DESK), WordTokenizer())
+    with pytest.raises(PMLError, match="'other', not 'desk'"):
+        bind(Prompt(schema="other", parts=(Text(text="q"),)), layout)
+    with pytest.raises(PMLError, match="no such turn"):
+        bind(Prompt(schema="desk", parts=(Role(role="user"),)), layout)
+    reference = Import(module="form", arguments=(("v", "1"), ("v", "2")))
+    with pytest.raises(PMLError, match=r"<form>.*twice") as caught:
+        bind(Prompt(schema="desk", parts=(reference,)), layout)
+    assert caught.value.line is None
 
 
 def test_comments_and_space_are_nothing_anywhere() -> None:
@@ -168,66 +138,35 @@ def test_comments_and_space_are_nothing_anywhere() -> None:
     assert spread["rendered"] == "ask me"
 
 
-def test_a_prompt_with_an_import_given_two_values_by_a_program_is_refused() -> None:
-    layout = lay_out(parse_schema(DESK), WordTokenizer())
-    reference = Import(module="form", arguments=(("v", "1"), ("v", "2")))
-    with pytest.raises(PMLError, match=r"<form>.*twice") as caught:
-        bind(Prompt(schema="desk", parts=(reference,)), layout)
-    assert caught.value.line is None
-
-
-# --- text and turns --------------------------------------------------------------------------------------------------
-
-
 def test_a_run_of_text_and_turns_is_trimmed_outside_only() -> None:
     layout = letters("<module name='doc'>d</module>")
     user, system = NAMED["chatml"]["user"], NAMED["chatml"]["system"]
     tokenizer = layout.tokenizer
     assert isinstance(tokenizer, Letters)
     tokenizer.seen.clear()
-    got = bound(layout, "<doc/> a <user> b </user> c <system/> <system>\n d</system> \t e ")
+    got = bound(layout, "<doc/> a <user> b </user> c <system/> <system>\n &lt;|im_end|></system> \t e ")
     run = [
         *(("a ", False), (user.open, True), (" b ", False), (user.close, True), (" c ", False)),
-        *((system.alone, True), (system.open, True), ("d", False), (system.close, True), (" e", False)),
+        *((system.alone, True), (system.open, True), ("<|im_end|>", False), (system.close, True), (" e", False)),
     ]
     assert tokenizer.seen == [run]
     assert got.rendered == "".join(text for text, _ in run)
 
 
-def test_template_strings_at_the_edges_are_kept() -> None:
-    assert facts("<a/>\n<user>\n q \n</user>\n", template="falcon")["rendered"] == "User: q\n\nAssistant:"
-    assert facts("<a/> <user> q </user> ", template="falcon")["rendered"] == "User:  q \n\nAssistant:"
-    assert facts("<assistant>x</assistant>", template="falcon")["rendered"] == " x\n\n"
-    assert facts("<user>x</user>", template="chatml")["rendered"].endswith("<|im_start|>assistant\n")
-
-
 @pytest.mark.parametrize(("template", "empty"), [("llama2", "<s> [INST] "), ("chatml", ""), ("falcon", "")])
 def test_an_empty_system_turn_has_a_string_of_its_own(template: str, empty: str) -> None:
-    for element in ("<system/>", "<system></system>", "<system> \n </system>", "<system><!-- x --></system>"):
+    for element in ("<system/>", "<system> \n </system>", "<system><!-- x --></system>"):
         assert facts(f"<a/>{element}", template=template)["rendered"] == empty
     strings = NAMED[template]["user"]
-    assert facts("<a/><user/>", template=template)["rendered"] == strings.open + strings.close
-
-
-def test_a_users_text_is_never_structural() -> None:
-    layout = letters("<module name='doc'>d</module>")
-    tokenizer = layout.tokenizer
-    assert isinstance(tokenizer, Letters)
-    tokenizer.seen.clear()
-    bound(layout, "<doc/><user>&lt;|im_end|></user>&lt;|im_start|>")
-    user = NAMED["chatml"]["user"]
-    assert tokenizer.seen == [[(user.open, True), ("<|im_end|>", False), (user.close, True), ("<|im_start|>", False)]]
+    assert facts("<a/>\n<user/>\n", template=template)["rendered"] == strings.open + strings.close
 
 
 def test_texts_of_two_gaps_do_not_overlap() -> None:
     assert facts("<a/>1<empty/>1 2 3<live/>q")["text"] == [4, 13, 14, 15, 22]
     assert "room" in refused("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9 0<live/>q").message
     assert "room" in refused("<a/>1 2 3 4 5 6 7 8 9 0<empty/>1<live/>q").message
-
-
-def test_the_room_ends_where_the_schema_does() -> None:
     schema = "<schema name='desk'><module name='a'>a1</module><module name='c'>1 2 3</module></schema>"
-    assert "room for 0" in refused("<c/>1<a/>q", schema).message
+    assert "room for 0" in refused("<c/>1<a/>q", schema).message, "it ends where the schema does"
 
 
 def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted() -> None:
@@ -244,10 +183,6 @@ def test_a_prompt_without_any_token_is_refused() -> None:
     assert "no tokens" in refused("<a/>", schema).message
     assert "no tokens" in refused("<a p=' '/><system/>", schema, template="chatml").message
     assert facts("<a p='x'/>", schema)["fed"] == [0]
-
-
-# --- which segments supply it
-# -------------------------------------------------------------------------------------------
 
 
 def shape(plan: Plan) -> list[tuple[int, str, str | None, int]]:
@@ -301,18 +236,14 @@ SETS = (
 @pytest.mark.parametrize(
     ("scaffolds", "body", "segments"),
     [
-        ("a b", "<a/>", ["s", "s/a"]),
         ("a b", "<b/><a/>", ["s", "s/a + s/b"]),
         ("a b", "<b/><a/><c/>", ["s", "s/a + s/b", "s/c"]),
         ("a b|a b c", "<c/><b/><a/>", ["s", "s/a + s/b + s/c"]),  # the larger wins
-        ("a b|a b c", "<b/><a/>", ["s", "s/a + s/b"]),
         ("b c|a b", "<c/><b/><a/>", ["s", "s/a", "s/b + s/c"]),  # of equals the first, and a is left alone
         ("a b|b c", "<c/><b/><a/>", ["s", "s/a + s/b", "s/c"]),
-        ("a b|b c|c h", "<a/><b/><c/><h/>", ["s", "s/a + s/b", "s/c + s/h"]),  # left-overs make a set of their own
         ("a b|c h|a b c", "<a/><b/><c/><h/>", ["s", "s/a + s/b + s/c", "s/h"]),
         ("", "<g/><c/>", ["s + s/g", "s/c"]),  # the union's shorthand: root text and member
         ("", "<h/>", ["s", "s/h"]),
-        ("", "<c/>", ["s", "s/c"]),
         ("c g", "<g/><c/>", ["s + s/g", "s/c"]),  # the union was declared first
         ("a c g", "<g/><c/><a/>", ["s", "s/a + s/c + s/g"]),
         ("a e", "<a/><e/>", ["s", "s/a + s/e"]),  # an empty module adds nothing but a name
@@ -349,42 +280,12 @@ def test_a_unions_scaffold_in_a_module_is_a_set_with_its_text() -> None:
     assert [segment.name for segment in bound(layout, "<m><y/></m>q").plan.segments()] == ["s", "s/m"]
 
 
-def test_what_is_not_cached_is_in_no_segment() -> None:
-    layout = letters("r<module name='m' cache='false'>mm<module name='n'>n</module></module><module name='e'/>")
-    assert [segment.name for segment in module_segments(layout)] == ["s", "s/m/n"]
-    plan = bound(layout, "<m><n/></m><e/>q").plan
-    assert shape(plan) == [(0, "r", "s", 0), (1, "mm", None, 0), (3, "n", "s/m/n", 0), (4, "q", None, 0)]
-
-
-# --- writing ---------------------------------------------------------------------------------------------------------
-
-
-def test_what_is_written_is_read_again() -> None:
-    tricky = "<a> & \"b\" 'c' ]]> \t x\ny \u0301é \U0001f469\u200d\U0001f680 \x85"
-    prompt = Prompt(
-        schema=tricky,
-        parts=(
-            Import(module="a", arguments=(("v", f" {tricky}\r\n"), ("w", "")), children=(Import(module="b"),)),
-            Text(text=f"{tricky} "),
-            Role(role="system"),
-            Text(text=" x "),
-            Role(role="user", children=(Text(text=f" {tricky} "),)),
-            Import(module="c"),
-            Text(text="q"),
-        ),
-    )
-    assert parse_prompt(write_prompt(prompt)) == prompt
-
-
 @pytest.mark.parametrize(
     "parts",
     [
         (Text(text=" q"),),
-        (Text(text="q\n"),),
         (Import(module="a"), Text(text=" q")),
-        (Import(module="a"), Text(text="q "), Import(module="b")),
         (Role(role="user", children=(Text(text="q\n"),)),),
-        (Role(role="user"), Text(text="\nq")),
         (Text(text="q", tokens=(1,)),),
         (Text(text="<s>", structural=True),),
         (Text(text="\x00"),),

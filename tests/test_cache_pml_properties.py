@@ -1,5 +1,5 @@
 """Random schemas and prompts: against a naive second opinion, against themselves, and on the engine against the
-block-mask oracle. WARMDESK_EXAMPLES=500 draws so many instead of 50.
+block-mask oracle. WARMDESK_EXAMPLES=500 draws so many instead of 25.
 """
 
 import os
@@ -26,7 +26,7 @@ from cache.prompt.tokenizer import NAMED, Tokenizer, WordTokenizer
 
 ROLES = NAMED["chatml"]
 TOLERANCE = 1e-4
-EXAMPLES = int(os.environ.get("WARMDESK_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("WARMDESK_EXAMPLES", "25"))
 """Other ones in each run; more of them for whoever changes the rules of PML."""
 often = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -37,7 +37,6 @@ def tokenizers() -> st.SearchStrategy[Tokenizer]:
 
 
 def stubbed() -> ByteTokenizer:
-    """The byte tokenizer with a conditioning sink prefix."""
     tokenizer = ByteTokenizer()
     tokenizer.sink_prefix = (257, 258, 259)
     return tokenizer
@@ -45,13 +44,11 @@ def stubbed() -> ByteTokenizer:
 
 @st.composite
 def questions(draw: st.DrawFn, *, depth: int = 3, gaps: bool = True) -> tuple[Schema, Prompt]:
-    """A schema and a prompt for it."""
     schema = draw(schemas(depth))
     return schema, draw(prompts(schema, gaps=gaps))
 
 
 def exclusive(one: Piece, other: Piece) -> bool:
-    """Whether no prompt imports both."""
     chosen = dict(one.choices)
     return any(chosen.get(union, member) != member for union, member in other.choices)
 
@@ -196,13 +193,10 @@ def test_all_that_a_prompt_uses_can_be_encoded_ahead(
 
 
 class Desk:
-    """One engine for all examples, and stock transformers beside it."""
-
     def __init__(self, engine: Engine, recorder: Recorder) -> None:
         self.engine, self.recorder, self.hf = engine, recorder, stock()
 
     def check(self, plan: Plan) -> None:
-        """Encoded now, then reused: the same logits as one forward pass with the block mask."""
         expected, plain = oracle_logits(self.hf, plan), oracle_logits(self.hf, plan.without_segments())
         first, second = answer(self.engine, plan), answer(self.engine, plan)
         baseline = answer(self.engine, plan, reuse="off")
@@ -217,7 +211,6 @@ class Desk:
 
 @pytest.fixture(scope="module")
 def desk() -> Iterator[Desk]:
-    """The shared engine."""
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -225,7 +218,7 @@ def desk() -> Iterator[Desk]:
         engine.call(lambda store: store.check_integrity())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(question=questions(depth=2), sink_prefix=st.booleans())
 def test_cached_logits_equal_the_block_mask(desk: Desk, question: tuple[Schema, Prompt], sink_prefix: bool) -> None:
     schema, prompt = question

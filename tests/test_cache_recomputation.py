@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from test_cache_engine import QUESTION, SYSTEM, A, B, C, placed, plan_of
 from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_alibi
 
 from cache.decoding.sampling import Sampling
+from cache.engine.engine import Engine
 from cache.engine.recomputation import (
     EXACT,
     RowSelection,
@@ -18,10 +20,17 @@ from cache.engine.recomputation import (
     newest,
     with_recomputed,
 )
-from cache.engine.request import Request
+from cache.engine.request import Completion, Request
 from cache.prompt.plan import Plan, Segment, Span
 
 TOLERANCE = 1e-4
+
+
+def ask(engine: Engine, plan: Plan, share: float = 0.3, tokens: int = 1, **options: Any) -> Completion:
+    """options: of the request, or `by` of the policy."""
+    recomputation = SelectiveRecomputation(share=share, **({"by": options.pop("by")} if "by" in options else {}))
+    sampling = Sampling(max_tokens=tokens)
+    return engine.submit(Request(plan=plan, recomputation=recomputation, sampling=sampling, **options)).completion
 
 
 @pytest.mark.parametrize("family", list(CONFIGS))
@@ -41,14 +50,8 @@ def test_scattered_rows_equal_one_forward_with_the_block_mask(family: str) -> No
     assert (recorder.logits[0] - recorder.logits[1]).abs().max() > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize(
-    "recomputation",
-    [
-        SelectiveRecomputation(share=0.3),
-        SelectiveRecomputation(share=0.3, by="random"),
-    ],
-)
-def test_every_policy_equals_its_own_plan(recomputation: SelectiveRecomputation) -> None:
+@pytest.mark.parametrize("options", [{}, {"by": "random"}], ids=str)
+def test_every_policy_equals_its_own_plan(options: dict[str, str]) -> None:
     """Whatever rows a policy picks, the answer is the oracle's for these rows; it says how many and that it is not
     exact.
     """
@@ -61,12 +64,10 @@ def test_every_policy_equals_its_own_plan(recomputation: SelectiveRecomputation)
         row_selector = engine._core.row_selector
         original = row_selector.finish
         row_selector.finish = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
-        completion = engine.submit(
-            Request(plan=plan, recomputation=recomputation, sampling=Sampling(max_tokens=1))
-        ).completion
+        completion = ask(engine, plan, **options)
     assert (recorder.logits[-1] - oracle_logits(stock(), plans[0])).abs().max() < TOLERANCE
     documents = sum(len(segment.tokens) for segment in (A, B, C))
-    assert completion.usage.recomputed == round(recomputation.share * documents)
+    assert completion.usage.recomputed == round(0.3 * documents)
     assert not completion.exact
 
 
@@ -84,11 +85,11 @@ def test_everything_computed_again_is_full_attention(family: str) -> None:
     assert full.exact
     assert entry == {"system", "a"}, "what will be computed anyway is not encoded first"
     assert exact.usage.recomputed == len(B.tokens)
+    assert exact.modules[-1].miss_reason == "bypassed"
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom"])
 def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) -> None:
-    """At each place of a module for itself."""
     model = build(family)
     plan = placed(family, SYSTEM, A, B, C, B, QUESTION)
     seen: dict[int, torch.Tensor] = {}
@@ -102,9 +103,7 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
             return original(selection, session, scores)
 
         row_selector.finish = finish  # type: ignore[method-assign]
-        completion = engine.submit(
-            Request(plan=plan, recomputation=SelectiveRecomputation(share=0.2), sampling=Sampling(max_tokens=1))
-        ).completion
+        completion = ask(engine, plan, 0.2)
     assert completion.usage.recomputed > 0
     rows = oracle_rows(plan)
     hf = stock(family)
@@ -130,15 +129,11 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
 
 
 def test_the_next_turn_finds_the_rows_of_this_one() -> None:
-    """A conversation goes on from its own repaired past: only what is new is computed."""
     first = placed("llama", SYSTEM, A, B, QUESTION)
     model = build()
     with running(model) as engine:
         engine.encode([C]).result()
-        request = Request(
-            plan=first, recomputation=SelectiveRecomputation(share=0.3), session="s", sampling=Sampling(max_tokens=4)
-        )
-        said = engine.submit(request).completion
+        said = ask(engine, first, tokens=4, session="s")
         assert said.tokens
         past = (*QUESTION.encode(), *said.tokens)
         at = first.spans[-1].start
@@ -146,14 +141,7 @@ def test_the_next_turn_finds_the_rows_of_this_one() -> None:
         asked = Span(start=new.end, tokens=tuple(b"And the price?"))
         spans = (*first.spans[:-1], Span(start=at, tokens=past), new, asked)
         for session, is_same in (("s", True), (None, False)):
-            turn = engine.submit(
-                Request(
-                    plan=Plan(spans=spans),
-                    recomputation=SelectiveRecomputation(share=0.3),
-                    session=session,
-                    sampling=Sampling(max_tokens=1),
-                )
-            ).completion
+            turn = ask(engine, Plan(spans=spans), session=session)
             fresh = len(asked.tokens) + round(0.3 * len(C.tokens)) + 1  # the last token of an answer has no row yet
             assert (turn.usage.computed <= fresh) == is_same
             if is_same:
@@ -167,32 +155,13 @@ def test_a_turn_without_new_modules_keeps_the_rows_of_the_one_before() -> None:
     """Was wrong once: rows of earlier modules were chosen anew, and nothing of the conversation was found."""
     first = placed("llama", SYSTEM, A, B, QUESTION)
     with running(build()) as engine:
-        request = Request(
-            plan=first, recomputation=SelectiveRecomputation(share=0.3), session="s", sampling=Sampling(max_tokens=4)
-        )
-        said = engine.submit(request).completion
+        said = ask(engine, first, tokens=4, session="s")
         assert said.tokens
         at, asked = first.spans[-1].start, tuple(b"And what of gift cards, are they like that?")
         spans = (*first.spans[:-1], Span(start=at, tokens=(*QUESTION.encode(), *said.tokens, *asked)))
-        turn = engine.submit(
-            Request(
-                plan=Plan(spans=spans),
-                recomputation=SelectiveRecomputation(share=0.3),
-                session="s",
-                sampling=Sampling(max_tokens=1),
-            )
-        ).completion
+        turn = ask(engine, Plan(spans=spans), session="s")
     assert turn.usage.computed <= len(asked) + 1  # the last token of an answer has no row yet
     assert turn.usage.recomputed == said.usage.recomputed
-
-
-def test_modules_that_the_policy_computes_as_a_whole_are_bypassed() -> None:
-    with running(build()) as engine:
-        plan = placed("llama", SYSTEM, A, B, QUESTION)
-        answer(engine, plan)
-        completion = engine.submit(Request(plan=plan, recomputation=EXACT, sampling=Sampling(max_tokens=1))).completion
-    reasons = {use.name: use.miss_reason for use in completion.modules}
-    assert reasons == {"system": None, "a": None, "b": "bypassed"}
 
 
 def test_the_newest_modules_are_those_before_the_question() -> None:

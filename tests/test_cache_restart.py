@@ -51,7 +51,7 @@ def broken_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(EngineCore, "step"), (Encoder, "collect"), (Running, "finish"), (EngineCore, "_take_in"), (EngineCore, "_admit")],
+    [(EngineCore, "step"), (Encoder, "collect"), (Running, "finish")],
 )
 def test_requests_in_flight_end_with_one_line_and_new_ones_are_answered(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, caplog: pytest.LogCaptureFixture

@@ -65,7 +65,6 @@ def test_a_question_is_scored_beside_an_answer_that_is_written() -> None:
 
 
 def test_a_long_question_is_scored_in_several_passes() -> None:
-    """With the selection that it has in one."""
     question, selected = "Can I return a gift card? " * 8, []
     for row_seconds in (1e-6, 1.0):  # passes are as long as they get, and as short
         core = a_core()
@@ -139,14 +138,12 @@ def test_a_scoring_that_fails_ends_its_question_alone() -> None:
 
 
 def test_an_answer_takes_the_memory_of_a_question_that_is_scored() -> None:
-    """And does not end early for want of it."""
     core = a_core(slots=100 + len(SECOND.tokens) + 350)
     warm(core)
     core.store.device.drop_prefixes(PUBLIC_TENANT)
     forward, letters = core.model.forward, random.Random(0)
 
     def spelling(*given: Any) -> torch.Tensor:
-        """Answers of random letters, without a loop or an end."""
         logits = forward(*given)
         for row in logits:
             row[letters.randrange(97, 123)] = 1e6

@@ -9,11 +9,11 @@ from cache.engine.scheduler import (
     MANY_ANSWERS,
     MOST_ROWS,
     PASS_S,
+    Sequence,
     rows_within,
     schedule,
     schedule_alone,
 )
-from cache.engine.sequence import Sequence
 from cache.memory.arena import Extent
 
 ROW_S = 0.001
@@ -26,7 +26,6 @@ def sequence_of(pending: int, computed: int = 0, arrived: float = 0.0) -> Sequen
 
 
 def rows_of(*pending: int) -> list[int]:
-    """Rows each sequence gets, in the order given; 0 for none."""
     sequences = [sequence_of(n, computed=3, arrived=100.0 * i) for i, n in enumerate(pending)]
     rows = schedule(sequences, ROW_S)
     return [rows.get(sequence, 0) for sequence in sequences]
@@ -50,21 +49,14 @@ def test_passes_are_as_long_as_the_machine_is_fast() -> None:
     assert rows_within(0.5, 1e-9) == MOST_ROWS
 
 
-def test_whoever_generates_comes_first_and_shortens_the_pass() -> None:
-    assert rows_of(300, 1, 1) == [DECODING - 2, 1, 1]
-
-
-def test_nothing_to_do() -> None:
-    assert schedule([], ROW_S) == {}
-    assert schedule_alone([], ROW_S) == {}
-
-
 def test_short_prompts_do_not_wait_for_the_rows_of_many_answers() -> None:
     answers = [sequence_of(1, computed=9) for _ in range(MANY_ANSWERS)]
     long, later, first = sequence_of(200), sequence_of(30, arrived=1.0), sequence_of(20)
     assert [*schedule_alone([*answers, long, later, first], ROW_S).items()] == [(first, 20), (later, 30)]
     assert schedule_alone([*answers[1:], later, first], ROW_S) == {}, "few answers take little time"
     assert schedule_alone([*answers, long], ROW_S) == {}, "it would not end in the pass"
+    assert schedule([], ROW_S) == {}
+    assert schedule_alone([], ROW_S) == {}
 
 
 @given(st.lists(st.integers(1, 700), max_size=24))

@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from test_cache_engine import plan_of
 from test_cache_priority import a_core
-from test_cache_priority import run as run_core
 from test_cache_restart import RESTARTED, broken_once
 from tiny import ByteTokenizer, build
 from waiting import wait_until
 
 from cache.decoding.sampling import Sampling, TextStream
-from cache.engine.answer_text import AnswerText, TextDelivery, TextThread
 from cache.engine.engine import Engine
 from cache.engine.engine_core import EngineCore
-from cache.engine.request import Completion, Generation, Request
+from cache.engine.request import AnswerText, Completion, Generation, Request, TextDelivery, TextThread
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineStopped
 from cache.memory.store import Store
@@ -49,8 +47,6 @@ class HeldTokenizer(ByteTokenizer):
 
 
 class Recorded(Generation):
-    """Keeps all that is delivered."""
-
     def __init__(self) -> None:
         super().__init__()
         self.delivered: list[str | Completion | CacheError] = []
@@ -63,7 +59,6 @@ class Recorded(Generation):
 
     @property
     def end(self) -> str | Completion | CacheError:
-        """The last of them; all before it are pieces."""
         *pieces, end = self.delivered
         assert all(isinstance(piece, str) for piece in pieces)
         return end
@@ -100,7 +95,6 @@ def ask(engine: Engine, number: int = 0, tokens: int = 6, stop: tuple[str, ...] 
 
 
 def computed(engine: Engine) -> None:
-    """Wait until all tokens of all requests are there, whatever their text."""
     wait_until(lambda: on_its_thread(engine) == (0, 0))
 
 
@@ -110,8 +104,6 @@ def on_its_thread(engine: Engine) -> tuple[int, int]:
 
 
 def opened_by(monkeypatch: pytest.MonkeyPatch, tokenizer: HeldTokenizer, *names: str) -> None:
-    """Open the gate where a thread waits for the text."""
-
     def opening(whole: Callable[[TextThread], None]) -> Callable[[TextThread], None]:
         def opened(texts: TextThread) -> None:
             tokenizer.gate.set()
@@ -124,7 +116,6 @@ def opened_by(monkeypatch: pytest.MonkeyPatch, tokenizer: HeldTokenizer, *names:
 
 
 def test_the_engine_does_not_wait_for_text_which_comes_in_order(engine: Engine, tokenizer: HeldTokenizer) -> None:
-    """Times of an answer are the engine's."""
     tokenizer.gate.clear()
     began = time.perf_counter()
     asked = [ask(engine, number, tokens=12) for number in range(16)]
@@ -140,20 +131,6 @@ def test_the_engine_does_not_wait_for_text_which_comes_in_order(engine: Engine, 
         assert whole.usage.completion_tokens == len(whole.tokens)
         assert 0 < whole.timings.ttft <= whole.timings.total < elapsed
     assert tokenizer.names == {"warmdesk-text"}
-
-
-def test_tokens_and_usage_are_those_of_one_thread(engine: Engine) -> None:
-    core, alone = a_core(), [Generation() for _ in range(4)]
-    for number, generation in enumerate(alone):
-        core.inbox.append(Waiting(request_of(number), generation, time.perf_counter()))
-        run_core(core)
-    for number, expected in enumerate(alone):
-        got = ask(engine, number).completion
-        assert (got.text, got.tokens, got.usage) == (
-            expected.completion.text,
-            expected.completion.tokens,
-            expected.completion.usage,
-        )
 
 
 def test_text_that_cannot_be_made_ends_its_own_answer(

@@ -19,9 +19,8 @@ from tiny import build, make_segment, oracle_logits, stock
 from torch import Tensor
 
 from cache.attention.forward_pass import Pass, PassGivenUp, Rotation
-from cache.attention.items import Chunk, KVView, VisibleRange
+from cache.attention.items import Chunk, KVView, ScoredChunk, VisibleRange
 from cache.attention.kernels import matmul
-from cache.attention.scoring import ScoredChunk
 from cache.gpu.choice import PassKinds
 from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.arena import Arena, Copies, Extent, KVShape
@@ -43,19 +42,18 @@ PARTS = st.sampled_from([(), (VisibleRange(0, 4, 1), VisibleRange(6, 12, 3)), (V
 
 
 def chunk_at(first: int, last: int, own: list[Extent], views: list[KVView]) -> Chunk:
-    """Rows that stand behind all that they see."""
     rows = range(first, last)
     return Chunk([0] * len(rows), [1000 + row for row in rows], first, own, views)
 
 
 @st.composite
-def passes(draw: st.DrawFn) -> list[Chunk]:
+def passes(draw: st.DrawFn, longest: int = 20) -> list[Chunk]:
     """Sequences that share extents, placed elsewhere than encoded, also at several places; single rows and chunks, in
     pieces.
     """
     chunks: list[Chunk] = []
     for i in range(draw(st.integers(1, 3))):
-        length = draw(st.integers(1, 20))
+        length = draw(st.integers(1, longest))
         first = draw(st.integers(0, length - 1))
         last = draw(st.sampled_from([first + 1, length]))
         views = [
@@ -68,7 +66,6 @@ def passes(draw: st.DrawFn) -> list[Chunk]:
 
 
 def arena_of(kv_heads: int, size: int, dtype: torch.dtype) -> Arena:
-    """Random keys and values whose ids ascend with jumps."""
     arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=size, dtype=dtype), SLOTS, CPU)
     random = torch.Generator().manual_seed(1)
     for layer in (*arena.keys, *arena.values):
@@ -87,7 +84,6 @@ def both(
     slopes: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """What the kernels for GPUs give, and the plain kernel."""
     random = torch.Generator().manual_seed(0)
     rows = sum(len(chunk.tokens) for chunk in chunks)
     q = torch.randn(1, kv_heads * group, rows, size, generator=random).to(dtype)
@@ -104,14 +100,14 @@ def both(
     return outs
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(chunks=passes(), most_keys=st.sampled_from([16, 40, 512]))
 def test_items_of_all_kinds_equal_the_plain_kernel(chunks: list[Chunk], most_keys: int) -> None:
     out, expected = both(chunks, most_keys=most_keys)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(chunks=passes(), steepest=st.sampled_from([0.01, 1.0]))
 def test_alibi_equals_the_plain_kernel(chunks: list[Chunk], steepest: float) -> None:
     slopes = steepest / 2 ** torch.arange(2, dtype=torch.float32)
@@ -128,25 +124,24 @@ CHUNKS = [
 """With a prompt that is longer than a tile and has more rows than one."""
 
 
-@pytest.mark.parametrize("size", [32, 80, 256])
+@pytest.mark.parametrize("size", [80, 256])
 def test_sizes_of_heads(size: int) -> None:
     out, expected = both(CHUNKS[:2], group=3, size=size)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("group", [1, 7, 20])
+@pytest.mark.parametrize("group", [7, 20])
 def test_heads_that_share_keys(group: int) -> None:
-    out, expected = both(CHUNKS if group == 7 else CHUNKS[:2], group=group, most_keys=16)
+    out, expected = both(CHUNKS[:2], group=group, most_keys=16)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_rows_of_many_partial_results() -> None:
-    """More than are merged at a time."""
     out, expected = both(CHUNKS[1:2], group=1, most_keys=3)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.mark.parametrize("options", [{"window": 1700}, {"window": 30}, {"window": 1}, {"softcap": 0.7}], ids=str)
+@pytest.mark.parametrize("options", [{"window": 30}, {"window": 1}, {"softcap": 0.7}], ids=str)
 def test_windows_and_soft_caps(options: dict[str, Any]) -> None:
     """In a narrow window most rows see no key of most extents."""
     chunks = [replace(chunk, views=[replace(view, offset=0) for view in chunk.views]) for chunk in CHUNKS]
@@ -182,7 +177,7 @@ def tables(plan: TilePlan) -> list[Tensor]:
     return [getattr(plan, field) for field in TilePlan.__slots__ if isinstance(getattr(plan, field), Tensor)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(chunks=passes(), group=st.sampled_from([1, 4, 7, 71]), most_keys=st.sampled_from([1, 16, 512]))
 def test_tiles_hold_every_row_and_key_once(chunks: list[Chunk], group: int, most_keys: int) -> None:
     """As the whole runs do, and tables lie where Triton takes them all for aligned."""
@@ -216,13 +211,13 @@ PLAN = plan_of(SYSTEM, B, A, "Gift?")
 """Short texts: the interpreter takes milliseconds for each row and head."""
 
 
-@pytest.mark.parametrize("family", ["llama", "bloom"])
-def test_answers_equal_one_forward_with_the_block_mask(family: str) -> None:
-    model = build(family, kinds=PassKinds(tiled=TiledPass))
+def test_answers_equal_one_forward_with_the_block_mask() -> None:
+    """Of a model without rotary angles; those of others are computed by graphs (`test_cache_graphs`)."""
+    model = build("bloom", kinds=PassKinds(tiled=TiledPass))
     recorder = Recorder(model)
     with running(model) as engine:
-        answer(engine, PLAN, 2)
-    assert (recorder.logits[-2] - oracle_logits(stock(family), PLAN)).abs().max() < TOLERANCE
+        answer(engine, PLAN)
+    assert (recorder.logits[-1] - oracle_logits(stock("bloom"), PLAN)).abs().max() < TOLERANCE
 
 
 def test_a_pass_is_given_up() -> None:
@@ -251,18 +246,11 @@ def test_scoring_runs_through_plain_kernels() -> None:
     assert all(one.count_nonzero() == one.numel() for one in squares.values())
 
 
-def child(code: str, tmp_path: Path, **environment: str) -> None:
-    """Run Python code in a process of its own, without the interpreter."""
-    changed = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), **environment}
-    done = subprocess.run([sys.executable, "-c", code], env=changed, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_models_load_where_triton_is_missing(tmp_path: Path) -> None:
-    child("import sys; sys.modules['triton'] = None\nimport cache.model.language_model", tmp_path)
-
-
 COMPILE = """
+import sys
+sys.modules["triton"] = None  # models load where it is missing
+import cache.model.language_model
+del sys.modules["triton"]
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -297,5 +285,7 @@ compiled(merge_partials, 80, {}, first_partial="*i32", partials="*i32", merged="
 
 
 def test_kernels_can_be_compiled_for_gpus(tmp_path: Path) -> None:
-    """The interpreter takes what a compiler refuses. This does not run them."""
-    child(COMPILE, tmp_path)
+    """The interpreter takes what a compiler refuses, so this runs without it, in a process of its own."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -3,12 +3,14 @@
 import importlib
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from cache.pml.binding import bind
 from cache.pml.layout import lay_out
@@ -23,10 +25,22 @@ LOOKED_AT = {"trip_planner", "code_generation", "persona", "employee_table"}
 OTHERS = sorted({path.stem for path in EXAMPLES.glob("*.py")} - LOOKED_AT - {"shared"})
 
 
+@pytest.fixture(scope="module")
+def small_model(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model with its tokenizer and random weights of a few small layers: it counts the same tokens."""
+    folder = tmp_path_factory.mktemp("small") / "model"
+    shutil.copytree(bundled_model, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    config = AutoConfig.from_pretrained(bundled_model)
+    config.update({"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2})
+    config.update({"num_hidden_layers": 2, "layer_types": ["full_attention"] * 2})
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
-def run(bundled_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs an example by name; returns what it printed."""
-    monkeypatch.setenv("WARMDESK_DATA_DIR", str(bundled_model.parent.parent))
+def run(small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("WARMDESK_MODEL", str(small_model))
+    monkeypatch.setenv("WARMDESK_DATA_DIR", str(small_model.parent))
     monkeypatch.syspath_prepend(str(EXAMPLES))
 
     def run_main(name: str) -> str:
@@ -38,7 +52,6 @@ def run(bundled_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def counts(output: str) -> list[tuple[int, int]]:
-    """Computed tokens and prompt tokens of each answer."""
     found = re.findall(r"(\d+) of (\d+) prompt tokens computed", output)
     return [(int(computed), int(prompt)) for computed, prompt in found]
 
@@ -47,8 +60,7 @@ def counts(output: str) -> list[tuple[int, int]]:
 def test_a_trip_computes_its_arguments_and_its_question(run: Run) -> None:
     output = run("trip_planner")
     (lisbon, _), (vienna, same), (everything, prompt) = counts(output)
-    assert lisbon < 50
-    assert vienna < 50
+    assert max(lisbon, vienna) < 50
     assert everything == prompt == same
     assert re.search(r"^17 modules encoded", output)
 

@@ -188,12 +188,10 @@ LEARNED_POSITIONS = {"gpt2", "opt"}
 
 
 def stock(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
-    """Transformers' own tiny model of a family."""
     return random_weights((CONFIGS | UNPLACEABLE)[family](), seed, dtype)
 
 
 def build(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **options: Any) -> LanguageModel:
-    """The same model for the engine."""
     hf = stock(family, seed, dtype)
     return LanguageModel(hf, ByteTokenizer(), name=family, fingerprint=digest(family, str(seed)), **options)
 
@@ -292,7 +290,6 @@ def make_chunk(first: int, last: int, own: Extent, views: Sequence[KVView], posi
 
 
 def slots_of(extents: Iterable[Extent]) -> list[int]:
-    """All slots of some extents, in order."""
     return [slot for extent in extents for slot in range(extent.start, extent.end)]
 
 
@@ -308,6 +305,5 @@ def save(folder: Path, family: str = "llama", seed: int = 0) -> Path:
 
 
 def make_segment(name: str, text: str, prefix: Segment | None = None, start: int | None = None) -> Segment:
-    """A segment of the bytes of a text."""
     base = 0 if prefix is None else prefix.start + len(prefix.tokens)
     return Segment(name=name, tokens=tuple(text.encode()), start=base if start is None else start, prefix=prefix)

@@ -56,9 +56,8 @@ def plan(
     """
     from cache.planning.costs import known_shape, threads_each
     from cache.planning.planning import fewest, plan_fleet
-    from cache.planning.routers import ROUTINGS
     from cache.planning.simulation import Fleet
-    from cache.planning.traffic import TrafficShape, read_trace
+    from cache.planning.traffic import ROUTINGS, TrafficShape, read_trace
 
     if (trace is None) == (documents is None or requests_per_second is None):
         raise DeskError("give --trace FILE, or --documents with --requests-per-second", code="usage")

@@ -95,9 +95,7 @@ def advise_text(text: str, tokenizer: Tokenizer) -> Advice:
 
 
 def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
-    """Return advice on many plain prompts: the lines in which they first differ, and what they have in common after
-    those.
-    """
+    """Return advice on many plain prompts: where they first differ, and what they share after that."""
     lines = [prompt.splitlines(keepends=True) for prompt in prompts]
     costs: dict[str, int] = {line: count(line, tokenizer) for line in {line for prompt in lines for line in prompt}}
     shared = Counter(line for prompt in lines for line in set(prompt))
@@ -120,9 +118,7 @@ def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
 
 
 def advise_schema(layout: Layout) -> Advice:
-    """Return advice on a schema: what is computed in every request, and what forces a module to be encoded again if it
-    changes.
-    """
+    """Return advice on a schema: what every request computes, and which change costs a module again."""
     findings: list[Finding] = []
     total = reusable = 0
     for owner in layout.owners():
@@ -152,9 +148,7 @@ def own_texts(owner: Schema | Module) -> Iterator[str]:
 
 
 def is_on_both_sides(owner: Schema | Module) -> bool:
-    """Return whether an owner has written text before and after nested modules. (A template's strings cannot be
-    moved.)
-    """
+    """Return whether an owner has text of its own before and after nested modules; a template's does not count."""
     children = [child for child in open_turns(owner.children) if isinstance(child, Text | Module | Union)]
     is_text = [*([True] if owner.file is not None else []), *(isinstance(child, Text) for child in children)]
     return [kind for kind, _ in groupby(is_text)].count(True) > 1

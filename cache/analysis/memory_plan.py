@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from cache.attention.forward_pass import never
-from cache.attention.items import Chunk
-from cache.attention.scoring import ScoredChunk
+from cache.attention.items import Chunk, ScoredChunk
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Usage
 from cache.errors import CapacityError

@@ -16,10 +16,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cache.attention.distance import KernelCall, per_item, plain_calls, sloped_calls, windowed_calls
-from cache.attention.items import Chunk, plan_items
-from cache.attention.kernels import Kernel, matmul
-from cache.attention.scoring import ScoredChunk, only_scores
+from cache.attention.items import Chunk, ScoredChunk, only_scores, plan_items
+from cache.attention.kernels import Kernel, KernelCall, matmul, per_item, plain_calls, sloped_calls, windowed_calls
 from cache.memory.arena import Arena
 
 
@@ -32,9 +30,7 @@ class Rotation:
     frequencies: Tensor
 
     def angles(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, on their device, in the layout of
-        `back`.
-        """
+        """Return cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, in the layout of `back`."""
         angles = -offsets.double()[:, None] * self.frequencies.double().to(offsets.device)
         cos, sin = angles.cos().float(), angles.sin().float()
         return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
@@ -57,7 +53,6 @@ class PassGivenUp(Exception):
 
 
 def never() -> bool:
-    """Return False: the pass is not given up."""
     return False
 
 
@@ -141,7 +136,6 @@ class Pass:
         return self.positions[self.rows] - self._offsets.to(self.positions.device)
 
     def _calls(self, window: int | None) -> list[KernelCall]:
-        """Return the kernel calls of a layer, with or without a sliding window."""
         if window is not None and window not in self.calls:
             if window > int(self.positions.max()):  # no keys are that far apart
                 self.calls[window] = self.calls[None]

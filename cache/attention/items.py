@@ -1,13 +1,20 @@
-"""Work items of a forward pass: the query rows that attend to an extent of the pool, and their rotation. No tensors.
+"""Work items of a forward pass: the query rows that attend to an extent of the pool, and their rotation; and scores of
+keys. No computation.
 
 Every sequence contributes a chunk of new rows. Each extent it sees becomes an item. Extents that several sequences see
 become one item, so that shared keys are read once per batch. A row's partial results are merged by log-sum-exp, which
 is exact. For code outside Python, items also become flat tables: runs of slots, and the rows that read them.
+
+The score of a key is its attention weight, averaged over the heads, its norm over the rows, averaged over some layers
+(InfoFlow KV, ICML 2026). Rows may come in several passes; each adds its squares. Out of scope: the selection of rows
+and keys (`cache.engine.waiting`).
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from cache.memory.arena import Extent, part_of
 
@@ -140,3 +147,25 @@ def plan_arrays(items: Sequence[Item], turns: dict[int, int], first_row: int = 0
         if whole:
             add(extent.start, extent.length, whole)
     return runs, readers
+
+
+Placed = tuple[Extent, int]  # an extent and its offset in a chunk: it may be read at several places
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredChunk:
+    """A chunk of a pass whose last `rows` rows are scored. index: of the chunk. squares: of the keys of each extent at
+    each place, float32 `[scored layers, L]`, to which the pass adds the squared weights of these rows.
+    """
+
+    index: int
+    rows: int
+    squares: Mapping[Placed, Tensor]
+
+    def packed_rows(self, chunks: Sequence[Chunk]) -> range:
+        end = sum(len(chunk.tokens) for chunk in chunks[: self.index + 1])
+        return range(end - self.rows, end)
+
+
+def only_scores(scored: Sequence[ScoredChunk], chunks: Sequence[Chunk]) -> bool:
+    return len(scored) == len(chunks)

@@ -81,7 +81,6 @@ def find_tokens(logits: Tensor, draws: Sequence[Draw], most: int) -> tuple[list[
 
 
 def rows_of(x: Tensor, rows: list[int]) -> Tensor:
-    """Return some rows of a tensor, ascending; no copy if these are all."""
     return x if len(rows) == len(x) else x[on_device(rows, x.device)]
 
 

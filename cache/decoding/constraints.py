@@ -83,7 +83,6 @@ class Choices:
 
     @cached_property
     def _tries(self) -> tuple[TrieNode, TrieNode]:
-        """The tries of a first choice and of later ones."""
         first, behind = TrieNode(), TrieNode()
         for number, choice in enumerate(self.choices):
             first.insert(choice.tokens, number)
@@ -140,9 +139,7 @@ class Choices:
         return longer + [Parse(said, self._tries[1]) for said in self._ended(longer) if not self._is_last(said)]
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
-        """Return next tokens with the joint log-weight of the choices so far and of the best one that each token leads
-        to.
-        """
+        """Return next tokens with the best joint log-weight of the choices that each leads to."""
         for token, child in parse.node.children.items():
             if possible := child.below.difference(parse.said):
                 yield token, self._drawn(parse.said) + self._mass(possible)

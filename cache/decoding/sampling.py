@@ -49,9 +49,7 @@ class Sampling:
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """Return the number of tokens, 12 to 80, that the end repeats three times in a row (a loop of greedy decoding), or
-    0.
-    """
+    """Return the number of tokens, 12 to 80, that the end repeats three times in a row, or 0."""
     lengths = range(12, min(80, len(tokens) // 3) + 1)
     possible = (n for n in lengths if tokens[-1 - n] == tokens[-1])  # most are ruled out by one token
     return next((n for n in possible if tokens[-2 * n :] == tokens[-3 * n : -n]), 0)
@@ -69,7 +67,6 @@ class Sampler:
         self._last, self._repeats = 0.0, False
 
     def draw(self) -> float:
-        """Return a random number, at least 0 and less than 1."""
         if not self._repeats:
             self._last = self._random.random()
         self._repeats = False

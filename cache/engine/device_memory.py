@@ -24,12 +24,11 @@ import psutil
 import torch
 from torch import Tensor
 
-from cache.attention.items import Chunk, KVView
-from cache.attention.scoring import ScoredChunk
+from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.decoding.choosing import choose_tokens
 from cache.decoding.sampling import Sampler, Sampling
-from cache.engine.scheduler import MOST_ROWS
-from cache.engine.sequence import Sequence
+from cache.engine.request import NO_MEMORY, is_shortage
+from cache.engine.scheduler import MOST_ROWS, Sequence
 from cache.errors import CapacityError
 from cache.memory.arena import Arena, Event, Extent
 from cache.memory.store import Cost
@@ -40,12 +39,6 @@ PATIENCE = 64
 """Number of full passes that must succeed before the limit rises by a quarter: a limit that is too high costs a failed
 pass.
 """
-_TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
-"""Messages of cuBLAS, CUDA and Triton without memory. PyTorch passes them on as an error without a type."""
-NO_MEMORY = (
-    "the device has no memory left for passes, not even of one row: lower device_memory (--memory), "
-    "or stop what else runs on the device"
-)
 log = logging.getLogger(__name__)
 
 
@@ -109,10 +102,6 @@ class RowLimit:
             self.most, self._num_well = min(MOST_ROWS, self.most + max(1, self.most // 4)), 0
 
 
-def is_shortage(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _TEXTS)
-
-
 MODULES, MODULE_ROWS = 8, 256
 """Modules that each row of a trial pass reads, and their tokens: system text, passages and parts of a conversation."""
 SCORED_ROWS = 256  # rows of a long question
@@ -165,15 +154,12 @@ class PassTimer:
         self._costs: list[tuple[float, int]] = []
 
     def start(self) -> None:
-        """Note the start of a pass."""
         self._started = time.perf_counter()
 
     def launched(self, rows: int) -> None:
-        """Note that all work of its rows was launched."""
         self._costs.append((time.perf_counter() - self._started, rows))
 
     def to_host(self, x: Tensor) -> Tensor:
-        """Copy the latest result, such as chosen tokens, to the host."""
         return x.cpu()
 
     def finished(self) -> float:
@@ -193,11 +179,9 @@ class CudaEvents:
         self._device = device
 
     def is_idle(self) -> bool:
-        """Return whether the device has finished all its work. Does not wait."""
         return torch.cuda.current_stream(self._device).query()
 
     def record(self) -> Event:
-        """Return an event after all launched work."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._device))
         return event
@@ -268,12 +252,10 @@ class Gauge:
     """Measures the memory of a device: here, main memory."""
 
     def free(self) -> tuple[int, int]:
-        """Return the free and the total bytes."""
         memory = psutil.virtual_memory()
         return memory.available, memory.total
 
     def peak_of(self, run: Callable[[], None]) -> int:
-        """Return the peak bytes that a function needs."""
         raise NotImplementedError("the memory of passes on a CPU is not measured")
 
 
@@ -297,9 +279,7 @@ class CudaGauge(Gauge):
 
 
 def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLimit) -> Arena:
-    """Allocate an engine's KV pool. answers: maximum number at the same time. Raises CapacityError if memory is
-    short.
-    """
+    """Allocate an engine's KV pool. answers: at the same time. Raises CapacityError if memory is short."""
     device = model.device
     gauge = CudaGauge(device) if device.type == "cuda" else Gauge()
     if size != "auto":
@@ -340,7 +320,6 @@ def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -
 
 
 def peak_of_passes(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -> int:
-    """Return the bytes that passes need in addition to the pool."""
     arena = trial_arena(model, row_limit.most)
     return gauge.peak_of(partial(run_largest_passes, model, arena, row_limit.most, answers))
 

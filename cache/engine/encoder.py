@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from cache.attention.items import KVView
 from cache.engine.request import Generation
-from cache.engine.sequence import Sequence
+from cache.engine.scheduler import Sequence
 from cache.errors import CacheError, CapacityError
 from cache.memory.device import CacheEntry
 from cache.memory.disk import MissReason
@@ -58,7 +58,6 @@ class Encoded:
     failed: Mapping[Segment, CacheError]
 
     def raise_failed(self) -> None:
-        """Raise CacheError if a module failed."""
         for error in self.failed.values():
             raise error
 
@@ -90,12 +89,8 @@ class EncodeJob:
     def fail_next(self, error: CacheError) -> None:
         self.failed[self.segments.popleft()[0]] = error
 
-    def fail_started(self, key: str, error: CacheError) -> None:
-        self.failed[self.started.pop(key)] = error
-
 
 def problem_of(segment: Segment, info: ModelInfo) -> str | None:
-    """Return why a model cannot encode a module; None if it can."""
     # where ids can be shifted, ids of prefixes do not count; those of the left context do
     first = segment.left_context_positions.start if info.is_position_independent else 0
     if segment.end - first > info.max_positions:
@@ -207,7 +202,6 @@ class Prefetch:
     is_cancelled: bool = False
 
     def cancel(self) -> None:
-        """Drop modules that were not started. From any thread."""
         self.is_cancelled = True
 
 

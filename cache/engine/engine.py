@@ -17,11 +17,10 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.answer_text import TextThread
 from cache.engine.device_memory import ArenaSize, RowLimit, allocate_arena
 from cache.engine.encoder import Encoded, EncodeJob, Prefetch, problem_of
 from cache.engine.engine_core import EngineCore, ForgetJob
-from cache.engine.request import Generation, Limits, Request
+from cache.engine.request import Generation, Limits, Request, TextThread
 from cache.engine.restarts import RESTARTED, RESTING, Arranger, IdleRun, Rests
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
@@ -206,9 +205,7 @@ class Engine(Arranger):
         return self._awaited(job.done)
 
     def _awaited(self, future: Future[T], most_s: float = float("inf")) -> T:
-        """Return a result of the engine's thread. most_s: maximum wait. Raises CacheError after that, or if the engine
-        hangs.
-        """
+        """Return a result of the engine's thread. Raises CacheError after `most_s`, or if the engine hangs."""
         deadline = time.monotonic() + most_s
         while not future.done():
             wait([future], min(LOOK_AGAIN_S, deadline - time.monotonic()))
@@ -219,8 +216,6 @@ class Engine(Arranger):
         return future.result()
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort. Raises EngineStopped."""
-
         def keep(store: Store) -> None:
             self._kept = keys
             store.keep(keys)
@@ -235,7 +230,6 @@ class Engine(Arranger):
         return self.call(lambda store: store.device.drop_prefixes(tenant))
 
     def load(self) -> tuple[int, int]:
-        """Return the numbers of running and waiting requests. Does not wait for the engine's thread."""
         return self._core.load
 
     @property
@@ -243,9 +237,7 @@ class Engine(Arranger):
         return not self._core.has_work
 
     def call(self, function: Callable[[Store], T], most_s: float = float("inf")) -> T:
-        """Run a function of the store on the engine thread between two steps. most_s: maximum wait. Raises the
-        function's errors, and CacheError if it takes longer or the engine hangs.
-        """
+        """Run a function of the store on the engine thread between two steps. Raises its errors, and as `_awaited`."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -296,7 +288,6 @@ class Engine(Arranger):
             self._got_on = time.monotonic()
 
     def _begin(self) -> None:
-        """Create the core and the store, empty except for the disk."""
         self.store = Store(
             self._arena,
             self.model.info.fingerprint,
@@ -311,10 +302,9 @@ class Engine(Arranger):
         )
 
     def _wake(self) -> None:
-        """Wake the engine's thread after a load, from any thread."""
         self._got_on = time.monotonic()
         self._core.demand.set()
-        self._calls.put(nothing)
+        self._calls.put(lambda: None)
 
     def _restart(self) -> None:
         """End all open work of the core and restart, after a rest if failures repeat. Newer requests are computed."""
@@ -415,7 +405,3 @@ class Engine(Arranger):
         while not self._calls.empty():  # calls posted just before: their callers wait
             self._calls.get()()
         self._fail_all(EngineStopped(why))
-
-
-def nothing() -> None:
-    """Do nothing: the call only wakes the engine's thread."""

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -23,15 +23,12 @@ from itertools import islice
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.answer_text import TextDelivery, failure_of
 from cache.engine.device_memory import RowLimit, note_costs, timer_for
 from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue, keys_of
-from cache.engine.next_tokens import next_tokens, pack_pass
 from cache.engine.recomputation import RowSelector
-from cache.engine.request import FinishReason, Limits, Request
-from cache.engine.running import PAGE, Running, admit
-from cache.engine.scheduler import schedule, schedule_alone
-from cache.engine.sequence import Sequence
+from cache.engine.request import FinishReason, Limits, Request, TextDelivery, failure_of
+from cache.engine.running import PAGE, Running, admit, next_tokens, pack_pass
+from cache.engine.scheduler import Sequence, schedule, schedule_alone
 from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError, CapacityError, EngineFull, PromptError
 from cache.memory.store import Store
@@ -54,27 +51,6 @@ class ForgetJob:
     find: Callable[[Store], Set[str]]
     done: Future[int]
     is_urgent: bool = False
-
-
-class ForgetQueue:
-    """Jobs, oldest first, each with the requests and jobs that were open when it arrived."""
-
-    def __init__(self) -> None:
-        self._jobs: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs)
-
-    def add(self, job: ForgetJob, asked: Collection[Waiting | EncodeJob]) -> None:
-        self._jobs.append((job, frozenset(asked)))
-
-    def pop_ready(self, asked: Collection[Waiting | EncodeJob]) -> ForgetJob | None:
-        if not self._jobs or not self._jobs[0][1].isdisjoint(asked):
-            return None
-        return self._jobs.popleft()[0]
-
-    def waits_for(self, asked: Waiting | EncodeJob) -> bool:
-        return any(asked in earlier for _, earlier in self._jobs)
 
 
 class EngineCore:
@@ -106,7 +82,7 @@ class EngineCore:
         self._running: list[Running] = []
         self._paused: dict[Waiting, Running] = {}  # also in _waiting
         self._jobs: deque[EncodeJob] = deque()
-        self._to_forget = ForgetQueue()
+        self._to_forget: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()  # with what was open before
         self._suspects: list[Sequence] = []  # sequences of a failed pass that are still to be tried alone
         self._had_prompts_alone = False  # whether the last pass made answers wait
         self.awaits_loads = False
@@ -119,7 +95,6 @@ class EngineCore:
 
     @property
     def load(self) -> tuple[int, int]:
-        """Numbers of running and waiting requests. From any thread; they may have changed since."""
         return len(self._running), len(self._waiting) + len(self.inbox)
 
     def _asked(self) -> list[Waiting | EncodeJob]:
@@ -127,7 +102,6 @@ class EngineCore:
 
     @property
     def _is_unwanted(self) -> bool:
-        """True if there are requests and all are cancelled."""
         requests = [*(running.admitted for running in self._running), *self._waiting]
         return bool(requests) and all(one.generation.is_cancelled for one in requests)
 
@@ -158,13 +132,13 @@ class EngineCore:
         while self.inbox:
             arrived = self.inbox.popleft()
             if isinstance(arrived, ForgetJob):
-                self._to_forget.add(arrived, () if arrived.is_urgent else self._asked())
+                self._to_forget.append((arrived, frozenset(() if arrived.is_urgent else self._asked())))
             elif isinstance(arrived, EncodeJob):
                 self._jobs.append(arrived)
             else:
                 self._enqueue(arrived)
-        while (job := self._to_forget.pop_ready(self._asked())) is not None:
-            self._forget(job)
+        while self._to_forget and self._to_forget[0][1].isdisjoint(self._asked()):
+            self._forget(self._to_forget.popleft()[0])
 
     def _forget(self, job: ForgetJob) -> None:
         try:
@@ -176,7 +150,6 @@ class EngineCore:
             job.done.set_exception(error)
 
     def _remove(self, keys: Set[str]) -> int:
-        """Remove modules between two passes. Returns the number found."""
         store, jobs = self.store, self._jobs
         for answer in self._running:
             answer.keeps_rows &= not answer.admitted.uses(keys, store)
@@ -254,16 +227,14 @@ class EngineCore:
                 self._refuse(waiting, failure_of("the answer", error))
         if not (self._waiting or self._running):
             self.prefetches.advance(self.demand.is_set)
-        while self._jobs and self._may_encode_ahead and self._encoder.advance(self._jobs[0]):
+        while self._jobs and (self._is_job_awaited or not (self._waiting or self._running)):
+            if not self._encoder.advance(self._jobs[0]):
+                return
             self._jobs.popleft()
 
     @property
-    def _may_encode_ahead(self) -> bool:
-        return self._is_job_awaited or not (self._waiting or self._running)
-
-    @property
     def _is_job_awaited(self) -> bool:
-        return bool(self._jobs) and self._to_forget.waits_for(self._jobs[0])
+        return bool(self._jobs) and any(self._jobs[0] in earlier for _, earlier in self._to_forget)
 
     def _is_hopeless(self, waiting: Waiting) -> bool:
         """Return whether no memory will be released for a waiting request."""
@@ -272,8 +243,7 @@ class EngineCore:
         return not self._take_back()
 
     def _take_back(self) -> bool:
-        """Take back the memory of waiting requests. Returns whether there was any."""
-        holding = [waiting for waiting in self._waiting if waiting.is_holding]
+        holding = [waiting for waiting in self._waiting if waiting.entries]
         for waiting in holding:
             waiting.release(self.store)
         return bool(holding)
@@ -287,7 +257,6 @@ class EngineCore:
             waiting.generation.deliver(error)
 
     def _start(self, waiting: Waiting) -> Running:
-        """Start or resume a request. Raises CapacityError."""
         spare = PAGE * len(self._running)
         paused = self._paused.get(waiting)
         if paused is None:
@@ -335,7 +304,6 @@ class EngineCore:
         return schedule(prefetched or [e.sequence for e in encodings.values()], row_seconds, AHEAD_S)
 
     def _needed(self) -> list[Sequence]:
-        """Return the sequences that a request or deletion waits for."""
         encodings = self._encoder.running.values()
         return [
             *(r.sequence for r in self._running),
@@ -347,9 +315,7 @@ class EngineCore:
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
     def _compute(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]] | None:
-        """Return the result of `_forward`; None if the pass was stopped or failed. Its rows then count as not
-        computed.
-        """
+        """Return the result of `_forward`; None if the pass was stopped or failed: its rows are not computed."""
         try:
             computed = self._row_limit.attempt(sum(scheduled.values()), partial(self._forward, scheduled))
             if computed is not None:
@@ -380,9 +346,7 @@ class EngineCore:
         return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
 
     def _advance(self, logits: Tensor, outputs: dict[Running, slice], num_rows: int) -> None:
-        """Continue answers with the logits `[rows, vocabulary]` of a pass. outputs: each request's slice. num_rows: of
-        the pass.
-        """
+        """Continue answers with the logits `[rows, vocabulary]` of a pass. outputs: each request's slice."""
         starts, finished = {r: rows.start for r, rows in outputs.items() if not r.is_read}, self._timer.finished
         tokens = next_tokens(logits, starts, self._timer.to_host, partial(self._row_limit.note_shortage, num_rows))
         for running, rows in outputs.items():
@@ -407,9 +371,7 @@ class EngineCore:
         return None
 
     def _suspect(self, sequences: list[Sequence], error: Exception) -> None:
-        """Handle a failed pass: try its sequences one by one. If there was only one, end the request or module it was
-        computed for.
-        """
+        """After a failed pass, try its sequences one by one. Of a single one, end the request or module."""
         if len(sequences) > 1:
             log.warning("a pass of %d sequences failed, they are tried one by one: %s", len(sequences), error)
             self._suspects = sequences[::-1]
@@ -435,14 +397,13 @@ class EngineCore:
             self._refuse(waiting, failure)
         for job in self._jobs:
             if key in job.started:
-                job.fail_started(key, failure)
+                job.failed[job.started.pop(key)] = failure
             elif job.needs_next(key, self.store):
                 job.fail_next(failure)
         self.prefetches.give_up(key)
 
 
 def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
-    """Return why a model cannot read a prompt or its given answer; None if it can."""
     needed = request.plan.next_position
     runs = (*(span.tokens for span in request.plan.spans), request.begun, request.teacher_forced)
     strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)

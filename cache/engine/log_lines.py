@@ -69,9 +69,7 @@ def traced(record: logging.LogRecord) -> str:
 
 
 def write_log(format_: LogFormat = "text", level: LogLevel = "warning", *filters: logging.Filter) -> None:
-    """Set up the log of this process. level: of our packages; libraries only warn. An existing setup by other code
-    stays.
-    """
+    """Set up the log of this process, unless other code has. level: of our packages; libraries only warn."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(written := logging.StreamHandler(sys.stderr))

@@ -73,7 +73,6 @@ class RowSelector:
         self._selected: OrderedDict[tuple[str, int, str], tuple[int, ...]] = OrderedDict()
 
     def begin(self, plan: Plan, recomputation: SelectiveRecomputation, session: str | None) -> RowSelection:
-        """Return the selection that a policy needs in a plan."""
         inexact: list[int] = []
         if recomputation.share:
             inexact = [i for i in range(plan.exact_spans, len(plan.spans)) if plan.spans[i].segment is not None]
@@ -137,7 +136,6 @@ def newest(plan: Plan) -> list[int]:
 
 
 def with_recomputed(plan: Plan, rows: RowsBySpan) -> Plan:
-    """Return the plan with some rows of segments computed, at the same ids."""
     spans: list[Span] = []
     for i, span in enumerate(plan.spans):
         computed = set(rows.get(i, ()))

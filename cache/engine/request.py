@@ -1,15 +1,23 @@
-"""Input and output of the engine: limits, requests, and completions with the source of each prompt token."""
+"""Input and output of the engine: limits, requests, completions with the source of each prompt token; and the text of
+an answer on its way to the reader, or its error. Text is made on the calling thread, or on a thread of its own so that
+the engine can start the next pass.
 
+Out of scope: turning tokens into text (`cache.decoding.sampling`).
+"""
+
+import logging
 import queue
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from cache.decoding.sampling import Sampling
+from cache.decoding.sampling import Sampling, TextStream
 from cache.engine.recomputation import SelectiveRecomputation
-from cache.errors import CacheError
+from cache.errors import CacheError, CapacityError
 from cache.memory.disk import MissReason
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import Source
@@ -85,7 +93,6 @@ class Usage:
 
     @property
     def is_reuse_known(self) -> bool:
-        """True if the engine reported its reuse."""
         return self.computed + self.cached_tokens == self.prompt_tokens
 
 
@@ -177,3 +184,115 @@ class Generation:
         """Add a piece of text, the completion, or the error that ended the request. Called by the engine."""
         self.is_over = not isinstance(event, str)
         self._events.put(event)
+
+
+Job = Callable[[], None]
+log = logging.getLogger(__name__)
+
+
+class TextDelivery:
+    """Runs each job at once, on the calling thread."""
+
+    def run(self, job: Job) -> None:
+        job()
+
+    def flush(self) -> None:
+        """Wait for all earlier jobs."""
+
+    def close(self) -> None:
+        """Run the remaining jobs. Later jobs are not accepted."""
+
+
+class TextThread(TextDelivery):
+    """Runs jobs in order on a thread of its own, from the first job until `close`. Only one thread may submit jobs."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, job: Job) -> None:
+        """Queue a job. Its error goes to the log and stops no other job."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="warmdesk-text", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def flush(self) -> None:
+        if self._thread is not None:
+            done = threading.Event()
+            self._jobs.put(done.set)
+            done.wait()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:
+                log.exception("text could not be delivered")
+
+
+class AnswerText:
+    """Delivers pieces of text and then one end to the reader. An error ends only this answer.
+
+    The engine's thread calls it; `delivery` makes the text. failure: why the text could not be made, once known.
+    """
+
+    def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:
+        self.failure: CacheError | None = None
+        self._stream, self._generation, self._delivery = stream, generation, delivery
+
+    @property
+    def stopped(self) -> bool:
+        return self._stream.stopped
+
+    def update(self, answer: Sequence[int], *, final: bool) -> None:
+        """Deliver the new text. answer: all tokens so far; it may grow meanwhile."""
+        length = len(answer)
+        self._delivery.run(lambda: self._deliver_piece(answer[:length], final))
+
+    def end(self, end: Completion | CacheError) -> None:
+        """Deliver the end. A completion gets its text here, or ends with `failure`."""
+        self._delivery.run(lambda: self._deliver_end(end))
+
+    def _deliver_piece(self, tokens: Sequence[int], final: bool) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._generation.tokens = tokens  # those that what is delivered was made of, not later ones
+            if piece := self._stream.update(tokens, final=final):
+                self._generation.deliver(piece)
+        except Exception as error:
+            self.failure = failure_of("the text of the answer", error)
+
+    def _deliver_end(self, end: Completion | CacheError) -> None:
+        if isinstance(end, Completion):
+            end = self.failure or replace(end, text=self._stream.text)
+        self._generation.deliver(end)
+
+
+_TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
+"""Messages of cuBLAS, CUDA and Triton without memory. PyTorch passes them on as an error without a type."""
+NO_MEMORY = (
+    "the device has no memory left for passes, not even of one row: lower device_memory (--memory), "
+    "or stop what else runs on the device"
+)
+
+
+def failure_of(what: str, error: Exception) -> CacheError:
+    """Return the reader's error for a failure. An unforeseen one may name files, so its text is only in the log."""
+    if isinstance(error, CacheError):
+        return error
+    log.error("%s could not be computed", what, exc_info=error)
+    if is_shortage(error):
+        return CapacityError(NO_MEMORY)
+    return CacheError(f"{what} could not be computed: ask again (the log has the cause)")
+
+
+def is_shortage(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _TEXTS)

@@ -141,10 +141,8 @@ class Arranger:
         )
 
     def segment(self, module: TextModule) -> Segment:
-        """Return the segment of a module as in `arrange`; independent of its place for position-independent models."""
         room = self.info.max_positions if self.info.is_position_independent else 0
         return module_segment(module, self._remembering, room=room)
 
     def forget_texts(self) -> None:
-        """Forget the tokens of all texts."""
         self._remembering.clear()

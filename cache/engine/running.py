@@ -1,21 +1,32 @@
-"""A request being answered, and the sources of its prompt's tokens.
+"""A request being answered, and the sources of its prompt's tokens; its rows in a packed pass, and its next tokens.
 
 When it ends, it releases everything it holds: pinned modules, a pinned prefix, its own rows. It also does so when it is
-preempted because another request needs the memory. It resumes later from what remains of its computed rows.
+preempted because another request needs the memory. It resumes later from what remains of its computed rows. Out of
+scope: choosing a token (`cache.decoding.choosing`).
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from cache.attention.items import Chunk, ScoredChunk
+from cache.decoding.choosing import ToHost, choose_tokens, rows_of
 from cache.decoding.sampling import Sampler, TextStream, loop_length
-from cache.engine.answer_text import AnswerText, TextDelivery
-from cache.engine.request import Completion, FinishReason, ModuleUse, Timings, Usage
-from cache.engine.sequence import Sequence, build_sequence, path_of
-from cache.engine.waiting import Waiting
+from cache.engine.request import (
+    AnswerText,
+    Completion,
+    FinishReason,
+    ModuleUse,
+    TextDelivery,
+    Timings,
+    Usage,
+    is_shortage,
+)
+from cache.engine.scheduler import Sequence, build_sequence, path_of
+from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError, CapacityError
 from cache.memory.arena import Extent, part_of, total_length
 from cache.memory.disk import MissReason
@@ -26,9 +37,7 @@ from cache.prompt.plan import Plan, Segment
 
 
 def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
-    """Return the sources of the prompt's tokens. computed: rows after the matched prefix, without modules encoded for
-    it.
-    """
+    """Return the sources of the prompt's tokens. computed: rows after the matched prefix, modules not counted."""
     plan, session = waiting.plan, waiting.request.session
     usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
     if waiting.request.reuse == "on" and waiting.places_modules:
@@ -107,7 +116,6 @@ class Running:
 
     @property
     def num_outputs(self) -> int:
-        """Number of last rows whose logits it needs."""
         return max(1, len(self.admitted.request.teacher_forced))
 
     def extend(self, store: Store) -> None:
@@ -290,3 +298,67 @@ def place(
         store.device.release_prefix(prefix)
         raise
     return prefix, sequence, fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedPass:
+    """The input of a model's pass. outputs: packed rows whose logits are needed. rows_of: each sequence's slice of
+    them. scored: chunks whose attention is scored.
+    """
+
+    chunks: list[Chunk]
+    outputs: list[int]
+    rows_of: dict[Sequence, slice]
+    scored: list[ScoredChunk]
+    num_rows: int
+
+
+def pack_pass(
+    scheduled: Mapping[Sequence, int], num_outputs: Mapping[Sequence, int], scorings: Mapping[Sequence, RowScoring]
+) -> PackedPass:
+    """Pack rows by sequence. num_outputs: last rows of each whose logits are needed. scorings: of those scored."""
+    outputs: list[int] = []
+    rows_of: dict[Sequence, slice] = {}
+    num_rows = 0
+    for sequence, rows in scheduled.items():
+        num_rows += rows
+        rows_behind = sequence.pending - rows
+        wanted = min(rows, num_outputs.get(sequence, 0) - rows_behind)
+        if wanted > 0:
+            rows_of[sequence] = slice(len(outputs), len(outputs) + wanted)
+            outputs.extend(range(num_rows - wanted, num_rows))
+    return PackedPass(
+        chunks=[sequence.chunk(rows) for sequence, rows in scheduled.items()],
+        outputs=outputs,
+        rows_of=rows_of,
+        scored=[scorings[s].scored(i, rows) for i, (s, rows) in enumerate(scheduled.items()) if s in scorings],
+        num_rows=num_rows,
+    )
+
+
+def next_tokens(
+    logits: Tensor, rows: Mapping[Running, int], to_host: ToHost, note_shortage: Callable[[str], object]
+) -> dict[Running, int | Exception]:
+    """Return the next token of each answer, or its error. logits: float32 `[N, vocabulary]`. rows: each answer's row,
+    ascending. note_shortage: called with the reason when device memory runs out; then tokens are chosen on the host.
+    """
+    if not rows:
+        return {}
+    samplers, answers = [one.sampler for one in rows], [one.answer for one in rows]
+    drawn, shortage = [sampler.num_drawn for sampler in samplers], ""
+    try:
+        tokens = choose_tokens(rows_of(logits, [*rows.values()]), samplers, answers, to_host)
+        return dict(zip(rows, tokens, strict=True))
+    except Exception as error:
+        if is_shortage(error):
+            shortage = str(error)
+        elif len(rows) == 1:
+            return dict.fromkeys(rows, error)
+    for sampler, before in zip(samplers, drawn, strict=True):
+        if sampler.num_drawn > before:
+            sampler.draw_again()
+    if shortage:
+        note_shortage(shortage)
+        logits, to_host = logits.cpu(), Tensor.cpu
+    alone = (next_tokens(logits, {one: row}, to_host, note_shortage) for one, row in rows.items())
+    return {one: token for found in alone for one, token in found.items()}

@@ -1,4 +1,5 @@
-"""Division of the next forward pass: rows per sequence. No tensors.
+"""Sequences of tokens to compute after rows that they read from the KV pool, and the division of the next forward pass
+among them. No tensors.
 
 Generating sequences come first, one row each, so that answers keep their pace. Prompts and modules being encoded fill
 the rest in chunks. They are ordered by arrival time plus their own remaining compute time, so a short prompt overtakes
@@ -6,8 +7,97 @@ a long one, but only for as long as the long one takes. While many answers strea
 their own.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
+
+from cache.attention.items import Chunk, KVView, VisibleRange
+from cache.memory.arena import Extent, join_extents, total_length
+from cache.memory.device import CacheEntry
+from cache.memory.prefix_tree import PathStep, PrefixNode, step_key
+from cache.prompt.plan import Segment, Span
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """tokens[i] has position id positions[i], and its KV goes to slot i of `own`, which may be longer for generated
+    tokens. Rows before `computed` are in the pool. arrived: arrival time, in seconds of any clock.
+    """
+
+    tokens: list[int]
+    positions: list[int]
+    own: list[Extent] = field(default_factory=list)
+    views: list[KVView] = field(default_factory=list)
+    computed: int = 0
+    arrived: float = 0.0
+
+    @property
+    def pending(self) -> int:
+        return len(self.tokens) - self.computed
+
+    @property
+    def missing_slots(self) -> int:
+        return max(0, len(self.tokens) - total_length(self.own))
+
+    def append(self, token: int) -> None:
+        self.tokens.append(token)
+        self.positions.append(self.positions[-1] + 1)
+
+    def chunk(self, rows: int) -> Chunk:
+        assert 0 < rows <= self.pending, (rows, self)
+        part = slice(self.computed, self.computed + rows)
+        return Chunk(self.tokens[part], self.positions[part], self.computed, self.own, self.views)
+
+
+def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[PathStep]:
+    return [
+        PathStep(
+            start=span.start,
+            tokens=span.tokens,
+            key=None if span.segment is None else step_key(entries[span.segment].header.key, span.row),
+        )
+        for span in spans
+    ]
+
+
+def build_sequence(
+    spans: Many[Span], path: Many[PathStep], entries: Mapping[Segment, CacheEntry], prefix: PrefixNode
+) -> tuple[Sequence, list[tuple[PathStep, int]]]:
+    """Return the sequence after a matched prefix, and its new steps of the path: computed ones with their first own
+    row, modules between them with row -1. The sequence's own slots are still missing.
+    """
+    nodes = [*prefix.path()][::-1]
+    matched = sum(len(node.step.tokens) for node in nodes)
+    # rows of a conversation are mostly adjacent, and fewer views are faster
+    computed = join_extents(extent for node in nodes for extent in node.extents)
+    sequence = Sequence([], [], views=[KVView(extent) for extent in computed])
+    fresh: list[tuple[PathStep, int]] = []
+    visible: dict[tuple[Segment, int], list[VisibleRange]] = {}  # by segment and offset
+    before = 0
+    for span, step in zip(spans, path, strict=True):
+        known = min(max(matched - before, 0), len(span.tokens))
+        before += len(span.tokens)
+        rows = len(sequence.tokens)
+        if span.segment is not None:
+            visible_range = VisibleRange(span.row, span.row + len(span.tokens), seen_from=rows)
+            visible.setdefault((span.segment, span.offset), []).append(visible_range)
+            if not known:
+                fresh.append((step, -1))
+        elif known < len(span.tokens):
+            fresh.append((step.cut(known, len(step.tokens)), rows))
+            sequence.tokens.extend(span.tokens[known:])
+            sequence.positions.extend(range(span.start + known, span.end))
+    sequence.views += [view_of(entries[segment].extent, at, ranges) for (segment, at), ranges in visible.items()]
+    return sequence, fresh
+
+
+def view_of(extent: Extent, offset: int, ranges: Many[VisibleRange]) -> KVView:
+    """Return one view of a module. ranges: its visible rows, ascending. Rows between them are recomputed, so hidden."""
+    first, seen_from = ranges[0].first, ranges[0].seen_from
+    moved = tuple(VisibleRange(r.first - first, r.last - first, r.seen_from) for r in ranges)
+    return KVView(extent.part(first, ranges[-1].last), offset, seen_from, moved if len(ranges) > 1 else ())
+
 
 PASS_S, DECODING_PASS_S = 0.5, 0.125
 """Maximum seconds of a pass, and while answers are streaming (the pause between two of their tokens)."""
@@ -63,7 +153,6 @@ def schedule_alone(sequences: Collection[S], row_seconds: float) -> dict[S, int]
 
 
 def in_order(sequences: Collection[S], row_seconds: float) -> list[S]:
-    """Return prompts and modules by arrival time plus remaining compute time."""
     prompts = [sequence for sequence in sequences if sequence.pending > 1]
     return sorted(prompts, key=lambda prompt: prompt.arrived + prompt.pending * row_seconds)
 

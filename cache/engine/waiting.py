@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cache.attention.scoring import Placed, ScoredChunk
+from cache.attention.items import Placed, ScoredChunk
 from cache.engine.encoder import Encoder, keys_of
 from cache.engine.recomputation import EXACT, RowSelection, RowSelector
 from cache.engine.request import Completion, Generation, Request, Timings, Usage
-from cache.engine.sequence import build_sequence, path_of
+from cache.engine.scheduler import build_sequence, path_of
 from cache.memory.arena import Extent
 from cache.memory.device import CacheEntry
 from cache.memory.disk import MissReason
@@ -33,9 +33,7 @@ class RowScoring:
     def __init__(
         self, selection: RowSelection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
     ) -> None:
-        """entries: the plan's modules, pinned for as long. num_layers: number of scored layers. Raises
-        CapacityError.
-        """
+        """entries: the plan's modules, pinned for as long. num_layers: that are scored. Raises CapacityError."""
         self.selection, self._entries = selection, entries
         self._plan, self._spans = selection.scored_spans()
         path = path_of(self._plan.spans, entries)
@@ -168,7 +166,6 @@ class Waiting:
         return self.recomputed_plan is not None
 
     def sources_of(self, first: int, end: int, store: Store) -> frozenset[str]:
-        """Return the modules with text at position ids `first` .. `end`-1."""
         tenant, spans = self.request.tenant_of_modules, self.request.plan.spans
         segments = {s.segment for s in spans if s.segment is not None and s.start < end and s.end > first}
         return frozenset(store.key(segment, tenant) for segment in segments)
@@ -178,10 +175,6 @@ class Waiting:
         tenant, plan = self.request.tenant_of_modules, self.request.plan
         return any(not keys.isdisjoint(keys_of(segment, tenant, store)) for segment in plan.segments())
 
-    @property
-    def is_holding(self) -> bool:
-        return bool(self.entries)
-
     def release(self, store: Store) -> None:
         """Unpin its modules and drop its scoring. The request may be tried again later."""
         self._end_scoring(store)
@@ -190,7 +183,6 @@ class Waiting:
         self.entries.clear()
 
     def end_cancelled(self) -> None:
-        """Deliver the end of a request that was cancelled before anything was computed."""
         waited = (time.perf_counter() - self.submitted) * 1e3
         self.generation.deliver(
             Completion(

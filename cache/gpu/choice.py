@@ -41,9 +41,7 @@ class PassKinds:
 
 
 def kinds_for(device: torch.device, attempt: "Callable[[PassKind], None]") -> PassKinds:
-    """Return the kinds that a device runs and that are the best for some pass. attempt: runs a small pass of a kind,
-    and raises its errors.
-    """
+    """Return the best kinds that a device runs. attempt: runs a small pass of a kind, and raises its errors."""
     working: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for _, names in BEST if device.type == "cuda" else ():
@@ -65,7 +63,6 @@ def kinds_for(device: torch.device, attempt: "Callable[[PassKind], None]") -> Pa
 
 
 def load_tiled() -> "type[TiledPass]":
-    """Raise ImportError without Triton."""
     if find_spec("triton") is None:
         raise ImportError("not installed, pip install triton")
     from cache.gpu.tiled_pass import TiledPass
@@ -74,7 +71,6 @@ def load_tiled() -> "type[TiledPass]":
 
 
 def load_varlen() -> "type[VarlenPass]":
-    """Raise ImportError without `varlen_attn`."""
     from cache.gpu.varlen_pass import VarlenPass
 
     return VarlenPass
@@ -85,7 +81,6 @@ TITLES = {"tiled": "Triton", "varlen": "varlen_attn"}
 
 
 def kinds_to_compare(device: torch.device) -> "dict[str, PassKind]":
-    """Return every installed kind for a device by name, whether it runs or not."""
     found: dict[str, PassKind] = {}
     for name, load in LOADERS.items() if device.type == "cuda" else ():
         with suppress(ImportError):
@@ -94,5 +89,4 @@ def kinds_to_compare(device: torch.device) -> "dict[str, PassKind]":
 
 
 def capture_for(device: torch.device) -> Capture | None:
-    """Return the graph capture of a device; None without graphs."""
     return CudaCapture(device) if device.type == "cuda" else None

@@ -50,7 +50,6 @@ class Tables:
 
     @property
     def arrays(self) -> list[Ints]:
-        """All tables, in the order of a `TilePlan`."""
         return [self.tiles, self.readers, self.offsets, self.first_partial, self.partials, self.slots, self.positions]
 
     def filled_up(self, rows: int, partials: int, turns: int, slot: int) -> "Tables":
@@ -85,7 +84,6 @@ class TilePlan:
 
 
 def plan_tiles(chunks: Sequence[Chunk], group: int, device: torch.device, most_keys: int | None = None) -> TilePlan:
-    """Return the tiles of a packed pass. Arguments as of `make_tables`."""
     tables = make_tables(chunks, group, most_keys=most_keys)
     return TilePlan(tables.num_partials, tables.block, *on_device(tables.arrays, device))
 
@@ -163,7 +161,6 @@ def joined(tables: Sequence[Ints]) -> Ints:
 
 
 def views(together: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Return the tables of these shapes in `joined` memory."""
     sizes = [math.prod(shape) for shape in shapes]
     parts = torch.split(together, [size + -size % ALIGNED for size in sizes])
     return [part[:size].view(shape) for part, size, shape in zip(parts, sizes, shapes, strict=True)]

@@ -36,7 +36,6 @@ class Entries:
         self.lengths: list[int] = []
 
     def add(self, rows: Sequence[int], offsets: Sequence[int], start: int, length: int) -> None:
-        """Add readers of the slots `start` .. `start + length - 1`."""
         self.rows += rows
         self.offsets += offsets
         self.cu_rows.append(len(self.rows))

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from cache.attention.forward_pass import Pass, Rotation, RunningPass, ScoringFinished, attention_function, never
-from cache.attention.items import Chunk, KVView
+from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.attention.kernels import Kernel, default_kernel
-from cache.attention.scoring import ScoredChunk
 from cache.errors import ModelError
 from cache.gpu.choice import PassKinds, capture_for, kinds_for
 from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses
@@ -140,9 +139,7 @@ POSITIONS_OF_BLOOM = 2048  # training length of BLOOM models; most configuration
 
 
 def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
-    """Return how modules of a model are placed, and why not (empty if they are). Raises ModelError for an unsupported
-    model.
-    """
+    """Return how modules of a model are placed, and why not (empty if they are). Raises ModelError."""
     scheme = next((scheme for scheme, types in FAMILIES.items() if config.model_type in types.split()), None)
     if scheme is None:
         known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
@@ -308,7 +305,6 @@ class LanguageModel:
 
     @torch.no_grad()
     def prepare(self, arena: Arena) -> None:
-        """Prepare fast passes over a pool: capture graphs, if the device supports them."""
         tiled = self._kinds.tiled
         if tiled is None or self._kinds.best(1) is not tiled or self._capture is None:
             return
@@ -366,9 +362,7 @@ class LanguageModel:
             raise ArithmeticError("its results are not numbers")
 
     def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
-        """Return logits `[N, vocabulary]` of a pass. tokens: int64 `[T]`. outputs: the rows, int64 `[N]`, or the number
-        of last rows.
-        """
+        """Return logits `[N, vocabulary]`. tokens: int64 `[T]`. outputs: int64 `[N]`, or a number of last rows."""
         alibi = self._alibi
         options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
         result = self._hf(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=outputs, **options)
@@ -418,7 +412,6 @@ def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> Model
 
 
 def stop_tokens(hf: Any, tokenizer: Any) -> frozenset[int]:
-    """Return the end tokens of the model, its generation settings and its tokenizer."""
     found: set[int] = set()
     for holder in (hf.config, getattr(hf, "generation_config", None), getattr(tokenizer, "_tokenizer", None)):
         eos = getattr(holder, "eos_token_id", None)

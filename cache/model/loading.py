@@ -61,9 +61,7 @@ def check_rounding(weights: Weights, device: torch.device) -> None:
 
 
 def round_weights(hf: Any, weights: Weights) -> str:
-    """Round the weights of transformers' model in place, layer by layer. Returns a part of its fingerprint. Raises
-    ModelError for a model without such layers.
-    """
+    """Round transformers' model in place, layer by layer. Returns its mark in the fingerprint. Raises ModelError."""
     from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, PerRow, quantize_
 
     head = hf.get_output_embeddings()
@@ -292,7 +290,6 @@ def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
-    """Wrap transformers' tokenizer for the engine. Raises ModelError for an unusable one."""
     try:
         return ModelTokenizer(tokenizer)
     except ValueError as error:
@@ -300,13 +297,11 @@ def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
 
 
 def folder_placement_problem(folder: Path) -> str:
-    """Return why modules of the model in a folder cannot be placed; empty if they can. Raises ModelError."""
     config = ModelSource(str(folder), True, "").load(transformers.AutoConfig)
     return find_position_scheme(config, str(folder))[1]
 
 
 def find_device(device: str) -> torch.device:
-    """Return a device by name. Raises ModelError if PyTorch cannot use it."""
     try:
         found = torch.device(device)
         torch.empty(1, device=found)

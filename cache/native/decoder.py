@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
-from cache.attention.items import Chunk, plan_arrays, plan_items
-from cache.attention.scoring import ScoredChunk, only_scores
+from cache.attention.items import Chunk, ScoredChunk, only_scores, plan_arrays, plan_items
 from cache.memory.arena import Arena
 from cache.memory.keys import digest
 from durable import remove_abandoned, replacing
@@ -39,9 +38,7 @@ log = logging.getLogger(__name__)
 
 @cache
 def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Return the compiled code for keys and values of a dtype, stored in `folder`; None, with a log line, if it is not
-    available.
-    """
+    """Return the compiled code for a dtype of keys and values, kept in `folder`; None, with a log line, without."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         log.warning("no C compiler (cc) is installed: answers are written more slowly; install gcc")
@@ -270,7 +267,6 @@ class NativeDecoder:
 
 
 def why_not_covered(hf: Any) -> str:
-    """Return why decoder.c cannot compute a model; empty if it can."""
     config = hf.config
     if config.model_type not in FAMILIES or config.hidden_act != "silu":
         return f"type {config.model_type!r} with activation {getattr(config, 'hidden_act', None)!r}"

@@ -96,7 +96,6 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
 
 
 def time_modules(engine: Engine, segments: list[Segment]) -> MeasuredPass:
-    """Time passes that encode one module; the median of all."""
     seconds = []
     for segment in segments:
         started = time.perf_counter()
@@ -109,7 +108,6 @@ def time_modules(engine: Engine, segments: list[Segment]) -> MeasuredPass:
 def time_answers(
     engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
 ) -> Iterator[MeasuredPass]:
-    """Time passes over the next tokens of concurrent answers; medians."""
     own_tokens = 2 + ANSWER_TOKENS / 2
     for kind in (SHARED, OWN):
         for count, placed in kind:
@@ -125,9 +123,7 @@ def time_answers(
 
 
 def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rng: random.Random) -> float:
-    """Return the seconds of one pass, from the last answer's first token to the first answer's end. each: the modules
-    before each answer.
-    """
+    """Return the seconds of one pass while all answers are written. each: the modules before each answer."""
     plans = [plan_of(placed, drawn(2, vocabulary, rng)) for placed in each]
     sampling = Sampling(max_tokens=ANSWER_TOKENS, temperature=1.0, top_k=40, seed=0)
     started = time.perf_counter()
@@ -143,7 +139,6 @@ def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rn
 def time_questions(
     engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
 ) -> Iterator[MeasuredPass]:
-    """Time first tokens of questions of several lengths, after few and many tokens; medians."""
     sampling = Sampling(max_tokens=1, temperature=1.0, top_k=40, seed=0)
     for rows in QUESTIONS:
         for placed in PLACED:

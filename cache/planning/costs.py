@@ -25,13 +25,11 @@ class ModelShape:
 
     @property
     def layer_weights(self) -> int:
-        """Weights that each row is multiplied with."""
         attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
     @property
     def weights(self) -> int:
-        """All weights that a pass reads, with those of the output."""
         return self.layer_weights + self.hidden * self.vocabulary
 
     @property
@@ -94,7 +92,6 @@ class PassCosts:
         return self.pass_s + rows + read_tokens * self.read_token_s + pairs * self.pair_s
 
     def shares_cores(self, busy: int) -> bool:
-        """Return whether some of `busy` engines on a machine share a core."""
         return busy * self.threads > self.cores
 
     def slowdown(self, busy: int, chance: float) -> float:
@@ -136,14 +133,12 @@ def threads_each(engines: int) -> int:
 
 
 def known_shape(model: str) -> str:
-    """Return the name of a shape. Raises PlanError for an unknown one."""
     if model not in SHAPES:
         raise PlanError(f"--model is {model!r}: give one of {', '.join(SHAPES)}")
     return model
 
 
 def read_costs(file: Path) -> PassCosts:
-    """Read costs of `write_costs`. Raises PlanError."""
     try:
         costs = PassCosts(**json.loads(file.read_text(encoding="utf-8")))
         known_shape(costs.model)

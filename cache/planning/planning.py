@@ -13,9 +13,17 @@ from statistics import mean, quantiles, stdev
 from typing import TypeVar
 
 from cache.planning.costs import PassCosts
-from cache.planning.routers import BY_MODULES, RoutingPolicy, open_router
 from cache.planning.simulation import DiskContents, Fleet, Job, Simulation
-from cache.planning.traffic import RecordedTraffic, SimulatedRequest, TrafficShape, Zipfian, draw_requests
+from cache.planning.traffic import (
+    BY_MODULES,
+    RecordedTraffic,
+    RoutingPolicy,
+    SimulatedRequest,
+    TrafficShape,
+    Zipfian,
+    draw_requests,
+    open_router,
+)
 
 T = TypeVar("T")
 WARM_UP, BATCHES = 0.2, 10
@@ -60,7 +68,6 @@ class Counted:
     ttfts: list[float] = field(default_factory=list)
 
     def add(self, job: Job) -> None:
-        """Add a request that has ended or was refused."""
         self.seen += 1
         if self.seen <= self.skip:
             return
@@ -76,7 +83,6 @@ class Counted:
 
 
 def requests_for(replicas: int) -> int:
-    """Return the number of random requests for `replicas` replicas."""
     return max(LEAST_REQUESTS, REQUESTS_PER_REPLICA * replicas)
 
 
@@ -121,9 +127,7 @@ def plan_fleet(
 def settled(
     traffic: TrafficShape, router: RoutingPolicy, replicas: Sequence[str], room: int
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return each replica's contents after a long time, at most `room` documents, the least used first, with their uses
-    per round.
-    """
+    """Return each replica's `room` documents after a long time, the least used first, with their uses per round."""
     popularity = Zipfian(traffic.documents, traffic.zipf)
     held: dict[str, list[tuple[int, float]]] = {name: [] for name in replicas}
     spread = room * len(replicas) if router.holders("0", 1) else room
@@ -178,8 +182,6 @@ def percentile(values: Sequence[float], share: int) -> float:
 
 
 def fewest(rows: Sequence[PlannedRow], ttft_target: float) -> PlannedRow | None:
-    """Return the smallest fleet with routing by modules whose p95 stays below the target and that refuses no
-    request.
-    """
+    """Return the smallest fleet by modules whose p95 stays below the target and that refuses no request."""
     fitting = [row for row in rows if row.routing == BY_MODULES and row.ttft_p95 <= ttft_target and row.refused == 0.0]
     return min(fitting, key=lambda row: row.replicas, default=None)

@@ -28,8 +28,7 @@ from cache.memory.prefix_tree import PrefixNode
 from cache.memory.store import FIRST_COMPUTE_S, Cost, Source
 from cache.planning.costs import PassCosts
 from cache.planning.memory import SimulatedMemory
-from cache.planning.routers import RoutingPolicy
-from cache.planning.traffic import SimulatedRequest
+from cache.planning.traffic import RoutingPolicy, SimulatedRequest
 from cache.routing.affinity import Wanted
 
 NOTHING = Extent(0, 0)
@@ -91,7 +90,6 @@ class Passes:
         ]
 
     def cut(self, now: float) -> None:
-        """End after the pass that runs now."""
         done = int((now - self.began) / self.seconds) + 1
         self.count = max(1, min(self.count, done))
 
@@ -124,7 +122,6 @@ class SimulatedReplica:
 
     @property
     def num_requests(self) -> int:
-        """Running or waiting requests."""
         return len(self._waiting) + len(self._running)
 
     @property
@@ -138,9 +135,7 @@ class SimulatedReplica:
         self._waiting.append(job)
 
     def begin_passes(self, now: float, slowdown: float, *, one_by_one: bool = False) -> None:
-        """Admit requests and start the next passes, if there are any. one_by_one: the slowdown is that of a single
-        pass.
-        """
+        """Admit requests and start the next passes, if any. one_by_one: the slowdown is that of a single pass."""
         for document in [document for document, (ready, _) in self.loads.items() if ready <= now]:
             self._put(document, self.loads.pop(document)[1])
         self._admit(now)
@@ -203,7 +198,6 @@ class SimulatedReplica:
         return job
 
     def _seconds(self, rows: dict[SimulatedRows, int], count: int) -> float:
-        """Return the mean seconds of `count` passes."""
         prefill = decode = 0
         read = pairs = 0.0
         shared: dict[int, int] = {}  # tokens of documents, which are read once for all
@@ -255,7 +249,6 @@ class SimulatedReplica:
         return len(job.modules) == len(job.request.documents)
 
     def _get(self, document: int, now: float) -> None:
-        """Load a module, or start to compute it. Raises CapacityError."""
         size = self._size(document)
         extent = self.memory.device.reserve(size)
         if self._is_on_disk(document) and self._costs.load_token_s < self._row_cost.mean:
@@ -273,7 +266,6 @@ class SimulatedReplica:
         job.modules.clear()
 
     def _start(self, job: Job) -> None:
-        """Start a request whose modules are all there. Raises CapacityError."""
         device = self.memory.device
         prefix, reused = self.memory.find_rows(job.request.session or job.name, job.past)
         fresh = job.prompt_tokens - reused
@@ -393,7 +385,6 @@ class Simulation:
         self._send(Job(name, request, self.now, past, request.answer_tokens))
 
     def _send(self, job: Job) -> None:
-        """Give a request to the replica that the router chooses."""
         modules = {str(document): self._size(document) for document in job.request.documents}
         wanted = Wanted(modules=modules, own_tokens=job.prompt_tokens, session=job.request.session)
         replica = self.replicas[self._router.choose(job.name, wanted)]

@@ -1,4 +1,5 @@
-"""Requests with times: random ones over any number of documents by Zipf, or a recorded trace.
+"""Requests with times: random ones over any number of documents by Zipf, or a recorded trace; and the ways to choose a
+replica for one: by modules, as a cluster does, and two for comparison.
 
 Documents are numbers, the most popular one is 0. No memory grows with their number.
 """
@@ -6,11 +7,13 @@ Documents are numbers, the most popular one is 0. No memory grows with their num
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from cache.errors import PlanError
+from cache.routing.affinity import Affinity, Ring, Wanted
 
 TOPIC = 8  # documents of a topic, which are asked for together
 TRACE_LINE = '{"t": seconds, "documents": [ids], "question_tokens": number, "answer_tokens": number}'
@@ -70,11 +73,9 @@ class Zipfian:
                 return rank - 1
 
     def chance(self, rank: int) -> float:
-        """Return the approximate probability of a rank."""
         return float((rank + 1) ** -self._exponent) / (self._last - self._first)
 
     def _integral(self, value: float) -> float:
-        """Return the integral of the density, up to a constant."""
         if self._exponent == 1:
             return math.log(value)
         return float(value ** (1 - self._exponent) - 1) / (1 - self._exponent)
@@ -146,3 +147,84 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
         answer_tokens=answer,
         session=None if session is None else str(session),
     )
+
+
+class RoutingPolicy:
+    """The simulation's interface of a router. Requests have unique names. This one hashes the first module, as routers
+    of prefix caches do; the conversation without modules.
+    """
+
+    def __init__(self) -> None:
+        self.ring = Ring()
+
+    def set_replicas(self, replicas: Collection[str]) -> None:
+        self.ring.set_replicas(replicas)
+
+    def choose(self, request: str, wanted: Wanted) -> str:
+        """Send a request; there is at least one replica."""
+        return next(self.ring.walk(next(iter(wanted.modules), wanted.session or request)))
+
+    def ended(self, request: str) -> None:
+        """Note the end of a request."""
+
+    def report(self, replica: str, modules: Set[str], queue: int) -> None:
+        """Apply a replica's report of its modules and its number of requests."""
+
+    def holders(self, key: str, count: int) -> list[str]:
+        """Return a module's replicas after a long time, at most `count`; empty for all of them. Here its home: later
+        documents of a prompt follow another one's hash, and are there as well.
+        """
+        return [*islice(self.ring.walk(key), 1)]
+
+
+class RoutingByModules(RoutingPolicy):
+    """The routing of a cluster."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._affinity = Affinity()
+
+    def set_replicas(self, replicas: Collection[str]) -> None:
+        super().set_replicas(replicas)
+        self._affinity.set_replicas(replicas)
+
+    def choose(self, request: str, wanted: Wanted) -> str:
+        replica = self._affinity.rank(wanted)[0]
+        self._affinity.sent(request, replica, wanted)
+        return replica
+
+    def ended(self, request: str) -> None:
+        self._affinity.ended(request)
+
+    def report(self, replica: str, modules: Set[str], queue: int) -> None:
+        self._affinity.report(replica, modules, queue)
+
+    def holders(self, key: str, count: int) -> list[str]:
+        return [*islice(self.ring.walk(key), count)]
+
+
+class RandomRouting(RoutingPolicy):
+    """Random routing."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._replicas: list[str] = []
+
+    def set_replicas(self, replicas: Collection[str]) -> None:
+        self._replicas = [*replicas]
+
+    def choose(self, request: str, wanted: Wanted) -> str:
+        return self._random.choice(self._replicas)
+
+    def holders(self, key: str, count: int) -> list[str]:
+        return []
+
+
+BY_MODULES, BY_CHANCE, BY_PREFIX = "by modules", "by chance", "by first document"
+ROUTINGS = (BY_MODULES, BY_PREFIX, BY_CHANCE)
+
+
+def open_router(routing: str, seed: int) -> RoutingPolicy:
+    if routing == BY_CHANCE:
+        return RandomRouting(seed)
+    return RoutingByModules() if routing == BY_MODULES else RoutingPolicy()

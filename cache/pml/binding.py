@@ -123,7 +123,6 @@ class Binder:
         )
 
     def import_all(self) -> None:
-        """Resolve references, parents before children, and place arguments. Raises PMLError."""
         stack = [(self.layout.root, part) for part in reversed(self.prompt.parts) if isinstance(part, Import)]
         while stack:
             parent, reference = stack.pop()
@@ -152,7 +151,6 @@ class Binder:
         return f"no such module in {where}; known: {', '.join(list(parent.children)[:8]) or 'none'}"
 
     def fill(self, owner: PlacedOwner, reference: Import, name: str, value: str) -> None:
-        """Place an argument in its slot. Raises PMLError."""
         slot = owner.slots.get(name)
         if slot is None:
             known = ", ".join(owner.slots) or "none"
@@ -187,9 +185,7 @@ class Binder:
         return "".join(text.text for text in last)
 
     def place_between(self, reference: Import, run: list[Text], occupied: list[tuple[int, int]]) -> Span:
-        """Place text between two references, in the gap after the first one's module. Raises PMLError if it does not
-        fit.
-        """
+        """Place text between two references, after the first one's module. Raises PMLError if it does not fit."""
         at = self.layout.root.children[reference.module].end
         tokens = run_tokens(run, self.layout.tokenizer)
         index = bisect(occupied, (at,))
@@ -215,9 +211,7 @@ class Binder:
                 yield from (replace(run, segment=segment, row=rows[run.start]) for run in owner.runs)
 
     def scaffold_sets(self) -> dict[str, tuple[Segment, int]]:
-        """Return the segment of each path in a complete scaffold set: larger sets first, then in order of
-        declaration.
-        """
+        """Return the segment of each path in a complete scaffold set: larger sets first, then as declared."""
         complete = [s for s in self.layout.scaffolds if all(p in self.imported for p in s)]
         chosen: dict[str, tuple[Segment, int]] = {}
         for scaffold in sorted(complete, key=len, reverse=True):
@@ -228,7 +222,6 @@ class Binder:
 
 
 def turn_texts(role: Role, layout: Layout) -> list[Text]:
-    """Return a chat turn of a prompt as text pieces. Raises PMLError."""
     head, tail = role_text(role, layout.roles, "prompt")
     inner = [child for child in role.children if isinstance(child, Text)]
     if len(inner) < len(role.children):
@@ -270,7 +263,6 @@ class Registry:
 
     @classmethod
     def for_model(cls, tokenizer: ChatTokenizer, limits: ModelLimits) -> "Registry":
-        """Return an empty registry for a loaded model."""
         return cls(
             tokenizer,
             roles=tokenizer.template.roles,
@@ -279,15 +271,12 @@ class Registry:
         )
 
     def lay_out(self, schema: Schema) -> Layout:
-        """Give a schema its position ids without storing it. Raises PMLError."""
         return lay_out(schema, self.tokenizer, roles=self._roles, max_positions=self._max_positions)
 
     def segments_of(self, layout: Layout) -> list[Segment]:
-        """Return every segment a schema can use, scaffold sets last. `Engine.encode` computes them ahead of use."""
         return module_segments(layout, position_independent=self._position_independent)
 
     def bind(self, prompt: Prompt) -> Bound:
-        """Place a prompt for a schema of this registry. Raises PMLError."""
         return bind(prompt, self.of(prompt), position_independent=self._position_independent)
 
     def add(self, schema: Schema) -> Layout:
@@ -307,13 +296,11 @@ class Registry:
         return layout
 
     def remove(self, name: str) -> None:
-        """Remove a schema. Raises PMLError if there is none of that name."""
         with self._lock:
             if self._layouts.pop(name, None) is None:
                 raise PMLError(f"there is no schema {name!r} to remove; known: {self._known()}", where="registry")
 
     def of(self, prompt: Prompt) -> Layout:
-        """Return the layout for a prompt. Raises PMLError."""
         with self._lock:
             layout = self._layouts.get(prompt.schema)
             if layout is None:

@@ -67,11 +67,9 @@ class PlacedOwner:
 
     @property
     def is_cached(self) -> bool:
-        """True if its own text is encoded once and stored."""
         return isinstance(self.node, Schema) or self.node.cached
 
     def pieces(self) -> list[Span | Slot]:
-        """Return text runs, and slots that take ids."""
         return [*self.runs, *(slot for slot in self.slots.values() if slot.length)]
 
 
@@ -147,7 +145,6 @@ class Placer:
         self._num_unions = 0
 
     def enter(self, node: Node) -> None:
-        """Place a node's beginning. Raises PMLError."""
         if not isinstance(node, Text | Role):
             self._end_run()
         match node:

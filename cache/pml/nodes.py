@@ -126,9 +126,7 @@ Event = Literal["enter", "leave"]
 
 
 def walk(schema: Schema) -> Iterator[tuple[Event, Node]]:
-    """Walk through every node in document order: `enter` before its children, `leave` after them. Any depth: no
-    recursion.
-    """
+    """Walk through every node in document order, at any depth: `enter` before its children, `leave` after them."""
     stack: list[tuple[Event, Node]] = [("enter", schema)]
     while stack:
         event, node = stack.pop()
@@ -184,7 +182,6 @@ class Rules:
         self.scaffolds: list[Scaffold] = []
 
     def enter(self, node: Node) -> None:
-        """Check a node in its place, and open it. Raises PMLError."""
         parent = self.open[-1]
         path, in_turn = parent.path, parent.in_turn or isinstance(node, Role)
         match node:
@@ -210,7 +207,6 @@ class Rules:
         self.open.append(OpenNode(node, path, in_turn))
 
     def add_module(self, module: Module) -> str:
-        """Check a module's name, and return its path. Raises PMLError."""
         check_name(module)
         if module.name in RESERVED:
             raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
@@ -254,9 +250,7 @@ def check_schema(schema: Schema) -> None:
 
 
 def check_union(union: Union, module: Module | None) -> None:
-    """Check that a union's scaffold is a member, and that it and the surrounding module are encoded. Raises
-    PMLError.
-    """
+    """Check that a scaffold is a member that is encoded, as the module around it is. Raises PMLError."""
     if union.scaffold is None:
         return
     member = next((m for m in union.members if m.name == union.scaffold), None)

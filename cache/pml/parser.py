@@ -108,24 +108,20 @@ class PMLReader(Generic[T]):
         """Add the node of an element that ends to its parent. Raises PMLError."""
 
     def fail(self, element: OpenElement, message: str, *, name: str | None = None) -> NoReturn:
-        """Refuse the document because of an element. name: of the element, for the message."""
         shown = element.tag if name is None else f"{element.tag} name={name!r}"
         raise PMLError(f"<{shown}>: {message}", where=self.where, line=element.line)
 
     def check_attributes(self, element: OpenElement, allowed: Sequence[str]) -> None:
-        """Raise PMLError for an attribute that is not allowed."""
         for name in element.attributes:
             if name not in allowed:
                 self.fail(element, f"unknown attribute {name!r}; allowed: {', '.join(allowed) or 'none'}")
 
     def required(self, element: OpenElement, attribute: str, remedy: str = "") -> str:
-        """Return the value of an attribute. Raises PMLError if it is missing."""
         if attribute not in element.attributes:
             self.fail(element, f"{attribute}='...' is missing{remedy}")
         return element.attributes[attribute]
 
     def read(self, source: str | bytes) -> T:
-        """Run expat over the document. Raises PMLError."""
         parser = expat.ParserCreate("utf-8")
         parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
         pending: list[str] = []
@@ -175,7 +171,6 @@ class SchemaReader(PMLReader[Schema]):
         self.folder = folder
 
     def start(self, element: OpenElement) -> None:
-        """Check that the element and its attributes are known, and that its parent may hold elements."""
         if not self.open:
             if element.tag != "schema":
                 self.fail(element, "the root element of a schema is <schema>")
@@ -241,7 +236,6 @@ class SchemaReader(PMLReader[Schema]):
         return int(digits)
 
     def file_of(self, element: OpenElement) -> File | None:
-        """Return the content of `src`, a file in the schema's own folder."""
         src = element.attributes.get("src")
         if src is None:
             return None
@@ -271,7 +265,6 @@ class PromptReader(PMLReader[Prompt]):
     where: Where = "prompt"
 
     def start(self, element: OpenElement) -> None:
-        """Check the root, a role or a module reference; roles hold text only."""
         if not self.open:
             if element.tag != "prompt":
                 self.fail(element, "the root element of a prompt is <prompt>")
@@ -412,7 +405,6 @@ def start_tag(node: Node) -> str:
 
 
 def own_texts(children: Sequence[Child | Import]) -> list[str]:
-    """Return texts among the children of an owner, and in the turns among them."""
     return [child.text for child in open_turns(children) if isinstance(child, Text)]
 
 

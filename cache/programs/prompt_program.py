@@ -108,7 +108,6 @@ class Program:
     section: Section
 
     def reference(self, args: Sequence[Any], kwargs: Values) -> Import:
-        """Return the reference of a call. Raises TypeError for arguments that the function does not accept."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return self.section.reference(bound.arguments)
@@ -140,7 +139,6 @@ class FunctionSource:
         return dict(zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True))
 
     def lookup(self, name: str) -> Any:
-        """Return the present value of a name outside the function. Raises KeyError."""
         with suppress(KeyError, ValueError):  # no such variable, or not assigned yet
             return self.cells()[name].cell_contents
         return {**vars(builtins), **self.function.__globals__}[name]
@@ -178,7 +176,6 @@ class FunctionSource:
 
 
 def program_error(function: FunctionType, message: str, line: int | None = None) -> PMLError:
-    """Return an error about a function, at its beginning without a line."""
     error = PMLError(message, where="program", line=line or function.__code__.co_firstlineno)
     error.source = function.__code__.co_filename
     return error
@@ -214,7 +211,6 @@ def shown(node: ast.AST) -> str:
 
 
 def declared(source: FunctionSource) -> dict[str, Parameter]:
-    """Return the arguments with a declared maximum length, as slots. Raises PMLError."""
     arguments = source.tree.args
     for argument in (arguments.vararg, arguments.kwarg):
         if argument is not None:
@@ -320,7 +316,6 @@ class Compiler:
                 raise self.source.mistake(node, f"{shown(value)} in an f-string: {remedy}")
 
     def read_if(self, node: ast.If, body: Section, constants: Values) -> None:
-        """Add one branch as a module, several as a union."""
         branches: list[Branch] = []
         choose: list[ast.stmt] = []
         rest: list[ast.stmt] = [node]

@@ -98,7 +98,6 @@ class Span:
         return 0 if self.segment is None else self.start - self.segment.position(self.row)
 
     def continues(self, previous: "Span") -> bool:
-        """Return whether these are the next rows of the same segment, moved by the same distance."""
         return (
             self.segment is previous.segment
             and self.row == previous.row + len(previous.tokens)
@@ -128,7 +127,6 @@ class Plan:
 
     @property
     def is_exact(self) -> bool:
-        """True if every token sees what it would see without reuse."""
         return self.exact_spans == len(self.spans)
 
     @property

@@ -180,9 +180,7 @@ class CachingTokenizer:
 
 
 def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return token ids of a run. A piece with known tokens keeps them; the texts before and after it are tokenised
-    separately.
-    """
+    """Return token ids of a run. Pieces with known tokens keep them; texts between them are tokenised separately."""
     tokens: list[int] = []
     for is_text, pieces in groupby(run, key=lambda piece: piece.tokens is None):
         group = list(pieces)

@@ -63,7 +63,6 @@ class Schedule:
     seed: int = 0
 
     def done(self, step: int, seconds: float) -> float:
-        """Return the finished share of the training, at most 1."""
         of_steps = step / self.steps if self.steps is not None else 0.0
         of_minutes = seconds / (60 * self.minutes) if self.minutes is not None else 0.0
         return min(1.0, max(of_steps, of_minutes))
@@ -313,7 +312,6 @@ class AdapterTraining:
         return self._model.logits(example, modular=False)
 
     def _evaluate(self) -> None:
-        """Compute the held-out loss; store the adapter if it is the best so far."""
         state, size = self.state, self.schedule.batch_size
         losses: list[tuple[float, float]] = []
         for first in range(0, len(self._held_out), size):
@@ -330,9 +328,7 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _held_out_loss(self, example: TrainingExample, anchor: Tensor | None) -> tuple[float, float]:
-        """Return the loss without the anchor term, and the divergence of full attention from the anchor (0 without
-        one).
-        """
+        """Return the loss without the anchor, and the divergence of full attention from it (0 without one)."""
         modular, full = (self._model.logits(example, modular=modular) for modular in (True, False))
         if anchor is not None:
             return divergence(full, modular).item(), divergence(anchor, full).item()
