@@ -3,23 +3,23 @@
 import logging
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
-from desks import finish, small_desk, write_pages
+from desks import finish, small_desk
+from engine_processes import fork_engines
 from forgetting import NOTHING, SECRET, files_with, write_secret
-from test_cache_engine_process import has_ended
-from waiting import wait_until
+from waiting import has_ended, wait_until
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from cache.decoding.sampling import Sampling
+from cache.engine.request import Request
+from cache.errors import EngineStopped
+from cache.prompt.parts import Text
 from cache.serving.engine_process import EngineProcess
 from cache.serving.local_engine import LocalEngine
 
@@ -29,10 +29,11 @@ def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """One desk for all tests that need no other."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "models").symlink_to(tiny_folder.parent)  # compiled once
-    with small_desk(
-        folder, pages=write_secret(folder / "pages"), model=str(tiny_folder), answer_tokens=400, threads=1
-    ) as desk:
-        yield desk
+    pages = write_secret(folder / "pages")
+    with pytest.MonkeyPatch.context() as patched:
+        fork_engines(patched)
+        with small_desk(folder, pages=pages, model=str(tiny_folder), answer_tokens=400, threads=1) as desk:
+            yield desk
 
 
 def engine_of(desk: Service) -> EngineProcess:
@@ -87,75 +88,19 @@ def test_a_document_is_forgotten_there_too(desk: Service) -> None:
     assert desk.engine.modules("public") | desk.engine.modules_of_prefixes() <= used
 
 
+def test_closing_ends_what_runs_and_leaves_no_process(desk: Service) -> None:
+    engine = engine_of(desk)
+    answer = engine.submit(Request(plan=engine.arrange([Text(text="Why?")]), sampling=Sampling(max_tokens=3000)))
+    next(iter(answer))
+    desk.close()
+    with pytest.raises(EngineStopped, match="shut down"):
+        _ = answer.completion
+    assert has_ended(engine.pid)
+
+
 def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path: Path, tiny_folder: Path) -> None:
     settings = Settings(data_dir=tmp_path, model=str(tiny_folder), device_memory=1 << 22)
     assert settings.engine_process
     for given, may in ((settings, False), (settings.model_copy(update={"engine_process": False}), True)):
         with Service(given, may_start_process=may) as service:
             assert isinstance(service.engine, LocalEngine)
-
-
-SERVE = """
-import sys
-from pathlib import Path
-from desks import small_desk
-from app.storage.lock import lock_data_folder
-from app.web.serve import serve
-
-folder = Path(sys.argv[1])
-settings = {"port": 0, "model": sys.argv[3], "answer_tokens": 3000, "threads": 1}
-with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
-    service.ingest([Path(sys.argv[2])])
-    print(service.engine.pid, flush=True)
-    serve(service)
-"""
-
-
-def test_a_served_desk_goes_on_without_its_engine_and_leaves_no_process(tmp_path: Path, tiny_folder: Path) -> None:
-    folder = tmp_path / "desk"
-    folder.mkdir()
-    (folder / "models").symlink_to(tiny_folder.parent)
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(folder), str(write_pages(tmp_path / "pages")), str(tiny_folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent,
-    )
-    try:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        first, address = int(server.stdout.readline()), server.stdout.readline().split()[1]
-        with httpx.Client(base_url=address, timeout=60) as client:
-            assert client.get("/readyz").status_code == 200
-            os.kill(first, signal.SIGKILL)
-            while (ready := client.get("/readyz")).status_code == 200:
-                time.sleep(0.01)
-            assert ready.json()["missing"] == ["engine"]
-            while client.get("/readyz").status_code != 200:
-                time.sleep(0.1)
-        [second] = children_of(server.pid)
-        assert second != first
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=60) == 0
-        said = server.stderr.read()  # to its end: the child has closed it, too
-        assert "the engine's process has ended (killed by SIGKILL)" in said
-        assert "Traceback" not in said
-        assert has_ended(second)
-    finally:
-        server.kill()
-        server.wait()
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that run an engine for another one."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            is_child = f"\nPPid:\t{pid}\n" in status.read_text()
-            command = status.with_name("cmdline").read_text()
-        except OSError:
-            continue
-        if is_child and "engine_server" in command:
-            found.append(int(status.parent.name))
-    return found
