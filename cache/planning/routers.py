@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Set
 from itertools import islice
 
-from cache.routing.affinity import Affinity, Ring, Wanted
+from cache.routing import Affinity, Ring, Wanted
 
 
 class RoutingPolicy(ABC):

@@ -30,7 +30,7 @@ from cache.planning.costs import PassCosts
 from cache.planning.memory import SimulatedMemory
 from cache.planning.routers import RoutingPolicy
 from cache.planning.traffic import SimulatedRequest
-from cache.routing.affinity import Wanted
+from cache.routing import Wanted
 
 NOTHING = Extent(0, 0)
 
