@@ -26,7 +26,6 @@ class PMLError(CacheError):
         self.source: str | None = None
 
     def __str__(self) -> str:
-        """Return `file:line: message`, as far as known."""
         line = f":{self.line}" if self.line else ""
         return f"{self.source or self.where}{line}: {self.message}"
 

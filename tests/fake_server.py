@@ -10,17 +10,14 @@ DONE = "data: [DONE]\n\n"
 
 
 def event(**fields):
-    """A server-sent event."""
     return f"data: {json.dumps(fields, ensure_ascii=False)}\n\n"
 
 
 def words(text, ending=None):
-    """An event with a piece of an answer."""
     return event(choices=[{"index": 0, "delta": {"content": text}, "finish_reason": ending}])
 
 
 def whole(text, **usage):
-    """The events of a whole answer."""
     return [words(text), words("", "stop"), *([event(choices=[], usage=usage)] if usage else []), DONE]
 
 
@@ -44,7 +41,6 @@ class Events(httpx.AsyncByteStream):
 
 
 def stream(pieces, then="end"):
-    """A response with events."""
     return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Events(pieces, then))
 
 

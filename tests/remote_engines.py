@@ -10,7 +10,7 @@ from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Limits, Request
 from cache.remote.remote_engine import RemoteEngine
-from cache.remote.spec import ServerSpec
+from cache.remote.reply import ServerSpec
 
 SPEC = ServerSpec(url="http://model.test/v1", name="m", key="sk-secret", session_headers=("x-session-id",))
 OK = stream(whole("Thirty days.", prompt_tokens=50, completion_tokens=3))
@@ -30,7 +30,6 @@ def engine_for(server: FakeServer, spec: ServerSpec = SPEC, limits: Limits | Non
 
 
 def request(engine: RemoteEngine, *questions: str, pages: int = 3, **fields: Any) -> Request:
-    """A question, with those before it and their answers."""
     prompts = PromptBuilder(engine.tokenizer.template, "Answer from the pages.")
     turns = [PromptTurn(passages=tuple(PAGES[:pages]), question=q, answer=f"Answer to {q}") for q in questions[:-1]]
     turns.append(PromptTurn(passages=tuple(PAGES[:pages]), question=questions[-1]))

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 from desks import finish, small_desk
+from engine_processes import fork_engines
 from forgetting import NOTHING, SECRET, files_with, write_secret
-from waiting import wait_until
+from waiting import has_ended, wait_until
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
+from cache.decoding.sampling import Sampling
+from cache.engine.request import Request
+from cache.errors import EngineStopped
+from cache.prompt.parts import Text
 from cache.serving.engine_process import EngineProcess
 from cache.serving.local_engine import LocalEngine
 
@@ -23,10 +28,11 @@ from cache.serving.local_engine import LocalEngine
 def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("desk")
     (folder / "models").symlink_to(tiny_folder.parent)  # compiled once
-    with small_desk(
-        folder, pages=write_secret(folder / "pages"), model=str(tiny_folder), answer_tokens=400, threads=1
-    ) as desk:
-        yield desk
+    pages = write_secret(folder / "pages")
+    with pytest.MonkeyPatch.context() as patched:
+        fork_engines(patched)
+        with small_desk(folder, pages=pages, model=str(tiny_folder), answer_tokens=400, threads=1) as desk:
+            yield desk
 
 
 def test_it_answers_and_reuses_what_it_has_read_and_an_admin_looks_after_it(desk: Service) -> None:
@@ -72,6 +78,17 @@ def test_a_document_is_forgotten_there_too(desk: Service) -> None:
     assert files_with(desk.settings.data_dir, SECRET) == {"secret.md"}, "the page itself"
     used = desk.library.module_keys() | {desk.engine.key(desk.engine.segment(desk.prompts.system))}
     assert desk.engine.modules("public") | desk.engine.modules_of_prefixes() <= used
+
+
+def test_closing_ends_what_runs_and_leaves_no_process(desk: Service) -> None:
+    engine = desk.engine
+    assert isinstance(engine, EngineProcess)
+    answer = engine.submit(Request(plan=engine.arrange([Text(text="Why?")]), sampling=Sampling(max_tokens=3000)))
+    next(iter(answer))
+    desk.close()
+    with pytest.raises(EngineStopped, match="shut down"):
+        _ = answer.completion
+    assert has_ended(engine.pid)
 
 
 def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path: Path, tiny_folder: Path) -> None:

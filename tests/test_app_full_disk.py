@@ -9,13 +9,13 @@ import pytest
 from desks import finish, small_desk, write_pages
 from waiting import wait_until
 
-import cache.memory.disk_writer
+import cache.memory.background
 from app.api.metrics import Meter
 from app.cli.reports import print_overview
 from app.desk.repeating import make_room
 from app.domain.errors import DeskError
 from app.storage.lock import lock_data_folder
-from cache.memory.free_space import free_space
+from cache.memory.disk import free_space
 
 DISK, FLOOR = 8 << 20, 1 << 20
 QUESTION = "How long do returns take?"
@@ -45,7 +45,7 @@ def test_a_small_disk_under_ingest_answers_and_a_backup(
     disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Was wrong once: encoded passages took the last byte of the disk from the database."""
-    monkeypatch.setattr(cache.memory.disk_writer, "LOOK_S", 0.02)
+    monkeypatch.setattr(cache.memory.background, "LOOK_S", 0.02)
     pages = write_pages(tmp_path / "pages")
     with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
         modules = desk.settings.modules_folder

@@ -24,8 +24,8 @@ from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.running import Running
 from cache.errors import CacheError
+from cache.memory.background import Loader
 from cache.memory.disk import DiskTier
-from cache.memory.loader import Loader
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Segment, Span
 

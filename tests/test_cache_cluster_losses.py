@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-import torch
+from engine_processes import spec_of
 from waiting import wait_until
 
 from cache.cluster.replica import Behind, FromReplica, Part
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
-from cache.engine.request import Completion, Limits, Request
+from cache.engine.request import Completion, Request
 from cache.errors import EngineStopped
 from cache.memory.disk import SUFFIX
 from cache.memory.keys import PUBLIC_TENANT
@@ -33,19 +33,6 @@ from cache.cluster.replica import EngineReplica
 CHOICES = Choices(choices=(Choice(tokens=(1, 2, 3, 9)), Choice(tokens=(1, 4, 5, 7))), stop=299, most=2)
 NEVER = 3600.0
 T = TypeVar("T")
-
-
-def spec_of(folder: Path, shared: Path) -> EngineSpec:
-    return EngineSpec(
-        model=str(folder),
-        converted=folder.parent,
-        modules=shared,
-        shared=str(shared),
-        memory=4 << 20,
-        disk=1 << 30,
-        limits=Limits(running=4),
-        dtype=torch.float32,
-    )
 
 
 class Cluster:
@@ -87,7 +74,7 @@ def open_cluster(
 
     def start(*, watch_s: float = NEVER) -> Cluster:
         monkeypatch.setattr(cluster_engine, "WATCH_S", watch_s)
-        opened.append(Cluster(spec_of(tiny_folder, tmp_path / "shared")))
+        opened.append(Cluster(spec_of(tiny_folder, tmp_path, shared=str(tmp_path / "shared"), memory=4 << 20)))
         return opened[-1]
 
     yield start
@@ -112,7 +99,6 @@ def after(parts: int) -> Callable[[FromReplica], bool]:
 
 
 def with_the_end(event: FromReplica) -> bool:
-    """A loss when all was given out."""
     return isinstance(event, Ended)
 
 
@@ -259,6 +245,13 @@ def test_an_engine_that_begins_later_has_nothing_to_forget(open_cluster: Callabl
     assert not any(isinstance(frame, Behind) for frame in cluster.handle.frames)
     assert [one.forgotten for one in cluster.engine.replica_states()] == [1]
     assert third._engine.modules("public") == cluster.keys(2)
+
+
+def test_an_engine_that_begins_later_is_told_what_to_keep(open_cluster: Callable[..., Cluster]) -> None:
+    cluster = open_cluster(watch_s=0.01)
+    cluster.engine.keep(cluster.keys(1))
+    cluster.handle.replicas.append(cluster.begin())
+    wait_until(lambda: [one.kept for one in cluster.engine.replica_states()] == [1, 1, 1])
 
 
 def test_an_engine_that_missed_what_nobody_remembers_ends(

@@ -1,64 +1,96 @@
-"""Engines under Ray Serve do together what one does. One cluster for all tests; the last one kills a replica."""
+"""Engines under Ray Serve do together what one does, and go on where a node is lost. One local cluster for all tests,
+with a second node on this machine: the last but one kills that node, the last one closes the cluster.
+"""
 
 import logging
+import os
+import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-import torch
-from waiting import PATIENCE_S, wait_until
+from engine_processes import spec_of
+from waiting import PATIENCE_S, has_ended, wait_until
 
 from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
-from cache.engine.request import Completion, Limits, Request
+from cache.engine.request import Completion, Request
 from cache.errors import CacheError, EngineStopped
 from cache.prompt.parts import Text, TextModule
 from cache.serving.engine_server import load_engine
 from cache.serving.local_engine import LocalEngine
-from cache.serving.messages import EngineSpec
 
 ray = pytest.importorskip("ray")
 grpc = pytest.importorskip("grpc")
 
+from ray._private.node import Node  # noqa: E402
+from ray._private.parameter import RayParams  # noqa: E402
+
+from cache.cluster import deployment  # noqa: E402
 from cache.cluster.cluster_engine import ClusterEngine  # noqa: E402
-from cache.cluster.deployment import (  # noqa: E402
-    APPLICATION,
-    ClusterOptions,
-    connect,
-    start_cluster_engine,
-)
+from cache.cluster.deployment import PREFIX, ClusterOptions, connect, start_cluster_engine  # noqa: E402
 
 
 def module(number: int) -> TextModule:
     return TextModule(name=str(number), pieces=(Text(text=f"Page {number}. Returns take thirty days. " * 8),))
 
 
-def spec_of(folder: Path, shared: Path) -> EngineSpec:
-    return EngineSpec(
-        model=str(folder),
-        converted=folder.parent,
-        modules=shared,
-        shared=str(shared),
-        memory=16 << 20,
-        disk=1 << 30,
-        limits=Limits(running=8),
-        threads=1,
-        dtype=torch.float32,
+def second_node() -> Node:
+    """Another node of the cluster that this process has begun, also on this machine."""
+    head = ray._private.worker.global_worker.node
+    parameters = RayParams(
+        gcs_address=head.gcs_address,
+        redis_address=head.redis_address,
+        num_cpus=1,
+        num_gpus=0,
+        object_store_memory=80 << 20,
+        min_worker_port=0,
+        max_worker_port=0,
+        node_manager_port=0,
+        dashboard_agent_listen_port=None,
+        include_log_monitor=False,
     )
+    node = Node(parameters, head=False, shutdown_at_exit=False)  # else it takes the signals
+    wait_until(lambda: ray.cluster_resources().get("CPU") == 2)
+    return node
 
 
 @pytest.fixture(scope="module")
-def cluster(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
-    spec = spec_of(tiny_folder, tmp_path_factory.mktemp("shared"))
-    engine = start_cluster_engine(spec, ClusterOptions(engines=2, most=2, cpus=4, report_s=0.5))
-    yield engine
-    engine.close()
-    with pytest.raises(EngineStopped):
-        ask(engine, 1)
-    engine.close()
+def nodes() -> list[Node]:
+    """Those beside the first one."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: list[Node], tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
+    """Two engines, each on its node. The thread that begins them has ended."""
+    folder = tmp_path_factory.mktemp("shared")
+    spec = spec_of(tiny_folder, folder, shared=str(folder))
+    deploy, signalled = deployment.deploy, list[int]()
+    before = signal.signal(signal.SIGTERM, lambda number, _: signalled.append(number))
+    with ThreadPoolExecutor(1) as stays, ThreadPoolExecutor(1) as thread, pytest.MonkeyPatch.context() as patched:
+
+        def deploy_on_both(*given: Any) -> Any:
+            nodes.append(stays.submit(second_node).result())
+            return deploy(*given)
+
+        patched.setattr(deployment, "deploy", deploy_on_both)
+        for name, value in (("period_ms", 500), ("failure_threshold", 3)):  # a node that is killed is soon found dead
+            patched.setenv(f"RAY_health_check_{name}", str(value))
+        options = ClusterOptions(engines=2, most=2, cpus=1, report_s=0.5)
+        engine = thread.submit(start_cluster_engine, spec, options).result()
+        thread.shutdown()
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: bool(signalled))  # if Ray has a handler of its own, it aborts
+        signal.signal(signal.SIGTERM, before)
+        yield engine
+        engine.close()
+        nodes[0].kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +103,9 @@ def local(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(autouse=True)
 def nothing_is_left(cluster: ClusterEngine) -> Iterator[None]:
     yield
-    cluster.settle()
-    cluster.forget(cluster.modules("public"))
+    with suppress(EngineStopped):  # the last test has closed it
+        cluster.settle()
+        cluster.forget(cluster.modules("public"))
 
 
 def request_of(engine: ClusterEngine | LocalEngine, number: int, sampling: Sampling, **options: object) -> Request:
@@ -157,7 +190,7 @@ def test_ray_a_replica_loads_what_another_encoded(cluster: ClusterEngine) -> Non
 def test_ray_takes_nothing_from_others(cluster: ClusterEngine) -> None:
     listening = [
         (child.name(), connection.laddr)
-        for child in psutil.Process().children(recursive=True)
+        for child in children()
         for connection in child.net_connections("tcp")
         if connection.status == psutil.CONN_LISTEN
     ]
@@ -179,12 +212,9 @@ def test_ray_an_unreachable_cluster_is_one_line() -> None:
         assert "\n" not in str(raised.value)
 
 
-def test_ray_answers_go_on_where_a_replica_is_killed(
-    cluster: ClusterEngine, local: LocalEngine, caplog: pytest.LogCaptureFixture
+def test_ray_answers_go_on_where_a_node_goes(
+    cluster: ClusterEngine, local: LocalEngine, nodes: list[Node], caplog: pytest.LogCaptureFixture
 ) -> None:
-    cluster.keep({"b2:00"})
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    replicas = [ray.get_actor(**named) for named in actors if APPLICATION in named["name"]]
     samplings = [Sampling(max_tokens=600, temperature=5.0, top_k=2, seed=number) for number in range(12)]
     alone = [local.submit(request_of(local, number, one)) for number, one in enumerate(samplings)]
     longest = [number for number, one in enumerate(alone) if one.completion.finish_reason == "length"]
@@ -192,7 +222,7 @@ def test_ray_answers_go_on_where_a_replica_is_killed(
     generations = [cluster.submit(request_of(cluster, number, samplings[number])) for number in longest]
     pieces = [[next(iter(generation))] for generation in generations]
     with caplog.at_level(logging.WARNING):
-        ray.kill(max(replicas, key=lambda one: ray.get(one.get_num_ongoing_requests.remote())))
+        nodes[0].kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
         for generation, given in zip(generations, pieces, strict=True):
             given += generation
     assert "another one continues" in caplog.text
@@ -200,4 +230,20 @@ def test_ray_answers_go_on_where_a_replica_is_killed(
         completion = generation.completion
         assert "".join(given) == completion.text
         assert (completion.tokens, completion.finish_reason) == (alone[number].completion.tokens, "length")
-    wait_until(lambda: [one.kept for one in cluster.replica_states()] == [1, 1])  # the new one has learned it
+
+
+def test_ray_closing_leaves_nothing_of_it(cluster: ClusterEngine) -> None:
+    folder = Path(ray._private.worker.global_worker.node.get_temp_dir_path())
+    begun = children()
+    assert folder.is_dir()
+    assert folder.name.startswith(PREFIX)
+    assert {"gcs_server", "raylet"} <= {one.name() for one in begun}
+    cluster.close()
+    wait_until(lambda: all(has_ended(one.pid) for one in begun))
+    assert not folder.exists()
+    with pytest.raises(EngineStopped):
+        ask(cluster, 1)
+
+
+def children() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children(recursive=True) if "ray" in " ".join(one.cmdline())]

@@ -113,7 +113,6 @@ def test_a_processor_gives_a_share_of_what_is_free(
 
 @pytest.fixture
 def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a few megabytes free."""
     monkeypatch.setattr(device_memory.Gauge, "free", lambda _: (8 << 20, 16 << 20))
 
 

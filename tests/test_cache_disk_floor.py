@@ -10,11 +10,10 @@ from full_disk import SmallDisk, Usage
 from test_cache_disk import BIG, header_of, path_of, rows_of
 from waiting import wait_until
 
-import cache.memory.disk_writer
+import cache.memory.background
 from cache.errors import CacheError
-from cache.memory.disk import DiskTier
-from cache.memory.disk_writer import DiskWriter
-from cache.memory.free_space import free_space
+from cache.memory.background import DiskWriter
+from cache.memory.disk import DiskTier, free_space
 from cache.memory.shared import SharedTier
 
 FLOOR = 1 << 20
@@ -88,7 +87,7 @@ def test_a_tier_begins_under_its_floor_and_does_not_fail(disk: SmallDisk, caplog
 
 
 def test_with_nothing_to_write_the_disk_is_looked_at_too(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache.memory.disk_writer, "LOOK_S", 0.01)
+    monkeypatch.setattr(cache.memory.background, "LOOK_S", 0.01)
     tier = written(DiskTier(disk.folder, BIG, FLOOR), 4)
     writer = DiskWriter(tier, "model")
     disk.others = disk.usage().free
@@ -112,7 +111,7 @@ def test_a_full_disk_is_said_once_and_again_after_a_success(
 
 
 def test_who_waits_for_a_disk_that_hangs_is_told(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache.memory.disk_writer, "HANG_S", 0.1)
+    monkeypatch.setattr(cache.memory.background, "HANG_S", 0.1)
     goes_on, tier = threading.Event(), DiskTier(disk.folder, BIG)
     monkeypatch.setattr(tier, "write", lambda *_: goes_on.wait(60))
     writer = DiskWriter(tier, "model")

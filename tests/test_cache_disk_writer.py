@@ -10,7 +10,7 @@ from test_cache_priority import a_core, ask, encode, long_modules, run
 from test_cache_store import BIG, A, B, C, D, add, segment_of, store_of
 from tiny import build
 
-import cache.memory.disk_writer
+import cache.memory.background
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request
@@ -45,8 +45,8 @@ def test_a_slow_disk_stops_nobody_and_does_not_get_everything(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Was wrong once: the engine's thread waited for the disk when eight modules did."""
-    monkeypatch.setattr(cache.memory.disk_writer, "BEHIND", 2)
-    monkeypatch.setattr(cache.memory.disk_writer, "MOST_PENDING", 3)
+    monkeypatch.setattr(cache.memory.background, "BEHIND", 2)
+    monkeypatch.setattr(cache.memory.background, "MOST_PENDING", 3)
     _, go = held_back(store, monkeypatch)
     add(store, A)
     assert not store.is_behind
@@ -110,7 +110,7 @@ def test_what_was_dropped_is_written_when_it_is_there_again(store: Store, monkey
 def test_behind_a_slow_disk_questions_are_answered_and_nothing_is_read_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache.memory.disk_writer, "BEHIND", 1)
+    monkeypatch.setattr(cache.memory.background, "BEHIND", 1)
     core = a_core(disk=DiskTier(tmp_path, BIG))
     _, go = held_back(core.store, monkeypatch)
     first, second, third = long_modules(3)

@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from test_cache_prefixes import MODULES, module, run
-from test_cache_store import TENANT, A, B, add, placed, store_of
+from test_cache_store import TENANT, A, B, add, store_of
+from test_cache_tiers import placed
 from tiny import make_segment
 
 from cache.errors import CapacityError

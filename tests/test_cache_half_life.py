@@ -101,7 +101,6 @@ def test_nothing_is_decided_before_there_is_something_to_tell_them_apart() -> No
 
 
 def test_the_queue_follows_the_half_life_that_decides() -> None:
-    """Also what was queued under the other one."""
     queue = EvictionQueue[Used](lambda _: True, lambda _: 1.0, lambda _: False)
     often_before, once_now = Used((1.0, 3.0)), Used((2.0, 2.0))
     queue.add(often_before)

@@ -39,13 +39,6 @@ def test_names_do_not_change_the_key() -> None:
     assert key(replace(SEGMENT, prefix=replace(SYSTEM, name="renamed"))) == key()
 
 
-def test_keys_are_stable_and_tagged() -> None:
-    assert key() == key()
-    assert key().startswith("b2:")
-    assert len(key()) == 3 + 64
-    assert digest("a", b"b") == "b2:" + digest(b"a", "b")[3:]
-
-
 def test_keys_of_version_0_1_are_still_the_same() -> None:
     """Modules on disk were written under these keys; a change would encode every document again."""
     assert key() == "b2:59f0c1981b67ca658d9d408f120a187f9385e9dc1eb87374d56dae3ccc3df52e"
@@ -64,16 +57,10 @@ def test_a_length_is_not_mistaken_for_content() -> None:
 
 
 tokens = st.lists(st.integers(0, 2**31), max_size=6).map(tuple)
+tenants, starts = st.sampled_from(["t", "t1"]), st.integers(0, 9)
 
 
-@given(
-    tokens,
-    tokens,
-    st.integers(0, 9),
-    st.integers(0, 9),
-    st.sampled_from(["t", "t1"]),
-    st.sampled_from(["t", "t1"]),
-)
+@given(tokens, tokens, starts, starts, tenants, tenants)
 def test_keys_are_equal_only_for_equal_content(
     one: tuple[int, ...], two: tuple[int, ...], start: int, other: int, tenant: str, stranger: str
 ) -> None:
@@ -88,12 +75,8 @@ def test_token_bytes_are_little_endian_and_reversible(ids: tuple[int, ...]) -> N
     assert tuple(int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)) == ids
 
 
-@pytest.mark.parametrize("tenant", ["a", "A.b_c-9", "x" * 128])
-def test_good_tenants(tenant: str) -> None:
-    assert key(tenant=tenant)
-
-
-@pytest.mark.parametrize("tenant", ["", "a b", "a/b", "a:b", "ä", "a\n", "x" * 129])
-def test_bad_tenants_are_refused(tenant: str) -> None:
-    with pytest.raises(ValueError, match="use 1 to 128 letters"):
-        key(tenant=tenant)
+def test_tenants_are_short_words() -> None:
+    assert all(key(tenant=good) for good in ("a", "A.b_c-9", "x" * 128))
+    for bad in ("", "a b", "a/b", "a:b", "ä", "a\n", "x" * 129):
+        with pytest.raises(ValueError, match="use 1 to 128 letters"):
+            key(tenant=bad)

@@ -11,7 +11,7 @@ from desks import finish, small_desk, write_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from test_cache_disk import BIG, A, damage_flip, path_of, rows_of
+from test_cache_disk import BIG, A, path_of, rows_of
 from test_cache_engine import QUESTION, SYSTEM, plan_of
 from test_cache_store import SHAPE, TENANT, add, find, segment_of
 from test_cache_store import A as MODULE
@@ -24,7 +24,7 @@ from cache.engine.engine import Engine
 from cache.engine.recomputation import EXACT
 from cache.engine.request import Completion, Request
 from cache.memory.arena import Arena, KVShape
-from cache.memory.disk import DiskTier, LoadFailed
+from cache.memory.disk import DiskTier
 from cache.memory.kv_format import (
     KVStorage,
     from_bytes,
@@ -105,28 +105,6 @@ def test_a_file_of_eight_bits_gives_the_rounded_rows(tmp_path: Path, dtype: torc
         assert sorted(file.keys()) == ["key_scales", "keys", "value_scales", "values"]
 
 
-def test_a_damaged_file_of_eight_bits_is_not_read(tmp_path: Path) -> None:
-    tier = DiskTier(tmp_path, BIG)
-    tier.write(A, rows_of(0), "int8")
-    damage_flip(path_of(tmp_path, A))
-    with pytest.raises(LoadFailed, match="checksum"):
-        tier.read(A.key)
-
-
-def test_whichever_byte_of_eight_bits_is_flipped_the_rows_are_never_wrong(tmp_path: Path) -> None:
-    rows = rows_of(0)[:, :1, :2].contiguous()
-    tier = DiskTier(tmp_path, BIG)
-    tier.write(A, rows, "int8")
-    path = path_of(tmp_path, A)
-    sound = path.read_bytes()
-    for at in range(len(sound)):
-        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
-        try:
-            assert torch.equal(tier.read(A.key), rounded(rows, "int8")), at
-        except LoadFailed:
-            assert not path.exists()
-
-
 def store_of(folder: Path | None = None, storage: str = "int8", slots: int = 20, host: int = 0) -> Store:
     disk = None if folder is None else DiskTier(folder, BIG)
     arena = Arena(SHAPE, slots, torch.device("cpu"))
@@ -174,7 +152,6 @@ def test_neither_kind_is_taken_for_the_other(tmp_path: Path) -> None:
 
 
 def test_a_file_of_eight_bits_under_the_key_of_another_is_refused(tmp_path: Path) -> None:
-    """As if somebody had renamed it: the header inside says what it is."""
     first = store_of(tmp_path)
     add(first, MODULE)
     first.close()

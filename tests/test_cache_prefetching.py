@@ -30,7 +30,6 @@ def on_device(core: EngineCore, *segments: Segment) -> list[bool]:
 
 
 def rows_computed(core: EngineCore) -> list[int]:
-    """How many rows each pass from now on has."""
     forward, rows = core.model.forward, []
 
     def counted(chunks: Any, *others: Any) -> Any:
@@ -42,7 +41,6 @@ def rows_computed(core: EngineCore) -> list[int]:
 
 
 def slow(core: EngineCore) -> EngineCore:
-    """As if passes were so slow that they are as short as they get."""
     core.store.compute_cost.mean = 1.0
     return core
 
@@ -206,7 +204,7 @@ def test_what_does_not_fit_ends_it() -> None:
     core.store.check_integrity()
 
 
-@pytest.mark.parametrize("steps", range(8))
+@pytest.mark.parametrize("steps", range(0, 8, 2))
 def test_what_is_forgotten_does_not_come_back(steps: int, tmp_path: Path) -> None:
     """Nor does forgetting wait for it, however far it is."""
     core, secret = slow(a_core(disk=DiskTier(tmp_path, 1 << 30))), make_segment("secret", "s" * LONG)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tiny import slots_of
 
 from cache.memory.arena import Extent, ExtentAllocator, part_of, total_length
-from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree, common_length, step_key
+from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree, step_key
 
 CAPACITY = 400
 MODULES = {"m1": (7, 7), "m2": (7, 8, 9), "m3": (5,)}
@@ -23,7 +23,6 @@ Path = tuple[Atom, ...]
 
 
 def atoms(step: PathStep) -> Iterator[Atom]:
-    """The path elements of a step."""
     if step.key is not None:
         yield (step.start, f"{step.key}/{len(step.tokens)}")
     else:
@@ -31,12 +30,10 @@ def atoms(step: PathStep) -> Iterator[Atom]:
 
 
 def path_of(node: PrefixNode) -> Path:
-    """A node's path, outermost first."""
     return tuple(atom for step in [n.step for n in node.path()][::-1] for atom in atoms(step))
 
 
 def is_module(atom: Atom) -> bool:
-    """Whether a path element is a placed module."""
     return isinstance(atom[1], str)
 
 
@@ -72,17 +69,10 @@ class Naive:
     rows: dict[Path, int | None] = field(default_factory=dict)
 
     def longest(self, path: Path) -> int:
-        """Number of path elements known."""
         return next((n for n in range(len(path), 0, -1) if path[:n] in self.rows), 0)
 
     def has_children(self, path: Path) -> bool:
-        """Whether a known path goes on behind this one."""
         return any(len(other) == len(path) + 1 and other[:-1] == path for other in self.rows)
-
-    def pop_below(self, path: Path) -> list[int]:
-        """Remove a path with everything behind it; returns the rows."""
-        gone = [other for other in self.rows if other[: len(path)] == path]
-        return [row for other in gone if (row := self.rows.pop(other)) is not None]
 
 
 def slots(extents: Iterable[Extent]) -> list[int]:
@@ -205,15 +195,15 @@ class PrefixMachine(RuleBasedStateMachine):
         assert slots(freed) == sorted(rows)
         self.free(freed)
 
-    @rule(module=st.sampled_from([*MODULES]))
-    def forget(self, module: str) -> None:
-        """Paths through a module go, with what is pinned; that is given back when the last one ends who reads it."""
+    @rule(modules=st.sets(st.sampled_from([*MODULES]), min_size=1))
+    def forget(self, modules: set[str]) -> None:
+        """Paths through modules go, with what is pinned; that is given back when the last one ends who reads it."""
         pins = {tenant: self.pins(tenant) for tenant in self.naive}
-        freed = self.tree.forget({module})
+        freed = self.tree.forget(modules)
+        placed = {f"{one}/0/{len(MODULES[one])}" for one in modules}
         rows: list[int] = []
         for tenant, naive in self.naive.items():
-            placed = f"{module}/0/{len(MODULES[module])}"
-            for path in [path for path in naive.rows if any(token == placed for _, token in path)]:
+            for path in [path for path in naive.rows if any(token in placed for _, token in path)]:
                 row = naive.rows.pop(path)
                 is_read = any(pin[: len(path)] == path for pin in pins[tenant])
                 rows += [] if row is None or is_read else [row]
@@ -260,7 +250,6 @@ TestPrefixTree = PrefixMachine.TestCase
 
 
 def run(start: int, *tokens: int) -> PathStep:
-    """A computed run."""
     return PathStep(start=start, tokens=tokens)
 
 
@@ -304,61 +293,6 @@ def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path() -> None:
     assert tree.match("u", [run(0, 7, 7)]).parent is None
 
 
-def test_eviction_takes_modules_along_that_nothing_else_needs() -> None:
-    tree = PrefixTree()
-    steps = [
-        (run(0, 1), [Extent(0, 1)]),
-        (module(1, "k"), []),
-        (module(3, "l"), []),
-        (run(5, 2), [Extent(1, 1)]),
-    ]
-    tree.insert(tree.root("t"), steps, None)
-    (leaf,) = tree.leaves()
-    with pytest.raises(AssertionError):
-        tree.evict(next(iter(tree.root("t").children.values())))
-    assert tree.evict(leaf) == (Extent(1, 1),)
-    assert [node.step for node in tree.nodes()] == [run(0, 1)]
-
-
-def test_what_was_computed_twice_comes_back_in_exactly_the_known_part() -> None:
-    tree = PrefixTree()
-    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 3), [Extent(10, 3)])], None)[1] == []
-    assert tree.insert(tree.root("t"), [(run(0, 1, 2, 9, 9), [Extent(20, 4)])], None)[1] == [Extent(20, 2)]
-    assert tree.match("t", [run(0, 1, 2, 9, 9)]).extents == (Extent(22, 2),)
-    last, surplus = tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), [Extent(30, 4)])], None)
-    assert last.extents == (Extent(33, 1),)
-    assert surplus == [
-        Extent(30, 2),
-        Extent(32, 1),
-    ]
-
-
-def test_eviction_leaves_a_module_that_a_request_in_flight_stands_behind() -> None:
-    tree = PrefixTree()
-    tree.insert(tree.root("t"), [(module(0, "k"), []), (run(2, 1), [Extent(0, 1)])], None)
-    pinned = tree.match("t", [module(0, "k"), run(2, 9)])
-    tree.pin(pinned)
-    assert tree.evict(next(tree.leaves())) == (Extent(0, 1),)
-    assert list(tree.nodes()) == [pinned]
-    assert tree.insert(pinned, [(run(2, 9), [Extent(5, 1)])], None)[1] == []
-    tree.unpin(pinned)
-    assert tree.match("t", [module(0, "k"), run(2, 9)]).extents == (Extent(5, 1),)
-
-
-def test_pinned_nodes_are_neither_leaves_nor_evicted_nor_cleared() -> None:
-    tree = PrefixTree()
-    tree.insert(tree.root("t"), [(module(0, "k"), []), (run(2, 1, 2), [Extent(0, 2)])], None)
-    node = tree.match("t", [module(0, "k"), run(2, 1, 2)])
-    tree.pin(node)
-    assert list(tree.leaves()) == []
-    assert tree.clear("t") == []
-    with pytest.raises(AssertionError):
-        tree.evict(node)
-    tree.unpin(node)
-    assert tree.clear("t") == [Extent(0, 2)]
-    assert list(tree.nodes()) == []
-
-
 def test_what_stands_before_a_forgotten_module_stays_pinned_until_its_reader_ends() -> None:
     tree = PrefixTree()
     tree.insert(
@@ -371,15 +305,6 @@ def test_what_stands_before_a_forgotten_module_stays_pinned_until_its_reader_end
     assert (before.step, before.refs, tree.clear("t")) == (run(0, 1, 2), 1, [])
     assert tree.unpin(reader) == []
     assert tree.clear("t") == [Extent(0, 2)]
-
-
-def test_common_length() -> None:
-    assert [common_length(a, b) for a, b in (((1, 2), (1, 2, 3)), ((1, 2), (1, 3)), ((1,), (2,)), ((), (1,)))] == [
-        2,
-        1,
-        0,
-        0,
-    ]
 
 
 def test_the_tree_of_a_tenant_ends_with_its_last_node_and_comes_back() -> None:

@@ -1,14 +1,15 @@
 """Modules between device, host memory and disk: where they go when room ends, and where they come back from."""
 
-import gc
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from desks import finish, small_desk, write_pages
+from fake_stream import streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_cache_engine import QUESTION, SYSTEM, plan_of
@@ -24,7 +25,7 @@ from cache.engine.request import Request
 from cache.errors import CapacityError
 from cache.memory.arena import Arena, KVShape
 from cache.memory.disk import DiskTier
-from cache.memory.prefix_tree import PathStep
+from cache.memory.prefix_tree import PathStep, step_key
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 
@@ -39,8 +40,16 @@ def store_of(
     return Store(Arena(shape, slots, torch.device("cpu")), "model", tier, host_memory=host)
 
 
+@pytest.fixture(params=["memory", "pinned"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Host memory as on a processor, and as on a GPU."""
+    monkeypatch.setattr("cache.memory.host.UNIT", 4)
+    with streams(monkeypatch) if request.param == "pinned" else nullcontext():
+        yield
+
+
 @pytest.fixture
-def store() -> Iterator[Store]:
+def store(kind: None) -> Iterator[Store]:
     """Memory for two modules of ten tokens, and host memory for three; no disk."""
     store = store_of()
     yield store
@@ -68,22 +77,22 @@ def test_what_is_evicted_goes_to_host_memory_and_comes_back_bit_for_bit(store: S
     store.check_integrity()
 
 
-def test_what_has_left_host_memory_takes_none(store: Store) -> None:
+def test_what_has_left_host_memory_takes_none() -> None:
     """Was wrong at first: the eviction queue held the rows of what had gone, far beyond the budget."""
+    store = store_of()
     add(store, A, B, C)
     rows = weakref.ref(store.host.entries[store.key(A)].tensors["kv"])
     assert find(store, A).source == "host"
     for thread in store._loader._threads._threads:  # the one that copied them may not have let go of them yet
         store.close()
         thread.join(20)
-    gc.collect()
     assert rows() is None
     rows = weakref.ref(store.host.entries[store.key(B)].tensors["kv"])
     store.forget({store.key(B)})
-    gc.collect()
     assert rows() is None
 
 
+@pytest.mark.usefixtures("kind")
 def test_without_a_budget_nothing_is_kept_in_host_memory() -> None:
     store = store_of(host=0)
     add(store, A, B, C)
@@ -92,6 +101,7 @@ def test_without_a_budget_nothing_is_kept_in_host_memory() -> None:
     store.check_integrity()
 
 
+@pytest.mark.usefixtures("kind")
 def test_host_memory_is_never_over_its_budget_and_loses_what_is_worth_least() -> None:
     store = store_of(slots=10, host=2 * MODULE + 1)
     add(store, A)
@@ -106,6 +116,7 @@ def test_host_memory_is_never_over_its_budget_and_loses_what_is_worth_least() ->
     store.close()
 
 
+@pytest.mark.usefixtures("kind")
 def test_what_is_to_be_kept_leaves_host_memory_last() -> None:
     store = store_of(slots=10, host=2 * MODULE)
     store.keep({store.key(B)})
@@ -117,6 +128,7 @@ def test_what_is_to_be_kept_leaves_host_memory_last() -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("kind")
 def test_what_is_larger_than_host_memory_is_not_kept_there_and_costs_no_other_its_place() -> None:
     store = store_of(slots=30, host=2 * MODULE)
     large = segment_of("large", "l" * 30)
@@ -169,6 +181,7 @@ def test_what_finds_no_room_on_the_device_stays_in_host_memory(store: Store) -> 
     store.check_integrity()
 
 
+@pytest.mark.usefixtures("kind")
 def test_what_is_wanted_from_host_memory_is_not_evicted_by_what_goes_for_it() -> None:
     """Was wrong at first: it was worth least there, and was computed again."""
     store = store_of(slots=10, host=MODULE)
@@ -188,7 +201,10 @@ def test_what_is_wanted_from_host_memory_is_not_evicted_by_what_goes_for_it() ->
 def test_forgetting_reaches_host_memory(store: Store, end: str, is_loading: bool) -> None:
     add(store, A, B, C)
     if is_loading:
-        assert store.find(A, TENANT).source == "host"
+        found = store.find(A, TENANT)
+        assert found.source == "host"
+        if found.entry is not None:  # a pass waits for it
+            store.device.release(found.entry)
     key = store.key(A)
     assert key in store.keys_of(TENANT)
     assert store.forget({key}) == 1 if end == "forget" else store.remove(key)
@@ -199,6 +215,81 @@ def test_forgetting_reaches_host_memory(store: Store, end: str, is_loading: bool
     store.collect_loads()
     assert not store.has(key)
     store.check_integrity()
+
+
+@pytest.mark.parametrize("in_arena", [True, False])
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_forget_removes_a_module_from_every_tier(tmp_path: Path, in_arena: bool, on_disk: bool) -> None:
+    store = store_of(100 if in_arena else 10, 0, tmp_path)
+    add(store, A, B)
+    store.flush()
+    key = store.key(A, TENANT)
+    assert store.disk is not None
+    if not on_disk:
+        store.disk.remove(key)
+    assert (key in store.device.entries) == in_arena
+    assert store.forget({key}) == (1 if in_arena or on_disk else 0)
+    assert not store.has(key)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert find(store, A).source == "computed"
+    assert find(store, B).entry is not None
+    assert store.forget({key}) == 0
+    store.check_integrity()
+    store.close()
+
+
+def placed(segment: Segment, store: Store, start: int = 0) -> PathStep:
+    return PathStep(start=start, tokens=segment.tokens, key=step_key(store.key(segment, TENANT), 0))
+
+
+def test_forget_takes_the_prefixes_computed_with_a_module_and_its_sessions() -> None:
+    store = store_of(100, 0)
+    add(store, A, B)
+    root, question = store.device.prefixes.root(TENANT), PathStep(start=10, tokens=(1, 2, 3))
+    own_words = PathStep(start=0, tokens=(5, 5))
+    quoting = PathStep(start=0, tokens=A.tokens, sources=frozenset({store.key(A)}))
+    for steps, session in (
+        ([placed(A, store), question], "asks about A"),
+        ([placed(B, store), question], "asks about B"),
+        ([own_words], "asks about A"),
+        ([quoting], None),
+    ):
+        rows = [(step, [] if step.key else store.device.reserve_rows(len(step.tokens))) for step in steps]
+        store.device.put_prefix(root, rows, session)
+    assert store.forget({store.key(A, TENANT)}) == 1
+    for gone in ([placed(A, store), question], [own_words], [quoting]):
+        assert store.device.prefixes.match(TENANT, gone).parent is None
+    assert store.device.prefixes.match(TENANT, [placed(B, store), question]).step == question
+    store.check_integrity()
+
+
+def test_what_is_forgotten_while_it_is_read_is_found_by_nobody_and_free_in_the_end() -> None:
+    store = store_of(100, 0)
+    entry = build(store, A)
+    path = [placed(A, store), PathStep(start=10, tokens=(1, 2, 3))]
+    rows = [(path[0], []), (path[1], store.device.reserve_rows(3))]
+    store.device.put_prefix(store.device.prefixes.root(TENANT), rows, None)
+    prefix = store.device.pin_prefix(TENANT, path)
+    assert store.forget({store.key(A, TENANT)}) == 1
+    assert find(store, A).entry is None
+    assert store.device.prefixes.match(TENANT, path).parent is None
+    again = build(store, A)  # somebody needs the same text meanwhile
+    later = [(PathStep(start=13, tokens=(4,)), store.device.reserve_rows(1))]
+    store.device.put_prefix(prefix, later, None)
+    assert store.device.allocator.free_slots == 100 - 10 - 3 - 10
+    store.device.release_prefix(prefix)
+    store.device.release(entry)
+    store.device.release(again)
+    assert store.device.allocator.free_slots == 100 - 10
+    store.check_integrity()
+
+
+def test_a_forgotten_module_was_not_evicted() -> None:
+    """Was wrong once: a key once evicted is called "evicted" for ever, even after it was forgotten."""
+    store = store_of(10, 0)
+    add(store, A, B, A)
+    store.forget({store.key(A, TENANT)})
+    assert find(store, A).reason != "evicted"
 
 
 names = st.sampled_from("abcdef")

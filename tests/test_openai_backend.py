@@ -22,8 +22,7 @@ from cache.errors import CacheError, EngineFull, EngineStopped, PromptError, Ser
 from cache.prompt.parts import Text
 from cache.remote.chat_server import ChatServer, data_of
 from cache.remote.remote_engine import ASSUMED_CONTEXT, RemoteEngine
-from cache.remote.reply import Refusal, usage_of
-from cache.remote.spec import ServerSpec
+from cache.remote.reply import Refusal, ServerSpec, usage_of
 from cache.remote.text_tokens import STOP, TEMPLATE, TextTokenizer, messages_of
 
 # --- prompts as text ---------------------------------------------------------------------------------------

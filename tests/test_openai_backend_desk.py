@@ -23,7 +23,6 @@ from app.cli.reports import print_forgotten
 from app.desk.doctor import examine
 from app.desk.parts import remote_engine
 from app.desk.service import Service
-from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
 from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer, key_for, model_server
@@ -44,7 +43,6 @@ UNKNOWN = stream(whole("Thirty days.", prompt_tokens=50))
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    """What the desk's engine talks to."""
     fake = FakeServer(KNOWN)
     monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=fake))
     monkeypatch.setenv("WARMDESK_OPENAI_API_KEY", "sk-secret")
@@ -168,20 +166,6 @@ def test_openai_backend_checks_what_the_model_says(tmp_path: Path, server: FakeS
         assert "ninety" not in answer.answer
         server.replies = [stream(whole(desk.settings.refusal_text))]
         assert finish(desk, "How long do returns take?").outcome == "nothing"
-
-
-def test_openai_backend_serves_the_model_alone(desk: Service, server: FakeServer) -> None:
-    stream = desk.complete(
-        [Said(role="system", text="Be brief."), Said(role="user", text="Hi")], PlainOptions(), owner="a"
-    )
-    assert list(stream) == ["Thirty days."]
-    assert server.chats[-1]["messages"] == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Hi"},
-    ]
-    list(desk.complete([Said(role="user", text="Hi")], PlainOptions(), owner="a"))
-    assert server.chats[-1]["messages"] == [{"role": "user", "content": "Hi"}]
-    assert desk.models().language == "m"
 
 
 def test_openai_backend_opens_while_the_server_is_away(tmp_path: Path, server: FakeServer) -> None:

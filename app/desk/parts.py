@@ -40,7 +40,7 @@ from cache.model.loading import load_model, load_tokenizer
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ChatTokenizer
 from cache.remote.remote_engine import ELSEWHERE, RemoteEngine
-from cache.remote.spec import ServerSpec
+from cache.remote.reply import ServerSpec
 from cache.remote.text_tokens import TextTokenizer
 from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface

@@ -27,7 +27,7 @@ from app.knowledge.uploads import SyncStopped
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.document_change import Desks
 from app.storage.library import Library
-from cache.memory.free_space import free_space
+from cache.memory.disk import free_space
 
 _STOPPED_S = 5.0
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from cache.cluster.replica import Behind, FromReplica, Outcome, Part, ReplicaState, routing_of_plan, routing_of_segments
+from cache.cluster.replica import Behind, FromReplica, Part, ReplicaState, Reply, routing_of_plan, routing_of_segments
 from cache.engine.encoder import Encoded
 from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request
@@ -59,7 +59,6 @@ class ClusterEngine(EngineElsewhere):
     """The engines of a handle. end: called once by `close`; ends the engines or leaves them running."""
 
     def __init__(self, handle: DeploymentHandle[Any], spec: EngineSpec, end: Callable[[], None]) -> None:
-        """Ask a running replica for its description. Raises CacheError."""
         super().__init__(begun_of(handle), spec)
         self._handle, self._end = handle, end
         self._lock, self._open, self._is_closed = threading.Lock(), set[Future[Any]](), False
@@ -83,12 +82,6 @@ class ClusterEngine(EngineElsewhere):
         self._end()
 
     # --- computing -------------------------------------------------------------------------------------------
-
-    def submit(self, request: Request) -> Generation:
-        return self._begin(request, is_idle=False)
-
-    def compute_idle(self, request: Request) -> Generation:
-        return self._begin(request, is_idle=True)
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
         check_tenant(tenant)
@@ -185,13 +178,11 @@ class ClusterEngine(EngineElsewhere):
             return DOWN
 
     def replica_states(self) -> list[ReplicaState]:
-        """Return the state of each replica, in a stable order. Raises CacheError, TimeoutError."""
         return [decoded(one, ReplicaState) for one in self._broadcast("state", timeout_s=STATE_S).parts]
 
     # --- calls -----------------------------------------------------------------------------------------------
 
     def _call_all(self, method: CallName, *given: object, timeout_s: float | None = None) -> list[Any]:
-        """Call every reachable engine. Raises CacheError."""
         try:
             said = self._broadcast("call", method, encoded(given), timeout_s=timeout_s)
         except TimeoutError as error:
@@ -199,7 +190,6 @@ class ClusterEngine(EngineElsewhere):
         return [value_of(one, result_of(method)) for one in said.parts]
 
     def _agree(self, method: CallName, *given: object) -> bool:
-        """Return whether every engine was asked and returned True. Raises CacheError."""
         said = self._broadcast("call", method, encoded(given))
         answers = [value_of(one, bool) for one in said.parts]
         return said.is_all and all(answers)
@@ -386,15 +376,13 @@ async def cancel_all() -> None:
 
 
 def value_of(said: bytes, kind: Any) -> Any:
-    """Return a method's result. kind: its type. Raises the method's CacheError."""
-    outcome: Outcome = decoded(said, Outcome)
-    if outcome.error is not None:
-        raise outcome.error
-    return decoded(outcome.value, kind)
+    reply: Reply = decoded(said, Reply)
+    if isinstance(reply, messages.Failed):
+        raise reply.error
+    return decoded(reply.value, kind)
 
 
 def is_lost(event: messages.Failed) -> bool:
-    """Return whether the engine failed, not the request."""
     return isinstance(event.error, EngineStopped) or str(event.error) == RESTARTED
 
 
@@ -408,7 +396,6 @@ def as_error_of_cluster(error: BaseException) -> CacheError:
 
 
 def begun_of(handle: DeploymentHandle[Any]) -> messages.Begun:
-    """Return one engine's description. Raises EngineStopped."""
     try:
         return cast("messages.Begun", decoded(handle.begun.remote().result(timeout_s=BEGUN_S), messages.Begun))
     except (RayError, RayServeException, TimeoutError) as error:

@@ -40,7 +40,7 @@ from ray.serve.schema import ApplicationStatus
 from cache.cluster.cluster_engine import ClusterEngine
 from cache.cluster.replica import EngineReplica
 from cache.errors import CacheError
-from cache.routing.affinity import Weights
+from cache.routing import Weights
 from cache.serving.messages import EngineSpec, encoded
 
 PREFIX = "warmdesk-ray-"
@@ -60,7 +60,6 @@ def session_folder() -> Iterator[Path]:
 
 
 def locked_folder() -> tuple[Path, int]:
-    """Return a new folder, and the file that holds its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = os.open(folder, os.O_RDONLY)
@@ -97,7 +96,6 @@ Needs: TypeAlias = Mapping[str, int]  # resources of an engine on one machine, b
 
 
 def check_room(engines: int, needs: Needs) -> None:
-    """Raise CacheError if all machines together cannot hold this number of engines."""
     there = ray.cluster_resources()
     for name, each in needs.items():
         if each * engines > there.get(name, 0):
@@ -121,7 +119,6 @@ def what_is_awaited(running: int, engines: int, needs: Needs, name: str) -> str:
 
 
 def _nearest(needs: Needs) -> Mapping[str, float]:
-    """Return the free resources of the machine that lacks least for one more engine."""
     machines: list[Mapping[str, float]] = [*available_resources_per_node().values()]
     return max(
         machines,
@@ -170,7 +167,6 @@ def end_local(folder: Path) -> None:
 
 
 def connect(address: str) -> None:
-    """Connect to the cluster whose head is at HOST:PORT. Raises CacheError."""
     check_head(address)
     try:
         with signals_kept():
@@ -274,7 +270,6 @@ def start_cluster_engine(
 
 
 def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None]) -> Any:
-    """Return a handle to the engines when all run. Raises CacheError."""
     at_once = 2 * spec.limits.running  # the next request is there when one has ended
     spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
     needs = {"CPU": spec.threads or 1, "GPU": 1 if spec.device.startswith("cuda") else 0}

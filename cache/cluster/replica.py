@@ -38,6 +38,7 @@ class Behind(Struct, tag=True, frozen=True):
 
 
 FromReplica = Part | Behind | messages.Ended | messages.Failed
+Reply = messages.Returned | messages.Failed
 
 
 class ReplicaState(Struct, frozen=True):
@@ -50,15 +51,8 @@ class ReplicaState(Struct, frozen=True):
     forgotten: int | None
 
 
-class Outcome(Struct, frozen=True):
-    """The result of a method, or its error."""
-
-    value: Raw = Raw()
-    error: CacheError | None = None
-
-
 class Routing(TypedDict, total=False):
-    """Facts about a call for the router, see `cache.routing.affinity.Wanted`. forgotten: number of the last deletion
+    """Facts about a call for the router, see `cache.routing.Wanted`. forgotten: number of the last deletion
     that the replica must have applied.
     """
 
@@ -69,12 +63,10 @@ class Routing(TypedDict, total=False):
 
 
 def short(key: str) -> str:
-    """Return a module's key as routers name it."""
     return key.partition(":")[2][:KEY_CHARS]
 
 
 def routing_of_plan(plan: Plan, keys: Iterable[str], session: str | None) -> Routing:
-    """Return what a request needs. keys: of the plan's segments, in order."""
     modules = {short(key): len(segment.tokens) for key, segment in zip(keys, plan.segments(), strict=True)}
     own = sum(len(span.tokens) for span in plan.spans if span.segment is None)
     return Routing(modules=modules, own_tokens=own, session=session)
@@ -123,7 +115,6 @@ class EngineReplica:
     """The actor that Serve starts on each machine. Methods may run at the same time."""
 
     def __init__(self, spec: bytes) -> None:
-        """spec: an `EngineSpec`. Raises CacheError."""
         self._engine = load_engine(decoded(spec, EngineSpec))
         self._open: dict[str, Generation] = {}
         self._prefetches: OrderedDict[str, Cancellable] = OrderedDict()
@@ -132,7 +123,6 @@ class EngineReplica:
         self._calls = ThreadPoolExecutor(CALLS_AT_ONCE, "call")  # most of them wait for the engine
 
     async def answer(self, message: bytes, name: str, **routing: Unpack[Routing]) -> AsyncIterator[bytes]:
-        """Compute a request (`Submit`) and return its `FromReplica` messages. name: for `cancel`."""
         if self._is_behind(routing):
             yield encoded(Behind())
             return
@@ -152,14 +142,12 @@ class EngineReplica:
                 del self._open[name]
 
     async def cancel(self, name: str) -> bool:
-        """Cancel the work with this name. Returns whether it was here."""
         asked = self._open.get(name) or self._prefetches.get(name)
         if asked is not None:
             asked.cancel()
         return asked is not None
 
     async def encode(self, message: bytes, **routing: Unpack[Routing]) -> bytes:
-        """Encode modules (`Encode`). Returns `EncodingEnded` or `Failed`."""
         self._is_behind(routing)
         encode: messages.Encode = decoded(message, messages.Encode)
         asked = encode.modules()
@@ -170,7 +158,6 @@ class EngineReplica:
         return encoded(messages.EncodingEnded.of(0, done, asked))
 
     async def prefetch(self, message: bytes, name: str, **routing: Unpack[Routing]) -> None:
-        """Prefetch modules (`Foresee`). name: for `cancel`."""
         self._is_behind(routing)
         foresee: messages.Foresee = decoded(message, messages.Foresee)
         self._prefetches[name] = self._engine.prefetch(foresee.modules(), foresee.tenant)
@@ -178,12 +165,11 @@ class EngineReplica:
             self._prefetches.popitem(last=False)
 
     async def call(self, method: CallName, given: bytes, **routing: Unpack[Routing]) -> bytes:
-        """Call a method of the engine. Returns an `Outcome`."""
         self._is_behind(routing)
         return await self._run(lambda: getattr(self._engine, method)(*decoded(given, arguments_of(method))))
 
     async def keep(self, number: int, keys: bytes) -> bytes:
-        """Pin modules as the engine does. Returns an `Outcome`. number: of the set of keys."""
+        """Pin modules as the engine does. Returns a `Reply`. number: of the set of keys."""
 
         def keep() -> None:
             self._engine.keep(decoded(keys, frozenset[str]))
@@ -192,7 +178,7 @@ class EngineReplica:
         return await self._run(keep)
 
     async def forget(self, told: int, number: int, keys: bytes) -> bytes:
-        """Delete modules as the engine does. Returns an `Outcome` with the number found. number: of this deletion.
+        """Delete modules as the engine does. Returns a `Reply` with the modules found. number: of this deletion.
         told: the keys include all deletions after this number. A replica that has missed more ends, and another one
         starts with empty memory.
         """
@@ -223,7 +209,6 @@ class EngineReplica:
         return {"modules": [short(key) for key in held], "queue": sum(self._engine.load())}
 
     def check_health(self) -> None:
-        """Raise CacheError if Serve should start another replica."""
         if not self._engine.is_running:
             raise CacheError("the engine does not run")
 
@@ -250,9 +235,9 @@ class EngineReplica:
     async def _run(self, function: Callable[[], Any]) -> bytes:
         try:
             returned = await asyncio.get_running_loop().run_in_executor(self._calls, function)
-            return encoded(Outcome(Raw(encoded(returned))))
+            return encoded(messages.Returned(0, Raw(encoded(returned))))
         except Exception as error:
-            return encoded(Outcome(error=as_cache_error("a call to the engine", error)))
+            return encoded(messages.Failed(0, as_cache_error("a call to the engine", error)))
 
 
 def end_process() -> None:

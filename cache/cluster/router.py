@@ -1,6 +1,6 @@
 """The request router of Ray Serve that sends a request to the replica that computes it soonest.
 
-It runs in the process that calls the replicas. `cache.routing.affinity` makes the decisions; this file is the adapter
+It runs in the process that calls the replicas. `cache.routing` makes the decisions; this file is the adapter
 to Serve. Out of scope: full queues; Serve tries the next replica in the ranking, then waits.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from cache.routing.affinity import Affinity, Wanted, Weights
+from cache.routing import Affinity, Wanted, Weights
 
 
 class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed here
@@ -33,7 +33,6 @@ class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed h
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """Return the candidates one by one, the best first."""
         wanted = wanted_of(pending_request)
         candidates = {name_of(one.replica_id): one for one in candidate_replicas}
         ranked = [name for name in self._affinity.rank(wanted) if name in candidates]

@@ -49,7 +49,6 @@ def total_length(extents: Iterable[Extent]) -> int:
 
 
 def part_of(extents: Iterable[Extent], first: int, last: int) -> list[Extent]:
-    """Return rows `first` .. `last`-1 of consecutive extents."""
     assert 0 <= first <= last, (first, last)
     parts: list[Extent] = []
     for extent in extents:
@@ -61,7 +60,6 @@ def part_of(extents: Iterable[Extent], first: int, last: int) -> list[Extent]:
 
 
 def join_extents(extents: Iterable[Extent]) -> list[Extent]:
-    """Join neighbouring extents that touch, and drop empty ones."""
     joined: list[Extent] = []
     for extent in extents:
         if joined and joined[-1].end == extent.start:
@@ -86,7 +84,6 @@ class ExtentAllocator:
 
     @property
     def holes(self) -> list[Extent]:
-        """Free extents, ascending. They never touch."""
         return [Extent(start, self._length[start]) for start in self._starts]
 
     def allocate(self, length: int) -> Extent | None:
@@ -116,7 +113,6 @@ class ExtentAllocator:
         return extent if not more else Extent(extent.start, extent.length + self._take(extent.end, more).length)
 
     def free(self, extent: Extent) -> None:
-        """Free slots. Freeing a slot twice is a broken invariant."""
         if extent.length == 0:
             return
         left, right = self.hole_before(extent.start), self.hole_from(extent.start)
@@ -188,18 +184,15 @@ class CopyStream:
         self._runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
     def run(self, work: Callable[[], None]) -> None:
-        """Queue the device work of a function."""
         with torch.cuda.stream(self._stream):  # memory allocated here is reused by this stream only
             work()
 
     def record(self) -> torch.cuda.Event:
-        """Return an event after all queued work."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
 
     def wait_for_compute(self) -> None:
-        """Make the stream wait for the computing stream's work so far."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def hold_compute(self, event: Event) -> None:
@@ -208,7 +201,6 @@ class CopyStream:
         torch.cuda.current_stream(self._device).wait_event(event)
 
     def synchronize(self) -> None:
-        """Wait until all queued work is done."""
         self._stream.synchronize()
 
     def staged(self, rows: Tensor) -> Tensor:
@@ -225,7 +217,6 @@ class CopyStream:
             raise CacheError(f"{size} cannot be pinned for copies (CUDA error {error}): set host_memory lower")
 
     def unlock(self, memory: Tensor) -> None:
-        """Undo `lock`. The stream must have finished with the memory."""
         self._runtime.cudaHostUnregister(memory.data_ptr())
 
 
@@ -289,7 +280,6 @@ class Copies:
         self.stream.synchronize()
 
     def drop(self) -> None:
-        """Discard copies that have not started, and wait for the others."""
         self._noted.clear()
         self._batches.clear()
         self._newest = None
@@ -345,7 +335,6 @@ class Arena:
 
     @property
     def has_copies(self) -> bool:
-        """True if a pass must call `await_layer`. If not, a graph may replay it."""
         return bool(self.copies)
 
     def await_layer(self, layer: int) -> None:
@@ -354,7 +343,6 @@ class Arena:
             self.copies.await_layer(layer)
 
     def begin_copies(self) -> None:
-        """Start noted copies, before the next pass is planned or when there is none."""
         if self.copies is not None:
             self.copies.begin()
 
@@ -365,7 +353,6 @@ class Arena:
         return torch.stack(rows).cpu().view(2, self.shape.layers, *rows[0].shape)
 
     def write(self, extent: Extent, rows: Tensor) -> None:
-        """Copy rows, shaped as `read` returns them, into an extent."""
         self.await_layer(self.shape.layers - 1)
         for layer, copy in zip((*self.keys, *self.values), rows.flatten(0, 1), strict=True):
             layer[extent.start : extent.end] = copy

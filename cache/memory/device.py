@@ -8,7 +8,7 @@ slots (`arena`), disk and reasons for misses (`store`), and the choice of the vi
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from cache.errors import CapacityError
@@ -122,7 +122,6 @@ class DeviceMemory:
         return entry
 
     def pin(self, entry: CacheEntry) -> CacheEntry:
-        """Protect a module from eviction until `release`."""
         if not entry.refs:
             self._evictable_slots -= entry.extent.length
         entry.refs += 1
@@ -138,15 +137,11 @@ class DeviceMemory:
             self._queue.add(entry)
 
     def drop(self, entry: CacheEntry) -> None:
-        """Remove a module from memory, now or after its last use."""
         del self.entries[entry.header.key], self._by_start[entry.extent.start], self._by_end[entry.extent.end]
         entry.is_forgotten = True
         if not entry.refs:
             self._evictable_slots -= entry.extent.length
             self.free([entry.extent])
-
-    def forget_uses(self, keys: Set[str]) -> None:
-        self._queue.half_life.forget(keys)
 
     def evict(self, key: str) -> bool:
         """Free the memory of a module that no request uses. Returns whether it was freed."""
@@ -157,7 +152,6 @@ class DeviceMemory:
         return True
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort."""
         self.kept = keys
         self._queue.refresh()
 
@@ -168,7 +162,6 @@ class DeviceMemory:
             self._count_use(entry)
 
     def pin_prefix(self, tenant: str, path: Sequence[PathStep]) -> PrefixNode:
-        """Return the longest known prefix of a path, pinned."""
         prefix = self.prefixes.match(tenant, path)
         self.prefixes.pin(prefix)
         return prefix
@@ -210,7 +203,8 @@ class DeviceMemory:
         assert self._by_start == {entry.extent.start: entry for entry in self.entries.values()}
         assert self._by_end == {entry.extent.end: entry for entry in self.entries.values()}
         self.prefixes.check_integrity()
-        self.allocator.check_integrity([*extents, *self._prefix_extents(), *reserved])
+        extents += [extent for node in self.prefixes.nodes() for extent in node.extents]
+        self.allocator.check_integrity([*extents, *reserved])
 
     def _shortage(self, length: int, available: int) -> CapacityError:
         return CapacityError(
@@ -221,11 +215,7 @@ class DeviceMemory:
     def _count_use(self, entry: CacheEntry) -> None:
         self._queue.count_use(entry, entry.header.key, len(self.entries))
 
-    def _prefix_extents(self) -> Iterator[Extent]:
-        return (extent for node in self.prefixes.nodes() for extent in node.extents)
-
     def _largest_possible(self) -> int:
-        """Return the length of the largest free extent after evicting everything that may be evicted."""
         extents = [entry.extent for entry in self.entries.values() if not entry.refs]
         extents += [extent for node in self.prefixes.nodes() if not node.refs for extent in node.extents]
         return max((one.length for one in join_extents(sorted([*extents, *self.allocator.holes]))), default=0)
@@ -265,14 +255,12 @@ class DeviceMemory:
                     end = extent.end
 
     def _evictable_beside(self, slot: int, *, before: bool) -> Owner | None:
-        """Return the evictable owner that ends right before a slot, or starts at it."""
         entry = (self._by_end if before else self._by_start).get(slot)
         if entry is not None:
             return None if entry.refs else entry
         return self.prefixes.leaf_beside(slot, before=before)
 
     def _worth(self, run: Iterable[Owner]) -> tuple[int, float, int]:
-        """Return the loss of evicting a run: slots of kept modules, seconds, slots."""
         sizes = [(total_length(extents_of(one)), *self._queue.rank(one)) for one in run]
         seconds = sum(slots * self._queue.seconds(value) for slots, _, value in sizes)
         return sum(slots for slots, is_kept, _ in sizes if is_kept), seconds, sum(slots for slots, *_ in sizes)

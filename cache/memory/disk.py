@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Set
@@ -20,11 +21,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
-from cache.memory.free_space import FreeSpace, free_space
 from cache.memory.keys import digest, segment_key, token_bytes
 from cache.memory.kv_format import DTYPES, KVStorage, pack, unpack
 from cache.prompt.plan import Segment
@@ -53,7 +52,6 @@ class ModuleHeader:
 
     @classmethod
     def of(cls, segment: Segment, *, fingerprint: str, tenant: str) -> "ModuleHeader":
-        """Return the header of a segment for the model with this fingerprint."""
         prefix = segment.prefix
         return cls(
             key=segment_key(segment, fingerprint=fingerprint, tenant=tenant),
@@ -78,10 +76,35 @@ class ModuleHeader:
         return "placement" if (known.start, known.gaps) != (self.start, self.gaps) else "never built"
 
 
+FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20  # default floor: FLOOR_BYTES, or one in FLOOR_SHARE bytes of a small disk
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSpace:
+    """A disk's free bytes at one moment. floor: free bytes that encoded modules do not use."""
+
+    free: int
+    floor: int
+
+    @property
+    def is_short(self) -> bool:
+        return self.free < self.floor + self.floor // 4
+
+
+def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
+    """Return the free space of the disk with a folder. floor: bytes; None: the default for the disk's size. Raises
+    OSError.
+    """
+    usage = shutil.disk_usage(folder)
+    return FreeSpace(usage.free, min(FLOOR_BYTES, usage.total // FLOOR_SHARE) if floor is None else floor)
+
+
 SUFFIX = ".safetensors"
 LENGTH_BYTES = 8  # length of the first field of a safetensors file: the size of the description after it
 KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I8": torch.int8}
 """The file's tensors, by name."""
+UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError)
+"""What reading a damaged or foreign file raises."""
 log = logging.getLogger(__name__)
 
 
@@ -116,13 +139,17 @@ class DiskTier:
         self.evictions = 0
         self.kept: Set[str] = frozenset()
         self._lock = threading.Lock()
+        self._find_files()
+
+    def _find_files(self) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             log.error("modules cannot be stored on disk: %s", error)
         for path in self._files(SUFFIX):
             with suppress(OSError):
-                self._register(read_header(path), path.stat())
+                status = path.stat()
+                self._register(read_header(path), status.st_size, status.st_mtime)
 
     def clean_up(self) -> None:
         """Remove half-written files of an ended process, and files beyond the capacity. Only for the writing
@@ -134,7 +161,6 @@ class DiskTier:
         self.make_room()
 
     def make_room(self) -> None:
-        """Do as `keep_floor`, without raising."""
         try:
             self.keep_floor()
         except OSError as error:
@@ -173,7 +199,6 @@ class DiskTier:
         return key in self.entries
 
     def headers(self) -> list[ModuleHeader]:
-        """Return the headers of all intact files and of those that could not be deleted."""
         with self._lock:
             held = [*self.entries.values(), *self.undeleted.values()]
             return [entry.header for entry in held if entry.header.name]
@@ -183,41 +208,50 @@ class DiskTier:
         remains.
         """
         self._delete_again()
-        self.keep_floor(rows.nbytes)
-        path = self._path(header.key)
+        tensors = pack(rows, storage)
+        data = save({name: one.contiguous() for name, one in tensors.items()}, metadata_of(header, rows, tensors))
+        if len(data) > self.capacity:
+            return
+        self.keep_floor(len(data))
+        self._put(header.key, data)
+        self._register(header, len(data), time.time())
+        self._evict(self.num_bytes - self.capacity, keep=header.key)
+
+    def _put(self, key: str, data: bytes) -> None:
+        path = self._path(key)
         temporary = path.with_suffix(".tmp")
         try:
-            save_module(temporary, header, rows, storage)
-            with open(temporary, "rb") as file:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
                 os.fsync(file.fileno())
-            status = temporary.stat()
-            if status.st_size > self.capacity:
-                _delete(temporary)
-                return
             os.replace(temporary, path)
-        except (OSError, SafetensorError) as error:  # safetensors wraps the operating system's errors
+        except OSError:
             _delete(temporary)
-            raise OSError(str(error)) from error
-        self._register(header, status)
-        self._evict(self.num_bytes - self.capacity, keep=header.key)
+            raise
 
     def read(self, key: str) -> Tensor:
         """Return the rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
-        path, entry = self._path(key), self.entries.get(key)
+        entry = self.entries.get(key)
         if key in self.undeleted:
             raise LoadFailed("it was removed")
         try:
-            rows = checked_rows(key, read_file(path))
-        except (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+            rows = checked_rows(key, self._get(key))
+        except UNREADABLE as error:
             if self.entries.get(key) is entry:  # it was not written again meanwhile
                 self.remove(key)
             raise LoadFailed(f"unreadable: {error}") from error
-        with suppress(OSError):  # it may be evicted by now, or the folder is read-only
-            os.utime(path)
         with self._lock:
             if key in self.entries:
                 self.entries[key].last_used = time.time()
         return rows
+
+    def _get(self, key: str) -> bytearray:
+        path = self._path(key)
+        data = read_file(path)
+        with suppress(OSError):  # it may be evicted by now, or the folder is read-only
+            os.utime(path)
+        return data
 
     def remove(self, key: str) -> bool:
         """Remove a module's file, if there is one. Returns whether it is gone; if not, it is in `undeleted`."""
@@ -237,13 +271,12 @@ class DiskTier:
             log.error("the folder of modules cannot be read: %s", error)
             return []
 
-    def _register(self, header: ModuleHeader, status: os.stat_result) -> None:
+    def _register(self, header: ModuleHeader, num_bytes: int, used: float) -> None:
         with self._lock:
             self.undeleted.pop(header.key, None)  # its file was replaced
-            self.entries[header.key] = DiskEntry(header, status.st_size, status.st_mtime)
+            self.entries[header.key] = DiskEntry(header, num_bytes, used)
 
     def _delete_again(self) -> None:
-        """Delete removed files that could not be deleted before."""
         with self._lock:
             for key in [key for key in self.undeleted if self._delete_file(key)]:
                 del self.undeleted[key]
@@ -271,7 +304,6 @@ class DiskTier:
 
 
 def _delete(path: Path) -> bool:
-    """Delete a file if it exists. Returns whether it is gone."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
@@ -289,9 +321,7 @@ def read_file(path: Path) -> bytearray:
 
 
 def checked_rows(key: str, data: bytearray) -> Tensor:
-    """Return the rows in a file's bytes, without a copy. Raises KeyError, TypeError, ValueError, AttributeError or
-    RuntimeError for a damaged or foreign file.
-    """
+    """Return the rows in a file's bytes, without a copy. Raises one of `UNREADABLE`."""
     described, at = description(data)
     metadata, tensors = described.pop("__metadata__"), {}
     for name, one in described.items():  # by hand: the library copies, which takes longer than the checksum
@@ -321,34 +351,24 @@ def read_header(path: Path) -> ModuleHeader:
     evicted.
     """
     try:
-        return header_of(path.name, read_metadata(path))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return nameless(key_of(path.name))
+        with open(path, "rb") as file:  # the library would memory-map each of tens of thousands of files first
+            size = os.fstat(file.fileno()).st_size
+            length = min(size, int.from_bytes(file.read(LENGTH_BYTES), "little"))
+            described = json.loads(file.read(length))
+        metadata = described.pop("__metadata__")
+        if LENGTH_BYTES + length + max(one["data_offsets"][1] for one in described.values()) == size:
+            return header_of(path.name, metadata)
+    except UNREADABLE:
+        pass
+    return nameless(key_of(path.name))
 
 
 def header_of(name: str, metadata: Mapping[str, str]) -> ModuleHeader:
-    """Return the header in a file with this name; one without a name if it is foreign."""
     try:
         header = ModuleHeader(**json.loads(metadata["header"]))
         return header if file_name(header.key) == name else nameless(key_of(name))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+    except UNREADABLE:
         return nameless(key_of(name))
-
-
-def read_metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a safetensors file. The library would memory-map each of tens of thousands of files first.
-    Raises OSError, and KeyError, TypeError, ValueError or AttributeError for a damaged file.
-    """
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        if length > size:
-            raise ValueError("the file is truncated")
-        described = json.loads(file.read(length))
-    metadata: dict[str, str] = described.pop("__metadata__")
-    if LENGTH_BYTES + length + max(tensor["data_offsets"][1] for tensor in described.values()) != size:
-        raise ValueError("the file is truncated")
-    return metadata
 
 
 def description(data: bytes | bytearray) -> tuple[dict[str, Any], int]:

@@ -64,7 +64,6 @@ class HalfLife:
 
     @property
     def is_short(self) -> bool:
-        """True if SHORT decides now."""
         return self._lead < 0
 
     @property
@@ -86,7 +85,6 @@ class HalfLife:
         return now if marks is None else (_sum(marks[0], now[0]), _sum(marks[1], now[1]))
 
     def rehearse(self, key: str, marks: Marks, room: int) -> None:
-        """Count a use of a module in both rehearsals, with room for `room` modules. marks: after the use."""
         short, long = (one.use(key, mark, room) for one, mark in zip(self._rehearsals, marks, strict=True))
         self._lead += long - short
 
@@ -159,11 +157,9 @@ class EvictionQueue(Generic[V]):
         return self.half_life.mark(victim.marks) + log2(self._cost(victim))
 
     def seconds(self, value: float) -> float:
-        """Return the value as seconds: restore cost times the present count of uses."""
         return float(2 ** (value - self.half_life.clock))
 
     def rank(self, victim: V) -> tuple[bool, float]:
-        """Return the rank. Lower ranks are evicted sooner."""
         return self._is_kept(victim), self.value(victim)
 
     def lowest(self, most: int) -> list[V]:

@@ -89,11 +89,9 @@ class HostTier:
             self.free(self.take(key))
 
     def rows(self, entry: HostEntry) -> Tensor:
-        """Return the rows of a module, `[2, layers, length, kv_heads, head_dim]`."""
         return unpack(entry.tensors, self._arena.shape.dtype)
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort."""
         self.kept = keys
         self._queue.refresh()
 
@@ -141,7 +139,6 @@ class PinnedTier(HostTier):
             copies.stream.lock(self._memory)
 
     def load(self, entry: HostEntry, extent: Extent) -> None:
-        """Copy a module that was taken out into an extent, and free its memory."""
         self._copies.add(partial(self._load_layer, entry.pieces, extent), extent.length)
         self.free(entry)
 

@@ -39,18 +39,15 @@ def file_digest(path: Path) -> str:
 
 
 def token_bytes(tokens: tuple[int, ...]) -> bytes:
-    """Return token ids as little-endian 64-bit integers."""
     return struct.pack(f"<{len(tokens)}q", *tokens)
 
 
 def check_tenant(tenant: str) -> None:
-    """Raises ValueError for a tenant outside letters, digits, `.`, `_`, `-` (1 to 128 characters)."""
     if not TENANT_PATTERN.fullmatch(tenant):
         raise ValueError(f"tenant {tenant!r}: use 1 to 128 letters, digits, '.', '_' or '-'")
 
 
 def segment_key(segment: Segment, *, fingerprint: str, tenant: str = PUBLIC_TENANT) -> str:
-    """Return the key of an encoded segment for one tenant. Raises ValueError for a bad tenant."""
     check_tenant(tenant)
     prefix = "" if segment.prefix is None else segment_key(segment.prefix, fingerprint=fingerprint, tenant=tenant)
     places = str(segment.start) if not segment.gaps else f"{segment.start} {segment.gaps}"

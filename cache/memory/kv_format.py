@@ -41,7 +41,6 @@ def unpack(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def rounded(rows: Tensor, storage: KVStorage) -> Tensor:
-    """Return rows as they come back from storage."""
     return unpack(pack(rows, storage), rows.dtype)
 
 
@@ -50,14 +49,12 @@ def packed_bytes(tensors: Mapping[str, Tensor]) -> int:
 
 
 def kept_bytes_per_token(shape: KVShape, storage: KVStorage) -> int:
-    """Return the stored bytes per token, without the scales of keys, which all tokens of a module share."""
     if storage == "model":
         return shape.bytes_per_token
     return shape.layers * shape.kv_heads * (2 * shape.head_dim + SCALE_BYTES)
 
 
 def layer_layout(shape: KVShape, length: int, storage: KVStorage) -> dict[str, Tensor]:
-    """Return shapes and dtypes of `pack` for one layer of a module, without contents."""
     size = (2, 1, length, shape.kv_heads, shape.head_dim)
     return pack(torch.empty(size, dtype=shape.dtype, device="meta"), storage)
 
@@ -68,7 +65,6 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def from_bytes(packed: Tensor, layout: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors given to `to_bytes`, in the same memory. layout: their shapes and dtypes."""
     names = _aligned(layout)
     parts = torch.split(packed, [layout[name].nbytes for name in names])
     return {

@@ -29,7 +29,6 @@ class PathStep:
 
     @property
     def edge(self) -> Edge:
-        """The key of a child in its parent."""
         return (self.start, self.tokens[0] if self.key is None else f"{self.key}/{len(self.tokens)}")
 
     def cut(self, first: int, last: int) -> "PathStep":
@@ -84,17 +83,13 @@ def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     return next(i for i in range(shorter) if a[i] != b[i])
 
 
-def ignore(_: PrefixNode) -> None:
-    """Do nothing: the default without eviction."""
-
-
 class PrefixTree:
     """One tree per tenant; tenants share nothing. An empty tree is dropped, because there may be as many tenants as
     visitors. evictable_slots: slots that no request in flight needs. on_leaf: called with each node that becomes
     evictable.
     """
 
-    def __init__(self, on_leaf: Callable[[PrefixNode], None] = ignore) -> None:
+    def __init__(self, on_leaf: Callable[[PrefixNode], None] = lambda _: None) -> None:
         self.evictable_slots = 0
         self._on_leaf = on_leaf
         self._roots: dict[str, PrefixNode] = {}
@@ -146,14 +141,12 @@ class PrefixTree:
         return node, surplus
 
     def pin(self, node: PrefixNode) -> None:
-        """Protect the path to `node` until `unpin`."""
         for step in node.path():
             if not step.refs and not step.is_detached:
                 self.evictable_slots -= total_length(step.extents)
             step.refs += 1
 
     def unpin(self, node: PrefixNode) -> list[Extent]:
-        """Undo one `pin`. Returns the extents of removed nodes that are no longer read."""
         freed: list[Extent] = []
         for step in node.path():
             assert step.refs > 0, step
@@ -170,19 +163,16 @@ class PrefixTree:
         return (node for node in self.nodes(tenant) if node.is_leaf)
 
     def leaf_beside(self, slot: int, *, before: bool) -> PrefixNode | None:
-        """Return the leaf with an extent that ends right before a slot, or starts at it."""
         node = (self._by_end if before else self._by_start).get(slot)
         return node if node is not None and node.is_leaf else None
 
     def nodes(self, tenant: str | None = None) -> Iterator[PrefixNode]:
-        """Return all nodes of one tenant or of all, without roots."""
         roots = self._roots.values() if tenant is None else [self.root(tenant)]
         for root in roots:
             for child in root.children.values():
                 yield from subtree(child)
 
     def modules(self) -> frozenset[str]:
-        """Return the modules with which anything here was computed, in a tier or not."""
         placed = (module_of(node.step.key) for node in self.nodes() if node.step.key is not None)
         return frozenset(placed).union(*(node.step.sources for node in self.nodes()))
 
@@ -196,7 +186,6 @@ class PrefixTree:
         return leaf.extents
 
     def clear(self, tenant: str) -> list[Extent]:
-        """Remove everything of a tenant that no request in flight needs."""
         freed: list[Extent] = []
         while leaves := list(self.leaves(tenant)):
             freed.extend(extent for leaf in leaves for extent in self.evict(leaf))

@@ -10,21 +10,16 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Set
-from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import fsspec
-from safetensors.torch import save
-from torch import Tensor
 
 from cache.errors import CacheError
 from cache.memory import disk
-from cache.memory.disk import DiskEntry, DiskTier, LoadFailed, ModuleHeader, Unreachable
-from cache.memory.free_space import FreeSpace, free_space
-from cache.memory.kv_format import KVStorage, pack
+from cache.memory.disk import DiskEntry, DiskTier, FreeSpace, LoadFailed, ModuleHeader, Unreachable
 
 LIST_S = 5.0  # seconds between two listings
 HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256
@@ -45,17 +40,14 @@ class SharedTier(DiskTier):
             self._files_of.makedirs(self._root, exist_ok=True)
         except Exception as error:  # of any store
             raise CacheError(f"the shared modules in {location} cannot be opened: {error}") from error
-        self.location, self.capacity, self._floor = location, capacity, floor
-        self.space = None
-        self.entries: dict[str, DiskEntry] = {}
-        self.undeleted: dict[str, DiskEntry] = {}
-        self.evictions = 0
-        self.kept: Set[str] = frozenset()
-        self._lock, self._refreshing = threading.Lock(), threading.Lock()
+        self.location, self._refreshing = location, threading.Lock()
         self._touched: set[str] = set()  # since the running listing started
         self._removed: dict[str, None] = {}  # here; a store may list it for a while
-        self.refresh()
+        super().__init__(Path(self._root), capacity, floor)
         threading.Thread(target=_keep_refreshing, args=(weakref.ref(self),), name="shared-modules", daemon=True).start()
+
+    def _find_files(self) -> None:
+        self.refresh()
 
     def refresh(self) -> None:
         """Update the list of files. If the store does not respond, the list stays."""
@@ -76,22 +68,14 @@ class SharedTier(DiskTier):
             self._read_headers()
 
     def clean_up(self) -> None:
-        """Remove half-written files of ended engines, and files beyond the capacity."""
         self._evict(self.num_bytes - self.capacity)
         self.make_room()
         for name, found in self._listed().items():
             if name.endswith(HALF) and changed(found) < time.time() - LEFT_OVER_S:
                 self._delete_path(found["name"])
 
-    def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
-        """Store one module, unless it is larger than the capacity. Raises OSError."""
-        self._delete_again()
-        tensors = pack(rows, storage)
-        data = save({name: one.contiguous() for name, one in tensors.items()}, disk.metadata_of(header, rows, tensors))
-        if len(data) > self.capacity:
-            return
-        self.keep_floor(len(data))
-        path = self._place(header.key)
+    def _put(self, key: str, data: bytes) -> None:
+        path = self._place(key)
         try:
             if self._is_folder:
                 half = f"{path}.{uuid4().hex}{HALF}"
@@ -101,32 +85,25 @@ class SharedTier(DiskTier):
                 self._files_of.pipe_file(path, data)
         except Exception as error:
             raise OSError(str(error)) from error
+
+    def _register(self, header: ModuleHeader, num_bytes: int, used: float) -> None:
         with self._lock:
-            self.undeleted.pop(header.key, None)
             self._touched.add(header.key)
             self._removed.pop(header.key, None)
-            self.entries[header.key] = DiskEntry(header, len(data), time.time())
-        self._evict(self.num_bytes - self.capacity, keep=header.key)
+        super()._register(header, num_bytes, used)
 
-    def read(self, key: str) -> Tensor:
-        if key in self.undeleted:
-            raise LoadFailed("it was removed")
+    def _get(self, key: str) -> bytearray:
+        """Raises LoadFailed if another engine has removed the file, and Unreachable."""
         try:
-            data: bytes = self._files_of.cat_file(self._place(key))
+            return bytearray(self._files_of.cat_file(self._place(key)))
         except FileNotFoundError as error:
             with self._lock:
                 self.entries.pop(key, None)
             raise LoadFailed("another engine has removed it") from error
         except Exception as error:
             raise Unreachable(f"unreadable: {error}") from error
-        try:
-            return disk.checked_rows(key, bytearray(data))
-        except Exception as error:
-            self.remove(key)
-            raise LoadFailed(f"unreadable: {error}") from error
 
     def remove(self, key: str) -> bool:
-        """Remove a module's file for all engines, if there is one. Returns whether it is gone."""
         with self._lock:
             self._touched.add(key)
             self._removed[key] = None
@@ -139,14 +116,12 @@ class SharedTier(DiskTier):
         return "file" in self._files_of.protocol
 
     def look(self) -> FreeSpace | None:
-        with suppress(OSError):
-            return free_space(self._root, self._floor) if self._is_folder else None
-        return None
+        return super().look() if self._is_folder else None
 
     def _listed(self) -> dict[str, dict[str, Any]]:
-        """Return the store's entry of each file, by name. Raises the store's error."""
         try:
-            return {name_in(found): found for found in self._files_of.ls(self._root, detail=True, refresh=True)}
+            found = self._files_of.ls(self._root, detail=True, refresh=True)
+            return {str(one["name"]).rsplit("/", 1)[-1]: one for one in found}
         except FileNotFoundError:  # a store without folders lists none without files
             return {}
 
@@ -166,19 +141,16 @@ class SharedTier(DiskTier):
             unknown = [key for key, entry in self.entries.items() if not entry.header.name]
         for first in range(0, len(unknown), HEADERS_AT_ONCE):
             some = unknown[first : first + HEADERS_AT_ONCE]
-            for key, data in zip(some, self._beginnings(some), strict=True):
+            paths = [self._place(key) for key in some]
+            found: list[Any] = self._files_of.cat_ranges(paths, 0, HEADER_BYTES, on_error="return")
+            for key, data in zip(some, found, strict=True):
                 try:
                     header = disk.header_of(disk.file_name(key), disk.description(data)[0]["__metadata__"])
-                except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+                except disk.UNREADABLE:
                     continue
                 with self._lock:
                     if (entry := self.entries.get(key)) is not None:
                         entry.header = header
-
-    def _beginnings(self, keys: Iterable[str]) -> list[Any]:
-        paths = [self._place(key) for key in keys]
-        found: list[Any] = self._files_of.cat_ranges(paths, 0, HEADER_BYTES, on_error="return")
-        return found
 
     def _place(self, key: str) -> str:
         return f"{self._root}/{disk.file_name(key)}"
@@ -198,7 +170,6 @@ class SharedTier(DiskTier):
 
 
 def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
-    """Refresh until the tier is garbage."""
     while True:
         time.sleep(LIST_S)
         if (one := tier()) is None:
@@ -207,11 +178,6 @@ def _keep_refreshing(tier: "weakref.ref[SharedTier]") -> None:
         del one
 
 
-def name_in(found: dict[str, Any]) -> str:
-    return str(found["name"]).rsplit("/", 1)[-1]
-
-
 def changed(found: dict[str, Any]) -> float:
-    """Return the write time in seconds of the epoch; 0 if unknown."""
     when = found.get("mtime") or found.get("LastModified") or found.get("last_modified") or found.get("created") or 0
     return when.timestamp() if isinstance(when, datetime) else float(when)

@@ -18,14 +18,12 @@ from torch import Tensor
 
 from cache.errors import CapacityError
 from cache.memory.arena import Arena, Extent
+from cache.memory.background import DiskWriter, Loader, ModuleLoad
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import DiskTier, LoadFailed, MissReason, ModuleHeader, Unreachable
-from cache.memory.disk_writer import DiskWriter
-from cache.memory.free_space import FreeSpace
+from cache.memory.disk import DiskTier, FreeSpace, LoadFailed, MissReason, ModuleHeader, Unreachable
 from cache.memory.host import HostTier, PinnedTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
 from cache.memory.kv_format import KVStorage, kept_bytes_per_token, rounded, unpack
-from cache.memory.loader import Loader, ModuleLoad
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
@@ -76,10 +74,6 @@ class Cost:
         self.mean += 0.1 * (seconds / tokens - self.mean)
 
 
-def ignore() -> None:
-    """Do nothing: the default without listener."""
-
-
 class Store:
     """Modules and prefixes of one model. host_memory: bytes for modules evicted from the device. kv_storage: stored
     form; 8-bit modules are so in every tier, with keys of their own. on_load: called on any thread when a load ends.
@@ -93,7 +87,7 @@ class Store:
         disk: DiskTier | None = None,
         host_memory: int = 0,
         kv_storage: KVStorage = "model",
-        on_load: Callable[[], None] = ignore,
+        on_load: Callable[[], None] = lambda: None,
     ) -> None:
         self.fingerprint = fingerprint if kv_storage == "model" else digest(fingerprint, "kv", kv_storage)
         self.arena, self.kv_storage, self.disk = arena, kv_storage, disk
@@ -183,38 +177,30 @@ class Store:
         but no new request finds them. Returns the number of modules found.
         """
         self.device.free(self.device.prefixes.forget(keys))
-        self.device.forget_uses(keys)
-        found = 0
+        self.device.half_life.forget(keys)
+        found = sum(self.has(key) for key in keys)
         for key in keys:
-            found += self.has(key)
-            self._drop_write(key)
-            self._loader.drop(key)
-            self.host.remove(key)
-            if (entry := self.device.entries.get(key)) is not None:
-                self.device.drop(entry)
-            if self.disk is not None:
-                self.disk.remove(key)
+            self._remove(key)
             self._evicted.pop(key, None)
-            self._not_loaded.pop(key, None)
         return found
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort, in every tier."""
         self.device.keep(keys)
         self.host.keep(keys)
         if self.disk is not None:
             self.disk.kept = keys
 
     def remove(self, key: str) -> bool:
-        """Remove a module that no request uses from every tier. Returns whether it is gone."""
+        """Remove a module from every tier unless a request uses it. Returns whether it is gone."""
         entry = self.device.entries.get(key)
-        if entry is not None and entry.refs:
-            return False
+        return (entry is None or not entry.refs) and self._remove(key)
+
+    def _remove(self, key: str) -> bool:
         self._drop_write(key)
         self._loader.drop(key)
         self.host.remove(key)
         self._not_loaded.pop(key, None)
-        if entry is not None:
+        if (entry := self.device.entries.get(key)) is not None:
             self.device.drop(entry)
         return self.disk is None or self.disk.remove(key)
 
@@ -229,7 +215,6 @@ class Store:
         return self._read(key)
 
     def flush(self) -> None:
-        """Wait until all submitted modules are on disk. From any thread."""
         if self._writer is not None:
             self._writer.wait()
 
@@ -395,7 +380,6 @@ class ModuleCheck:
 
 
 def contents_of(store: Store, *, with_modules: bool) -> TierContents:
-    """Return the contents of a store's tiers. Only on the engine's thread."""
     device, host, disk, shape = store.device, store.host, store.disk, store.arena.shape
     per_token, per_kept = shape.bytes_per_token, kept_bytes_per_token(shape, store.kv_storage)
     sizes = {"device": per_token, "host": per_kept, "disk": per_kept}
@@ -420,7 +404,6 @@ def contents_of(store: Store, *, with_modules: bool) -> TierContents:
 
 
 def contents_on_disk(disk: DiskTier) -> TierContents:
-    """Return the contents of the disk tier without an engine."""
     return TierContents(
         modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
         num_bytes={"disk": disk.num_bytes},
@@ -436,6 +419,5 @@ def module_room(store: Store) -> int:
 
 
 def largest_difference(stored: Tensor, computed: Tensor) -> float:
-    """Return the largest difference between two tensors, relative to the largest stored number."""
     largest = stored.abs().max().item() or 1.0
     return float((stored - computed).to(torch.float32).abs().max().item() / largest)

@@ -29,7 +29,7 @@ from cache.memory.store import FIRST_COMPUTE_S, Cost, Source
 from cache.planning.costs import PassCosts
 from cache.planning.memory import SimulatedMemory
 from cache.planning.traffic import RoutingPolicy, SimulatedRequest
-from cache.routing.affinity import Wanted
+from cache.routing import Wanted
 
 NOTHING = Extent(0, 0)
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from cache.errors import PlanError
-from cache.routing.affinity import Affinity, Ring, Wanted
+from cache.routing import Affinity, Ring, Wanted
 
 TOPIC = 8  # documents of a topic, which are asked for together
 TRACE_LINE = '{"t": seconds, "documents": [ids], "question_tokens": number, "answer_tokens": number}'

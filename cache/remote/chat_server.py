@@ -22,8 +22,7 @@ import httpx
 from cache.engine.request import Request
 from cache.errors import ServerFailed
 from cache.memory.keys import digest
-from cache.remote.reply import Refusal, away, has_words, refusal_in, refusal_of, says_why_it_ends
-from cache.remote.spec import ServerSpec
+from cache.remote.reply import Refusal, ServerSpec, away, has_words, refusal_in, refusal_of, says_why_it_ends
 
 OPTIONAL = (
     *("stream_options", "cache_salt", "prompt_cache_key"),
@@ -78,7 +77,6 @@ class Bodies:
 
 
 def headers_of(request: Request, spec: ServerSpec) -> dict[str, str]:
-    """Return headers by which routers keep a conversation on one server."""
     return {} if request.session is None else dict.fromkeys(spec.session_headers, name_of(request.session))
 
 
@@ -226,7 +224,6 @@ class ChatServer:
                 yield data
 
     def _read(self, data: str, has_begun: bool) -> Mapping[str, Any]:
-        """Return an event. has_begun: whether an earlier one was valid. Raises Refusal, ServerFailed."""
         try:
             event = json.loads(data)
         except ValueError:
@@ -241,7 +238,6 @@ class ChatServer:
     # --- what it says of itself ------------------------------------------------------------------------------
 
     async def look(self) -> ServerFacts:
-        """Return the server's facts. Raises CacheError if it is unreachable or refuses the key."""
         try:
             models = await self._client.get(f"{self._spec.url}/models", timeout=LOOK_S)
         except httpx.HTTPError as error:
@@ -274,7 +270,6 @@ async def _following(events: AsyncGenerator[str], deadline: float, has_ended: bo
 
 
 def _listed(response: httpx.Response) -> list[dict[str, Any]]:
-    """Return the rows of a list of models; empty for other content."""
     try:
         data = response.json()["data"] if response.is_success else []
     except (ValueError, KeyError, TypeError):

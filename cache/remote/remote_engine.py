@@ -32,8 +32,7 @@ from cache.model.language_model import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
 from cache.remote.chat_server import ChatServer, ServerFacts, headers_of
-from cache.remote.reply import Refusal, Reply, silence, thinks_aloud, thinks_too_long
-from cache.remote.spec import ServerSpec
+from cache.remote.reply import Refusal, Reply, ServerSpec, silence, thinks_aloud, thinks_too_long
 from cache.remote.text_tokens import STOP, TextTokenizer, messages_of
 from cache.serving.exchange import Told
 
@@ -126,7 +125,6 @@ def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
 
 
 def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
-    """Return the passages of a prompt in order. Their token numbers are estimates."""
     return tuple(
         ModuleUse(
             key="",
@@ -391,7 +389,6 @@ class RemoteEngine(WithoutModules):
 
     @property
     def problem(self) -> str:
-        """Why it does not run, in one line; empty if it does."""
         return self._problem
 
     @property
@@ -400,7 +397,6 @@ class RemoteEngine(WithoutModules):
 
     @property
     def context_tokens(self) -> int | None:
-        """The context length that the server reports; None if unknown."""
         return self._facts.context_tokens
 
     def _look(self) -> None:

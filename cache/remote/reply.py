@@ -1,4 +1,4 @@
-"""A server's answer: its text without thoughts, its end, its token counts, and its refusals.
+"""How a server is called, and its answer: text without thoughts, its end, its token counts, and its refusals.
 
 Text between <think> and </think> at the very beginning is a thought and is not shown. Servers report reused tokens
 under different names or not at all; a missing number is unknown, not 0. A refusal becomes one line with the server and
@@ -8,6 +8,7 @@ the fix. The line is logged, so it has the server's status and code but no serve
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -16,7 +17,30 @@ import httpx
 
 from cache.engine.request import FinishReason, Usage
 from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
-from cache.remote.spec import ServerSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """url: base URL of the OpenAI API, as http://127.0.0.1:8000/v1. name: of the model there. key: sent as
+    `Authorization: Bearer`; never shown. context_tokens: of prompt and answer together; None: as reported.
+    first_token_s: maximum time to the first token. session_headers: headers with the conversation, for routers that
+    keep one on one server. cache_salt, cache_key: whether to send `cache_salt` (separates customers' prefixes, vLLM)
+    and `prompt_cache_key` (OpenAI).
+    """
+
+    url: str
+    name: str
+    key: str | None = field(default=None, repr=False)
+    context_tokens: int | None = None
+    first_token_s: float = 120.0
+    session_headers: tuple[str, ...] = ()
+    cache_salt: bool = False
+    cache_key: bool = False
+
+    @property
+    def root(self) -> str:
+        return self.url.removesuffix("/v1")
+
 
 OPEN, CLOSE = "<think>", "</think>"
 
@@ -30,7 +54,6 @@ class Thoughts:
         self._held = ""
 
     def without(self, piece: str) -> str:
-        """Return the new text to show."""
         if self._is_over:
             return piece
         self._held += piece
@@ -103,12 +126,10 @@ class Reply:
 
 
 def has_words(event: Mapping[str, Any]) -> bool:
-    """Return whether an event contains text, thoughts included."""
     return any(isinstance(said, str) and said for name, said in _said(_choice(event)).items() if name != "role")
 
 
 def says_why_it_ends(event: Mapping[str, Any]) -> bool:
-    """Return whether it is the last event with text."""
     return _choice(event).get("finish_reason") is not None
 
 
@@ -186,7 +207,6 @@ class Refusal(Exception):
 
     @property
     def is_too_long(self) -> bool:
-        """True if the prompt does not fit the model's context."""
         return self.status == 413 or (self.status in (400, 422, 500) and _TOO_LONG.search(self.message) is not None)
 
     @property
@@ -212,44 +232,32 @@ class Refusal(Exception):
 
 
 def refusal_of(response: httpx.Response) -> Refusal:
-    """Return the refusal in a response whose body was read."""
-    text, wait = response.text, seconds_in(response.headers.get("retry-after"))
-    return Refusal(response.status_code, message_in(text), code_in(text), wait)
+    return Refusal(response.status_code, *said_in(response.text), seconds_in(response.headers.get("retry-after")))
 
 
 def refusal_in(event: Mapping[str, object]) -> Refusal | None:
-    """Return the refusal in an event of a stream, if it is one."""
     error = event.get("error")
     if not error:
         return None
     code = error.get("code") if isinstance(error, dict) else None
-    text = json.dumps(event)
-    return Refusal(code if isinstance(code, int) else 500, message_in(text), code_in(text))
+    return Refusal(code if isinstance(code, int) else 500, *said_in(json.dumps(event)))
 
 
-def message_in(text: str) -> str:
-    """Return the message in a body as OpenAI, Ollama, FastAPI and others write it."""
+def said_in(text: str) -> tuple[str, str]:
+    """Return the message in a body as OpenAI, Ollama, FastAPI and others write it, and the error's code or type; "" if
+    there is none.
+    """
     try:
         found = json.loads(text)
     except ValueError:
-        return text
+        return text, ""
+    error = found.get("error", found) if isinstance(found, dict) else None
+    names = (error.get("code"), error.get("type")) if isinstance(error, dict) else ()
+    code = next((name for name in names if isinstance(name, str) and _CODE.fullmatch(name)), "")
     for key in ("error", "message", "detail"):
         if isinstance(found, dict) and found.get(key):
             found = found[key]
-    if isinstance(found, str):
-        return found
-    return json.dumps(found, ensure_ascii=False)
-
-
-def code_in(text: str) -> str:
-    """Return the error's code or type in such a body; "" if there is none."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return ""
-    error = found.get("error", found) if isinstance(found, dict) else None
-    names = (error.get("code"), error.get("type")) if isinstance(error, dict) else ()
-    return next((name for name in names if isinstance(name, str) and _CODE.fullmatch(name)), "")
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False), code
 
 
 def seconds_in(retry_after: str | None) -> float | None:
@@ -267,7 +275,6 @@ def seconds_in(retry_after: str | None) -> float | None:
 
 
 def away(spec: ServerSpec, error: httpx.HTTPError) -> ServerFailed:
-    """Return the error for an unreachable server."""
     why = " ".join(str(error).split()) or type(error).__name__
     return ServerFailed(
         f"the model's server {spec.url} cannot be reached ({why}): start it, or correct the setting model"
@@ -275,7 +282,6 @@ def away(spec: ServerSpec, error: httpx.HTTPError) -> ServerFailed:
 
 
 def silence(spec: ServerSpec, reply: Reply) -> str:
-    """Return why a finished answer has no text."""
     model, is_cut = f"the model {spec.name} at {spec.url}", reply.finish_reason == "length"
     if reply.has_thoughts and is_cut:
         return f"{model} thought until the answer had its full length: turn its thinking off, or raise answer_tokens"
@@ -292,7 +298,6 @@ def thinks_too_long(spec: ServerSpec, seconds: float) -> str:
 
 
 def thinks_aloud(spec: ServerSpec) -> str:
-    """Return the error for a model whose thoughts are its answer."""
     return (
         f"the model {spec.name} at {spec.url} gives its thoughts as its answer: turn its thinking off, or start its "
         "server with a parser for them"

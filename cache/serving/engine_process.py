@@ -66,7 +66,6 @@ class Child:
         return self._process.pid
 
     def begin(self, spec: EngineSpec) -> messages.Begun:
-        """Let it load the model, and wait. Raises CacheError."""
         try:
             self.connection.send(encoded(messages.Begin(spec)))
             first = next(self.messages, None)
@@ -109,7 +108,6 @@ class EngineProcess(EngineElsewhere):
     """An `EngineInterface` for an engine in a child process."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        """Wait until the model is loaded. Raises CacheError."""
         self._spec, self._lock = spec, threading.Lock()
         self._child = Child()
         try:
@@ -138,16 +136,7 @@ class EngineProcess(EngineElsewhere):
 
     # --- computing -------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request) -> Generation:
-        """Queue a request, also while a new child starts. Raises EngineStopped, and ValueError for a teacher-forced
-        request.
-        """
-        return self._begin_answer(request, is_idle=False)
-
-    def compute_idle(self, request: Request) -> Generation:
-        return self._begin_answer(request, is_idle=True)
-
-    def _begin_answer(self, request: Request, *, is_idle: bool) -> Generation:
+    def _begin(self, request: Request, *, is_idle: bool) -> Generation:
         if self._lost_prompts.refuses(request.plan):
             refused = Generation()
             refused.deliver(CacheError(REFUSED))
@@ -185,7 +174,6 @@ class EngineProcess(EngineElsewhere):
         return found
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort, also in later children."""
         self._kept = frozenset(keys)
         self._call("keep", keys)
 
@@ -240,13 +228,11 @@ class EngineProcess(EngineElsewhere):
 
     @property
     def num_restarts(self) -> int:
-        """Restarts of the child and of the engine in it."""
         self._state()
         return self._last.num_restarts + self._num_restarts
 
     @property
     def num_shortages(self) -> int:
-        """Shortages in all children."""
         self._state()
         return self._last.num_shortages + self._num_shortages
 
@@ -279,7 +265,6 @@ class EngineProcess(EngineElsewhere):
             self._child.end(0)
 
     def _read(self) -> None:
-        """Deliver the child's messages until it has ended."""
         try:
             for message in self._child.messages:
                 self._exchange.receive(message)

@@ -78,7 +78,6 @@ class EngineServer:
         self._prefetches: deque[tuple[int, Prefetch]] = deque(maxlen=MOST_PREFETCHES)
 
     def serve(self, arriving: Iterator[Any]) -> None:
-        """Execute messages to the end, then close the engine."""
         for message in arriving:
             try:
                 self._take(message)
@@ -134,7 +133,6 @@ class EngineServer:
 
 
 def state_of(engine: LocalEngine, number: int) -> messages.State:
-    """Return the state of an engine, without waiting for it."""
     running, waiting = engine.load()
     return messages.State(
         number=number,
@@ -182,7 +180,6 @@ def _limits(cgroups: Path, own_groups: Path) -> Iterator[float]:
 
 
 def _limit(folder: Path) -> Iterator[float]:
-    """Return a group's limit in cgroup version 2 or 1, if it has one."""
     old = (_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     numbers = (_read(folder / "cpu.max") or " ".join(old)).split()
     if len(numbers) == 2 and all(number.isdecimal() and int(number) for number in numbers):
@@ -197,7 +194,6 @@ def _read(path: Path) -> str:
 
 
 def load_engine(spec: EngineSpec) -> LocalEngine:
-    """Load the model and return its running engine. Raises CacheError."""
     torch.set_num_threads(spec.threads or min(torch.get_num_threads(), usable_processors()))
     model = load_model(
         spec.model,

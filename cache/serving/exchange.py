@@ -58,7 +58,6 @@ class Connection:
             self._end.shutdown(socket.SHUT_RDWR)
 
     def end_sending(self) -> None:
-        """Stop sending. Arriving frames are still read."""
         with suppress(OSError):  # the other end has gone
             self._end.shutdown(socket.SHUT_WR)
 
@@ -117,26 +116,22 @@ class Exchange:
         return [one.request for one in answers if one.request is not None]
 
     def begin_answer(self, message: Callable[[int], Any], request: Request) -> Generation:
-        """Send a request. message: makes the message for a number. Raises EngineStopped."""
         number = next(self._numbers)
         generation = RemoteGeneration(lambda: self._cancel(number), request)
         self._send(message(number), number, generation)
         return generation
 
     def ask(self, message: Callable[[int], Any]) -> Future[Reply]:
-        """Send any other message, and return its reply. Raises EngineStopped."""
         number, reply = next(self._numbers), Future[Reply]()
         self._send(message(number), number, reply)
         return reply
 
     def tell(self, message: Callable[[int], Any]) -> "Told":
-        """Send a message without reply. Raises EngineStopped."""
         number = next(self._numbers)
         self._send(message(number))
         return Told(lambda: self._send(messages.Cancel(number)))
 
     def connect(self, connection: Connection) -> None:
-        """Send held messages now, and later ones at once."""
         with self._lock:
             self._connection, self._resting = connection, None
             for frame in self._held:
@@ -224,13 +219,23 @@ def _fail(asked: Generation | Future[Reply], error: CacheError) -> None:
 
 
 class EngineElsewhere(Arranger):
-    """The part of `EngineInterface` about prompts."""
+    """The part of `EngineInterface` that all engines in other processes share."""
 
     def __init__(self, begun: messages.Begun, spec: EngineSpec) -> None:
         """begun: the engine's description of itself. Raises CacheError."""
         tokenizer, _ = load_tokenizer(spec.model, converted=spec.converted)
         super().__init__(begun.info, tokenizer, spec.placement, spec.slot)
         self.module_room, self._fingerprint = begun.module_room, begun.fingerprint
+
+    def submit(self, request: Request) -> Generation:
+        """Queue a request. Raises EngineStopped, and ValueError for a teacher-forced request."""
+        return self._begin(request, is_idle=False)
+
+    def compute_idle(self, request: Request) -> Generation:
+        return self._begin(request, is_idle=True)
+
+    def _begin(self, request: Request, *, is_idle: bool) -> Generation:
+        raise NotImplementedError
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return segment_key(segment, fingerprint=self._fingerprint, tenant=tenant)

@@ -52,7 +52,6 @@ class LocalEngine(Engine):
         return self.call(lambda store: store.prefix_uses(limit), CONTENTS_S)
 
     def flush(self) -> None:
-        """Wait until everything is on disk. Raises CacheError if the disk hangs."""
         self.store.flush()
 
     @property
@@ -65,8 +64,13 @@ class LocalEngine(Engine):
 
 
 def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
-    """Return a running engine for a loaded model."""
-    disk = open_disk(spec) if spec.disk else None
+    disk: DiskTier | None = None
+    if spec.disk and spec.shared is not None:
+        from cache.memory.shared import SharedTier  # fsspec comes with several engines
+
+        disk = SharedTier(spec.shared, spec.disk, spec.disk_floor)
+    elif spec.disk:
+        disk = DiskTier(spec.modules, spec.disk, spec.disk_floor)
     if disk is not None:
         disk.clean_up()
     return LocalEngine(
@@ -79,12 +83,3 @@ def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
         slot=spec.slot,
         limits=spec.limits,
     ).start()
-
-
-def open_disk(spec: EngineSpec) -> DiskTier:
-    """Return the disk tier: the engine's own folder, or a shared location. Raises CacheError."""
-    if spec.shared is None:
-        return DiskTier(spec.modules, spec.disk, spec.disk_floor)
-    from cache.memory.shared import SharedTier  # fsspec comes with several engines
-
-    return SharedTier(spec.shared, spec.disk, spec.disk_floor)

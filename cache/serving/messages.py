@@ -25,94 +25,49 @@ from cache.model.loading import Weights
 from cache.prompt.plan import Placement, Plan, Segment, Span
 from cache.serving.interface import EngineInterface
 
-
-class SentSegment(Struct, array_like=True, frozen=True):
-    """A segment. prefix: index of its conditioning prefix, earlier in the table."""
-
-    name: str
-    tokens: tuple[int, ...]
-    start: int
-    gaps: tuple[tuple[int, int], ...]
-    prefix: int | None
-    left_context: tuple[int, ...]
-
-
-class SentSpan(Struct, array_like=True, frozen=True):
-    """A span. tokens: their number, if they are the segment's own."""
-
-    start: int
-    tokens: tuple[int, ...] | int
-    segment: int | None
-    row: int
+Row = tuple[Segment, int | None]
+"""A segment without its conditioning prefix, and the index of that prefix, earlier in the table."""
 
 
 class SegmentTable:
-    """Segments by index, each once, after its conditioning prefix."""
+    """Segments by index, each once."""
 
     def __init__(self) -> None:
-        self.rows: list[SentSegment] = []
+        self.rows: list[Row] = []
         self._numbers: dict[Segment, int] = {}
 
     def add(self, segment: Segment) -> int:
         number = self._numbers.get(segment)
         if number is None:
             prefix = None if segment.prefix is None else self.add(segment.prefix)
-            left_context = segment.left_context
-            self.rows.append(
-                SentSegment(segment.name, segment.tokens, segment.start, segment.gaps, prefix, left_context)
-            )
+            self.rows.append((replace(segment, prefix=None), prefix))
             number = self._numbers[segment] = len(self.rows) - 1
         return number
 
 
-def segments_of(rows: Sequence[SentSegment]) -> list[Segment]:
-    """Return the segments of a table. Raises ValueError for a malformed one."""
+def segments_of(rows: Sequence[Row]) -> list[Segment]:
     segments: list[Segment] = []
-    for row in rows:
-        segments.append(
-            Segment(
-                name=row.name,
-                tokens=row.tokens,
-                start=row.start,
-                gaps=row.gaps,
-                prefix=None if row.prefix is None else segments[row.prefix],
-                left_context=row.left_context,
-            )
-        )
+    for segment, prefix in rows:
+        segments.append(segment if prefix is None else replace(segment, prefix=segments[prefix]))
     return segments
 
 
 class SentPlan(Struct, array_like=True, frozen=True):
-    """A plan and its segments."""
+    """A plan and its segments. Spans are without segments, each with the index of its own."""
 
-    segments: list[SentSegment]
-    spans: list[SentSpan]
+    segments: list[Row]
+    spans: list[tuple[Span, int | None]]
 
     @classmethod
     def of(cls, plan: Plan) -> "SentPlan":
         table = SegmentTable()
-        spans: list[SentSpan] = []
-        for span in plan.spans:
-            if span.segment is None:
-                spans.append(SentSpan(span.start, span.tokens, None, span.row))
-                continue
-            rows = span.segment.tokens[span.row : span.row + len(span.tokens)]
-            tokens = len(rows) if rows == span.tokens else span.tokens
-            spans.append(SentSpan(span.start, tokens, table.add(span.segment), span.row))
-        return cls(table.rows, spans)
+        numbers = [None if span.segment is None else table.add(span.segment) for span in plan.spans]
+        spans = [replace(span, segment=None) for span in plan.spans]
+        return cls(table.rows, [*zip(spans, numbers, strict=True)])
 
     def plan(self) -> Plan:
-        """Return the plan that was sent. Raises ValueError for a malformed one."""
         segments = segments_of(self.segments)
-        spans: list[Span] = []
-        for sent in self.spans:
-            segment = None if sent.segment is None else segments[sent.segment]
-            tokens = sent.tokens
-            if isinstance(tokens, int):
-                if segment is None:
-                    raise ValueError("a span without a segment has no tokens")
-                tokens = segment.tokens[sent.row : sent.row + tokens]
-            spans.append(Span(start=sent.start, tokens=tokens, segment=segment, row=sent.row))
+        spans = [span if number is None else replace(span, segment=segments[number]) for span, number in self.spans]
         return Plan(spans=tuple(spans))
 
 
@@ -177,13 +132,11 @@ class Submit(Struct, tag=True, frozen=True):
 
     @classmethod
     def of(cls, number: int, request: Request, *, is_idle: bool) -> "Submit":
-        """Return the message for a request. Raises ValueError for a teacher-forced one."""
         if request.teacher_forced:
             raise ValueError("an engine in another process cannot read a given answer: use an engine in this process")
         return cls(number, replace(request, plan=Plan(spans=())), SentPlan.of(request.plan), is_idle)
 
     def asked(self) -> Request:
-        """Return the request. Raises ValueError for a malformed plan."""
         return replace(self.request, plan=self.plan.plan())
 
 
@@ -197,7 +150,7 @@ class Modules(Struct, frozen=True):
     """Modules: indices in a table of segments."""
 
     number: int
-    segments: list[SentSegment]
+    segments: list[Row]
     asked: list[int]
     tenant: str
 
@@ -207,7 +160,6 @@ class Modules(Struct, frozen=True):
         return cls(number, table.rows, [table.add(segment) for segment in asked], tenant)
 
     def modules(self) -> list[Segment]:
-        """Return the modules. Raises ValueError for a malformed table."""
         table = segments_of(self.segments)
         return [table[number] for number in self.asked]
 

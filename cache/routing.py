@@ -41,7 +41,6 @@ class Ring:
         self._replicas = set(replicas)
 
     def walk(self, key: str) -> Iterator[str]:
-        """Return every replica once, the home of the key first."""
         seen: set[str] = set()
         start = bisect(self._places, (place_of(key), ""))
         for number in range(start, start + len(self._places)):
@@ -87,11 +86,6 @@ class Holdings:
             insort(self._holders.setdefault(key, []), replica)
             if len(held) > MOST_HELD:
                 self._leave(replica, next(iter(held)))
-
-    def forget(self, keys: Set[str]) -> None:
-        for key in keys:
-            for replica in [*self.holders(key)]:
-                self._leave(replica, key)
 
     def _leave(self, replica: str, key: str) -> None:
         held, holders = self._held[replica], self._holders[key]
@@ -185,11 +179,6 @@ class Affinity:
         self._holdings.set_held(replica, expected.union(modules))
         state.ended.clear()
 
-    def forget(self, keys: Set[str]) -> None:
-        self._holdings.forget(keys)
-        for state in self._replicas.values():
-            state.ended -= keys
-
     # --- requests ----------------------------------------------------------------------------------------------
 
     def rank(self, wanted: Wanted) -> list[str]:
@@ -198,7 +187,6 @@ class Affinity:
         return sorted(self._candidates(wanted), key=cost)  # stable: at equal cost homes come first
 
     def home(self, key: str) -> str | None:
-        """Return the replica that computes a module that no replica has; None without replicas."""
         return next(self._ring.walk(key), None)
 
     def sent(self, request: str, replica: str, wanted: Wanted) -> None:
@@ -225,7 +213,6 @@ class Affinity:
             self.ended(next(iter(self._open)))
 
     def ended(self, request: str) -> None:
-        """Note the end of a request. An unknown one is ignored."""
         if (one := self._open.pop(request, None)) is None:
             return
         state = self._replicas[one.replica]
@@ -266,7 +253,6 @@ class Affinity:
         return [holders[(start + number) % len(holders)] for number in range(HOLDERS)]
 
     def _cost(self, wanted: Wanted) -> Callable[[str], float]:
-        """Return the function that gives a replica's cost for a request, in tokens."""
         modules = [(key, tokens, self._owner(key)) for key, tokens in wanted.modules.items()]
         elsewhere = 1 + self._weights.copy
         session, past = self._session(wanted) or (None, 0)
@@ -282,11 +268,9 @@ class Affinity:
         return cost
 
     def _owner(self, key: str) -> str | None:
-        """Return the replica that may compute a module without making a second copy."""
         return None if self._holdings.holders(key) else self.home(key)
 
     def _session(self, wanted: Wanted) -> tuple[str, int] | None:
-        """Return the replica of a conversation and its tokens, if that replica still exists."""
         if wanted.session is None or (known := self._sessions.get(wanted.session)) is None:
             return None
         return known if known[0] in self._replicas else None

@@ -1,1 +1,0 @@
-"""The choice among several engines for a request."""
