@@ -18,7 +18,7 @@ from app.storage.begun import BEGUN_FILE, BegunWork
 from app.storage.database import open_database
 from app.storage.lock import lock_data_folder
 from app.support.faq import document_of
-from retrieval.documents.document import content_hash
+from retrieval.documents import content_hash
 
 PAIR = FaqDraft(question="Can a kettle be mended?", answer="On Fridays, in Cork.")
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.grounding.facts import Fact, facts
 from app.grounding.grounding import CHECKS, NOT_SAID, AnswerCheck, AnswerChecker, Claim, Grounding
-from retrieval.documents.document import split, with_headings
+from retrieval.documents import split, with_headings
 from retrieval.loaders.load import SUPPORTED, load
 
 KNOWLEDGE = Path(__file__).parent.parent / "data" / "knowledge"

@@ -11,7 +11,7 @@ import pytest
 from hashed_search import HashEmbedder
 from tiny import build
 
-import evals.answers.calibrate
+import evals.answers.quality_run
 from app.desk.calibration import (
     FILE,
     Calibration,
@@ -59,7 +59,8 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr("evals.answers.quality.ANSWER_TOKENS", 12)
     settings = Settings(data_dir=tmp_path, repetition_penalty=1.0)
     engine = Engine(build(), memory=8 << 20).start()
     made = Bench(settings, engine, tuple(b"Answer. "))
@@ -179,25 +180,29 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench
     outcomes = [bench.run(case, OTHERS) for case in cases]
     rows = {name: quality_row(name, cases, outcomes) for name in [FULL, *OTHERS, NOISE]}
     for exact in ("full", "exact", NOISE):
-        kl = rows[exact].kl
+        kl = rows[exact]["kl"]
         assert kl is not None
         assert kl < 1e-3, exact
-        assert rows[exact].top1 == 1.0
-    assert rows["full"].gold_logp_delta == 0
+        assert rows[exact]["top1"] == 1.0
+    assert rows["full"]["gold_logp_delta"] == 0
     for name in set(OTHERS) - {"exact"}:
         row = rows[name]
-        assert row.kl is not None
-        assert row.kl > 1e-4, name
-        low, high = row.kl_interval or (0, 0)
-        assert low <= row.kl <= high
-    assert rows["fast"].recomputed_tokens == rows["prompt_cache"].recomputed_tokens == 0
-    assert 0 < rows["balanced"].recomputed_share <= 0.16
-    assert rows["balanced"].recomputed_tokens == rows["random"].recomputed_tokens
-    assert rows["full"].recomputed_share == rows["exact"].recomputed_share == rows[NOISE].recomputed_share == 1.0
-    assert rows["fewer"].recomputed_tokens == rows["gold"].recomputed_tokens == len(cases[0].modules[2])
-    assert rows["none"].recomputed_tokens == 0
+        assert row["kl"] is not None
+        assert row["kl"] > 1e-4, name
+        low, high = row["kl_interval"] or (0, 0)
+        assert low <= row["kl"] <= high
+    assert rows["fast"]["recomputed_tokens"] == rows["prompt_cache"]["recomputed_tokens"] == 0
+    assert 0 < rows["balanced"]["recomputed_share"] <= 0.16
+    assert rows["balanced"]["recomputed_tokens"] == rows["random"]["recomputed_tokens"]
+    assert (
+        rows["full"]["recomputed_share"] == rows["exact"]["recomputed_share"] == rows[NOISE]["recomputed_share"] == 1.0
+    )
+    assert rows["fewer"]["recomputed_tokens"] == rows["gold"]["recomputed_tokens"] == len(cases[0].modules[2])
+    assert rows["none"]["recomputed_tokens"] == 0
     noise = rows[NOISE]
-    assert (noise.agree, noise.gold_logp_delta, noise.contains_gold, noise.ttft_ms) == (None,) * 4, "not measured"
+    assert [noise[name] for name in ("agree", "gold_logp_delta", "contains_gold", "ttft_ms")] == [None] * 4, (
+        "not measured"
+    )
 
 
 def test_a_run_goes_on_where_it_stopped(bench: Bench) -> None:
@@ -274,16 +279,16 @@ def test_calibrate_finds_the_bias_first_and_measures_with_it(
     said: list[tuple[str, float | None]] = []
     run = bench.run
     bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)  # type: ignore[method-assign, func-returns-value]
-    monkeypatch.setattr(evals.answers.calibrate, "open_bench", opened)
+    monkeypatch.setattr(evals.answers.quality_run, "open_bench", opened)
     (settings.data_dir / FILE).write_text('{"of": "another version"}')
-    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
-    assert [bias for _, bias in said] == [None] * 4, "nothing is refused too often"
+    found = evals.answers.quality_run.calibrate(settings, data, limit=1, report=lambda line: None)
+    assert [bias for _, bias in said] == [None] * 2, "nothing is refused too often"
     assert found == read_calibration(settings.data_dir / FILE), "in place of what could not be read"
-    assert (found.questions, found.refusal_bias) == (4, 0.0)
+    assert (found.questions, found.refusal_bias) == (2, 0.0)
     said.clear()
-    monkeypatch.setattr(evals.answers.calibrate, "refusal_bias", lambda margins: -2.5)
-    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
-    assert [bias for _, bias in said] == [None] * 4 + [-2.5] * 4
+    monkeypatch.setattr(evals.answers.quality_run, "refusal_bias", lambda margins: -2.5)
+    found = evals.answers.quality_run.calibrate(settings, data, limit=1, report=lambda line: None)
+    assert [bias for _, bias in said] == [None] * 2 + [-2.5] * 2
     assert found.refusal_bias == -2.5
 
 

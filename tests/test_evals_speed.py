@@ -3,7 +3,6 @@
 import json
 import random
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ from tiny import build, stock
 
 from app.cli.bench import need_plot
 from app.domain.errors import DeskError
-from evals.load import eviction, throughput
-from evals.load.throughput import LoadTest, run_load
 from evals.peers.llama_cpp import LlamaCpp, LlamaServer, convert_weights
 from evals.peers.random_prompts import RandomDocuments, no_stop_tokens
 from evals.peers.transformers_peer import ContinuousBatching
 from evals.report import draw_eviction
-from evals.speed import decode, floor, memory
+from evals.speed import decode, eviction, floor, memory, throughput
 from evals.speed.floor import ModelCost
 from evals.speed.models import Measured
+from evals.speed.throughput import LoadTest, run_load
 
 
 @pytest.fixture
@@ -34,9 +32,9 @@ def measured() -> Measured:
 
 
 def test_the_store_is_replayed_beside_the_policies(tmp_path: Path) -> None:
-    traces = [eviction.draw_trace(modules=40, requests=60, passages=3, exponent=1.0, seed=seed) for seed in (1, 2)]
+    traces = [eviction.draw_trace(modules=40, requests=60, exponent=1.0, seed=seed) for seed in (1, 2)]
     result = eviction.measure_eviction(traces, [8, 40], "drawn")
-    assert set(result) == {"machine", "trace", "traces", "requests", "modules", "rows"}
+    assert set(json.loads(json.dumps(result))) == {"machine", "trace", "traces", "requests", "modules", "rows"}
     rows = {(row["policy"], row["budget"]): row for row in result["rows"]}
     assert {policy for policy, _ in rows} == {"warmdesk", "lru", "lfu", "informed", "optimum"}
     assert all(row["of_optimum_least"] <= row["of_optimum"] <= row["of_optimum_most"] for row in result["rows"])
@@ -80,8 +78,8 @@ def test_the_engine_answers_a_load(measured: Measured) -> None:
     with throughput.open_warmdesk(measured, documents, load, clients=2) as ask:
         asked = [*zip(plans, load.draw_answers(3), strict=True)]
         row = run_load("warmdesk", ask, asked, 2, allowed=1e9)
-    assert row.refused == 0
-    assert row.tokens_per_s > 0
+    assert {"arm", "clients", "requests_per_s", "ttft_ms_p50", "ttft_ms_p95"} <= row.keys()
+    assert row["refused"] == 0 < row["tokens_per_s"]
 
 
 def test_decoding_is_measured_for_one_and_for_several(measured: Measured) -> None:
@@ -95,10 +93,12 @@ def test_decoding_is_measured_for_one_and_for_several(measured: Measured) -> Non
 
 def test_conversations_that_share_modules_hold_one_copy(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MODULE_TOKENS", 60)
-    row = memory.measure_conversations(measured, conversations=4, modules=3, answer_tokens=3)
-    assert row.shared_tokens == 40 + 3 * 60
-    assert row.separate_tokens == 4 * (row.shared_tokens + 24 + 3)
-    assert row.shared_tokens < row.used_tokens <= 1.2 * (row.shared_tokens + row.private_tokens)
+    monkeypatch.setattr(memory, "ANSWER_TOKENS", 3)
+    row = memory.measure_conversations(measured, conversations=4, modules=3)
+    shared, used = row["shared_tokens"], row["used_tokens"]
+    assert shared == 40 + 3 * 60
+    assert row["separate_tokens"] == 4 * (shared + 24 + 3)
+    assert shared < used <= 1.2 * (shared + row["private_tokens"])
 
 
 def test_transformers_answers_beside_each_other() -> None:
@@ -172,13 +172,6 @@ def test_a_server_is_asked_and_stopped(tmp_path: Path) -> None:
     assert 0 < answer.ttft_s <= answer.total_s
     with pytest.raises(DeskError, match=r"did not start: .*no such model"):
         LlamaServer((sys.executable, "-c", "exit('no such model')"), tmp_path, threads=1, slots=1, context=9)
-
-
-def test_the_rows_have_the_promised_keys() -> None:
-    promised = {"arm", "clients", "tokens_per_s", "requests_per_s", "ttft_ms_p50", "ttft_ms_p95", "refused"}
-    assert promised <= {field.name for field in fields(throughput.ThroughputRow)}
-    assert {"arm", "tokens_per_s", "context_tokens"} <= {field.name for field in fields(decode.DecodeRow)}
-    json.dumps(eviction.measure_eviction([eviction.Trace([["a"]])], [1], "recorded"))
 
 
 def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

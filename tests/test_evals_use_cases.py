@@ -1,7 +1,6 @@
 """Evidence by command: sections of a page, and the use cases on a tiny model."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from app.domain.errors import DeskError
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import NAMED, ChatTemplate
 from evals.report import read_section, write_section
-from evals.speed.use_cases import UseCaseRow, markdown, measure_model
+from evals.speed.use_cases import markdown, measure_model
 
 PAGE = "# Evidence\n\n<!-- begin: speed -->\nold\n<!-- end: speed -->\n\nbehind\n"
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"
@@ -56,10 +55,10 @@ class Words:
 def test_the_three_use_cases_of_the_paper_are_measured() -> None:
     model = build()
     model.tokenizer = Words()
-    rows: list[UseCaseRow] = list(measure_model(model, SCHEMAS, threads=1, repeats=1))
-    assert [row.use_case for row in rows] == ["code generation", "personalisation", "parameters"]
-    assert all(0 < row.computed_tokens < row.prompt_tokens / 2 for row in rows)
-    result = {"machine": "m", "dtype": "float32", "repeats": 1, "rows": [asdict(row) for row in rows]}
+    rows = [*measure_model(model, SCHEMAS, threads=1, repeats=1)]
+    assert [row["use_case"] for row in rows] == ["code generation", "personalisation", "parameters"]
+    assert all(0 < row["computed_tokens"] < row["prompt_tokens"] / 2 for row in rows)
+    result = {"machine": "m", "dtype": "float32", "repeats": 1, "rows": rows}
     page = markdown(result, "warmdesk bench prompt-cache")
     assert page.count("\n|") == 5
     assert "`warmdesk bench prompt-cache` on m" in page

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrieval.answerability.features import agreement
+from retrieval.answerability import agreement
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from made_files import put, workbook
 
-from retrieval.documents.document import Document, split
+from retrieval.documents import Document, split
 from retrieval.loaders.load import load
-from retrieval.loaders.rows import faq_blocks
+from retrieval.loaders.records import faq_blocks
 
 ROWS = [
     ["Question", "Answer", "Category", "Link"],

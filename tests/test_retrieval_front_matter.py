@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from made_files import put
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 
@@ -63,11 +63,6 @@ def test_what_is_said_of_pages_without_text(tmp_path: Path, page: str, reason: s
     with pytest.raises(UnreadableDocument) as caught:
         read(tmp_path, page)
     assert caught.value.reason == reason
-
-
-def test_html_of_pictures_alone(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableDocument, match="only pictures, no text in it"):
-        load(put(tmp_path / "a.html", b"<p><img src=smile.png alt=smile></p>"))
 
 
 def test_a_bomb_of_yaml_aliases_is_read_once(tmp_path: Path) -> None:

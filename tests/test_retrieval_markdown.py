@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.documents.document import Document
-from retrieval.errors import UnreadableDocument
-from retrieval.loaders.load import document_of, load
+from retrieval.documents import Document
+from retrieval.loaders.load import document_of
 
 
 def read(text: str) -> Document:
@@ -127,13 +126,6 @@ def test_placeholders_are_not_tags() -> None:
 
 def test_indented_code_is_code_unless_the_page_is_html() -> None:
     assert shown("Run:\n\n    a  b\n    c\n") == [("text", "Run:"), ("code", "a  b\nc")]
-
-
-def test_a_page_that_only_has_template_tags_has_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.md"
-    path.write_text("---\ntitle: Home\n---\n<h1>{{ site.title }}</h1>\n{% include all.html %}\n")
-    with pytest.raises(UnreadableDocument, match="only front matter and template tags, no text"):
-        load(path)
 
 
 @pytest.mark.parametrize("piece", ["> ", "[", "*a ", "{% ", "{{ ", "<div>\n\n", "`", "![](", "- "])

@@ -9,8 +9,7 @@ from desks import finish, small_desk, write_pages
 from app.desk.service import Service
 from app.knowledge.finder import Finder
 from retrieval.errors import RetrievalError
-from retrieval.search.reranker import CrossEncoderReranker, rerank
-from retrieval.search.retriever import PassageHit
+from retrieval.search.retriever import CrossEncoderReranker, PassageHit, rerank
 
 
 class Longest:

@@ -58,37 +58,6 @@ def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words
         assert one.score == pytest.approx(knowledge**2 * one.cosine + one.share)
 
 
-def test_an_embedder_that_knows_nothing_leaves_the_order_of_keywords() -> None:
-    texts = {
-        number: [" ".join(["label"] * number + ["abcdefgh"[number - 1]] * (20 - number))] for number in range(1, 9)
-    }
-    retriever = retriever_of(texts, MeaningEmbedder({"label": (0, 1, 0), texts[1][0]: (0, 1, 0)}, knowledge=0.0))
-    scores = retriever.keywords.scores("label").tolist()
-    expected = [id_ for _, id_ in sorted(zip(scores, texts, strict=True), reverse=True)]
-    assert ids(search(retriever, "label")) == expected == [8, 7, 6, 5, 4, 3, 2, 1]
-
-
-def test_a_passage_counts_as_its_best_unit_and_not_as_the_sum() -> None:
-    windows = {1: ["one of two", "label", "label"], 2: ["label"], 3: ["label of one"]}
-    found = search(retriever_of(windows, MeaningEmbedder(knowledge=0.0)), "label")
-    assert ids(found) == [1, 2, 3]
-    assert found[0].score == found[1].score > found[2].score
-
-
-def test_cosine_and_share_are_of_one_window() -> None:
-    """A passage whose one window means it and whose other one says it is not as good as one that does both at once."""
-    windows = {1: ["whole", "label", "sticker"], 2: ["label sticker"]}
-    meanings = {"label": (0, 1, 0), "sticker": (0, 0, 1), "label sticker": (0, 1, 1)}
-    first, second = search(retriever_of(windows, MeaningEmbedder(meanings)), "label")
-    assert (first.id, first.cosine) == (1, pytest.approx(1.0))
-    assert second.cosine == pytest.approx(0.5**0.5, abs=HALF)
-    found = search(retriever_of(windows, MeaningEmbedder(meanings | {"label?": (0, 0, 1)})), "label?")
-    assert [(one.id, one.cosine, one.share > 0) for one in found] == [
-        (2, pytest.approx(0.5**0.5, abs=HALF), True),
-        (1, pytest.approx(1.0), False),
-    ]
-
-
 def test_a_long_passage_is_found_by_a_window_of_it() -> None:
     filler = "\n\n".join(f"Filler{number} about something else entirely, number {number}." for number in range(40))
     windows = {
@@ -179,19 +148,6 @@ def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_propo
         )
         for one in found:
             assert (one.score, one.cosine, one.share) == pytest.approx(expected[one.id])
-
-
-def test_a_window_that_one_search_proposes_has_its_true_value_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.search.retriever.CANDIDATES", 2)
-    texts = {number: [f"filler page{letter}"] for number, letter in enumerate("abcdefgh")} | {9: ["the KM-450 kettle"]}
-    meanings = {text: (1, number, 0) for number, (text,) in enumerate(texts.values())}
-    retriever = retriever_of(texts, MeaningEmbedder(meanings, knowledge=0.9))
-    kettle = next(one for one in search(retriever, "km 450") if one.id == 9)
-    assert kettle.share > 0.3
-    assert kettle.cosine == pytest.approx(1 / 65**0.5, abs=HALF), "its own, not that of the last one proposed"
-    common = {number: ["label"] for number in range(5)} | {7: ["label of a parcel"]}
-    found = search(retriever_of(common, MeaningEmbedder({"label": (0, 1, 0)})), "label?", k=1)
-    assert (found[0].id, found[0].share > 0) == (7, True), "the sixth by words still has its share"
 
 
 def test_blank_questions_and_no_passages_find_nothing() -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from Stemmer import Stemmer
 
-from retrieval.text.terms import COMMON, asked_words, is_unspaced, parts_of, stem, telling_words, words
+from retrieval.text.terms import asked_words, parts_of, stem, telling_words, words
 
 
 def share_found(question: str, text: str) -> float:
@@ -72,10 +72,6 @@ def test_mixed_scripts_part_where_they_change() -> None:
     assert asked_words("가격 인상") == ["가격", "인상"]
 
 
-def test_full_width_letters_and_digits_count_as_plain_ones() -> None:
-    assert words("ＡＢＣ１２３") == words("abc123") == ["abc", "123", "abc123"]
-
-
 @pytest.mark.parametrize("question", ["KM-450", "KM450", "km 450", "ｋｍ４５０", "km.450", "KM/450"])
 @pytest.mark.parametrize("text", ["the KM-450 kettle", "the KM450", "a km 450", "Km/450."])
 def test_model_numbers_find_each_other(question: str, text: str) -> None:
@@ -101,20 +97,9 @@ def test_words_stand_as_often_as_in_the_text_and_underscores_part_them() -> None
     assert words(" \n—!?") == asked_words("") == []
 
 
-def test_common_words_are_stems_and_say_nothing() -> None:
-    assert {stem(word) for word in asked_words("How long does it take before they were being here?")} - COMMON == {
-        "take"
-    }
-    assert not COMMON & {"return", "work", "card"}
-
-
-def test_scripts_without_spaces() -> None:
-    assert [is_unspaced(word) for word in ("退款", "ケース", "환불", "word", "450", "é")] == [True] * 3 + [False] * 3
-
-
 def test_threads_may_stem_at_once() -> None:
     letters = random.Random(7)
-    unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(2000)]
+    unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(500)]
     expected = Stemmer("en").stemWords(unseen)
     with ThreadPoolExecutor(4) as pool:
         assert all(found == expected for found in pool.map(lambda _: [stem(word) for word in unseen], range(4)))

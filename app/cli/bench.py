@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -30,11 +30,11 @@ def thread_counts(threads: str | None) -> tuple[int, ...]:
     return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
 
 
-def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+def chosen(text: str | None, known: tuple[str, ...], option: str = "--arms") -> tuple[str, ...]:
     """Read --arms. Raises DeskError."""
-    names = known if arms is None else tuple(name.strip() for name in arms.split(","))
+    names = known if text is None else tuple(name.strip() for name in text.split(","))
     if strange := [name for name in names if name not in known]:
-        raise DeskError(f"--arms has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
+        raise DeskError(f"{option} has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
     return names
 
 
@@ -88,7 +88,6 @@ def latency(
     common: Common,
     documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
     threads: Threads = None,
-    question: Annotated[int, typer.Option(help="Number of question tokens.")] = 24,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
     half_billion: Annotated[
         bool, typer.Option("--half-billion", help="Also on a model of 0.5 billion random weights, some minutes.")
@@ -110,14 +109,11 @@ def latency(
     need_section(write, "latency")
     need_plot(plot)
     result = measure(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         half_billion=half_billion,
         sizes=whole_numbers(documents, "--documents"),
         threads=thread_counts(threads),
-        question_tokens=question,
         repeats=repeats,
-        decode_at=2048,
         arms=names,
         llama_cpp=find_llama_cpp(common, llama_server, names),
         report=progress_line,
@@ -142,23 +138,17 @@ def prompt_cache(
     write: Write = None,
 ) -> None:
     """Time to the first token of the Prompt Cache paper's three use cases, with and without reused modules."""
-    from evals.report import read_section, write_section
     from evals.speed.use_cases import markdown, measure_use_cases
 
-    if write is not None:
-        read_section(write, "prompt-cache")  # fails before the work is done
+    need_section(write, "prompt-cache")
     result = measure_use_cases(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         folder=schemas,
         threads=thread_counts(threads),
         repeats=repeats,
         report=progress_line,
     )
-    section = markdown(result, "warmdesk bench prompt-cache")
-    if write is not None:
-        write_section(write, "prompt-cache", section)
-    common.show(result, lambda: None if write else print(section))
+    publish(common, result, "prompt-cache", markdown, "warmdesk bench prompt-cache", write)
 
 
 @bench.command()
@@ -167,9 +157,7 @@ def throughput(
     common: Common,
     clients: Annotated[str, typer.Option(help="Numbers of concurrent clients, comma-separated.")] = "1,16,48",
     documents: Annotated[int, typer.Option(help="Number of passages.", min=1)] = 50,
-    passages: Annotated[int, typer.Option(help="Number of passages in a prompt.", min=1)] = 4,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
-    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 48,
     requests: Annotated[
         int | None,
         typer.Option(help="Number of questions of each arm.", min=1, show_default="four of each client, at least 8"),
@@ -182,16 +170,15 @@ def throughput(
     plot: Plot = None,
 ) -> None:
     """Many concurrent clients, compared with llama.cpp and transformers: tokens per second, time to the first token."""
-    from evals.load.throughput import ARMS, LoadTest, markdown, measure_throughput
     from evals.report import draw_throughput
+    from evals.speed.throughput import ARMS, LoadTest, markdown, measure_throughput
 
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
     need_section(write, "throughput")
     need_plot(plot)
-    load = LoadTest(documents=documents, passages=passages, zipf=zipf, answer_tokens=answer, requests=requests)
+    load = LoadTest(documents=documents, zipf=zipf, requests=requests)
     result = measure_throughput(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         clients=whole_numbers(clients, "--clients"),
         load=load,
         arms=names,
@@ -223,8 +210,7 @@ def decode(
     names = chosen(arms, ARMS)
     need_section(write, "decode")
     result = measure_decode(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         documents=documents,
         conversations=whole_numbers(conversations, "--conversations"),
         repeats=repeats,
@@ -248,12 +234,7 @@ def floor(
     from evals.speed.floor import markdown, measure_floors
 
     need_section(write, "floor")
-    result = measure_floors(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
-        threads=thread_counts(threads),
-        sizes=whole_numbers(documents, "--documents"),
-    )
+    result = measure_floors(common.settings, thread_counts(threads), whole_numbers(documents, "--documents"))
     publish(common, result, "floor", markdown, f"warmdesk bench floor --documents {documents}", write)
 
 
@@ -263,7 +244,6 @@ def memory(
     common: Common,
     conversations: Annotated[int, typer.Option(help="Number of concurrent answers.", min=1)] = 16,
     modules: Annotated[int, typer.Option(help="Number of modules that all of them share.", min=1)] = 8,
-    answer: Annotated[int, typer.Option(help="Number of answer tokens.", min=1)] = 32,
     write: Write = None,
 ) -> None:
     """KV memory of conversations that share modules, compared with one copy of the modules plus each conversation's own
@@ -272,13 +252,7 @@ def memory(
     from evals.speed.memory import markdown, measure_memory
 
     need_section(write, "memory")
-    result = measure_memory(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
-        conversations=conversations,
-        modules=modules,
-        answer_tokens=answer,
-    )
+    result = measure_memory(common.settings, conversations, modules)
     command = f"warmdesk bench memory --conversations {conversations} --modules {modules}"
     publish(common, result, "memory", markdown, command, write)
 
@@ -290,10 +264,8 @@ def eviction(
     budget: Annotated[str, typer.Option(help="Sizes of memory in modules, comma-separated.")] = "25,50,100",
     modules: Annotated[int, typer.Option(help="Number of modules.", min=1)] = 500,
     requests: Annotated[int, typer.Option(help="Number of requests.", min=1)] = 2000,
-    passages: Annotated[int, typer.Option(help="Number of modules in a request.", min=1)] = 4,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
     changes: Annotated[int, typer.Option(help="Number of times that modules exchange their popularity.", min=0)] = 0,
-    seeds: Annotated[str, typer.Option(help="Random seeds, one trace for each, comma-separated.")] = "1,2,3,4,5",
     trace: Annotated[
         Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')
     ] = None,
@@ -301,19 +273,16 @@ def eviction(
     plot: Plot = None,
 ) -> None:
     """Which modules stay in memory, compared with LRU, LFU, known popularity and the clairvoyant optimum."""
-    from evals.load.eviction import draw_trace, markdown, measure_eviction, read_trace
     from evals.report import draw_eviction
+    from evals.speed.eviction import PASSAGES, draw_trace, markdown, measure_eviction, read_trace
 
     need_section(write, "eviction")
     need_plot(plot)
     if trace is not None:
         traces, source = [read_trace(trace)], f"recorded in {trace.name}"
     else:
-        traces = [
-            draw_trace(modules, requests, passages, zipf, changes=changes, seed=seed)
-            for seed in whole_numbers(seeds, "--seeds")
-        ]
-        source = f"{passages} each, drawn by Zipf {zipf:g} of {modules}"
+        traces = [draw_trace(modules, requests, zipf, changes=changes, seed=seed) for seed in range(1, 6)]
+        source = f"{PASSAGES} each, drawn by Zipf {zipf:g} of {modules}"
         source += f", changes of popularity: {changes}" if changes else ""
     result = measure_eviction(traces, whole_numbers(budget, "--budget"), source)
     if plot is not None:
@@ -330,7 +299,8 @@ def gpu(
     rows: Annotated[str | None, typer.Option(help="Comma-separated; default: all, see docs/gpu.md.")] = None,
     minutes: Annotated[float, typer.Option(help="Maximum minutes for all rows.", min=0.1)] = 10,
     size: Annotated[
-        str | None, typer.Option(help="full, or tiny for a trial run.", show_default="full on a GPU, else tiny")
+        Literal["full", "tiny"] | None,
+        typer.Option(help="full, or tiny for a trial run.", show_default="full on a GPU, else tiny"),
     ] = None,
     write: Write = None,
     plot: Plot = None,
@@ -338,17 +308,17 @@ def gpu(
     """All measurements on a GPU: correctness, first token by the place of modules, decoding, memory; compared with
     transformers and the GPU's limits. Models have random weights. --device: cuda if there is one.
     """
-    from evals.gpu.run import drawing_of, markdown, measure_gpu, row_names
-    from evals.gpu.sizes import size_named
+    from evals.gpu.plan import PLANS
+    from evals.gpu.run import drawing_of, markdown, measure_gpu
     from evals.report import draw_gpu
 
-    names = row_names(rows)
+    names = chosen(rows, tuple(plan.name for plan in PLANS), "--rows")
     device = common.flags["device"] or default_device(common.settings.device)
     need_section(write, "gpu")
     need_plot(plot)
     result = measure_gpu(
         device=device,
-        size=size_named(size, device),
+        size=size or ("tiny" if device == "cpu" else "full"),
         models=common.settings.models_folder,
         names=names,
         minutes=minutes,

@@ -110,7 +110,7 @@ def adapter(settings: Settings) -> str:
 
 def embedding_model(settings: Settings) -> str:
     """The embedder's folder; it is not loaded."""
-    from retrieval.search.sentence_embedder import bundled_folder
+    from retrieval.search.embedding import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
 

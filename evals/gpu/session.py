@@ -1,14 +1,24 @@
 """The shared state of the rows of one process: the device, its lower bounds, and the open model.
 
+The lower bounds are measured in the same process as the results compared with them, each as the best of several:
+  memory    a copy within its memory reads and writes every byte: 2 * size / seconds
+  products  a product of two matrices of width n has 2 * n^3 operations
+  host      a copy from pinned host memory: size / seconds
+On a CPU the same is measured with ordinary memory. Work on a GPU is timed by its events, answers by the wall clock.
+
 A model stays open until a row needs another one. So the plan lists the rows of one shape together.
 """
 
 import gc
+import importlib.metadata
 import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -19,12 +29,106 @@ from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_stock, wrap_tokenizer
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
-from evals.gpu.card import CardFloor, Share, Times, measure_card, repeated, synchronize
 from evals.gpu.sizes import NAMES, SIZES, Shape, Size, Sizes, random_model, tensors_of, twin, word_tokenizer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
-from evals.speed.floor import ModelCost
+from evals.report import processor
+from evals.speed.floor import Floor, ModelCost, shortest, wall_seconds
 from evals.speed.models import first_token
+
+Times = list[float]
+"""Results of several runs, in their unit."""
+
+
+class Share:
+    """The time of a row, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+def repeated(run: Callable[[], float], repeats: int, share: Share, *, warm_up: int = 2) -> Times:
+    """Run several times, after runs that do not count because kernels are compiled then. Stops at the end of the share,
+    but runs at least once.
+    """
+    for _ in range(warm_up):
+        if not share.is_over:
+            run()
+    values = [run()]
+    while len(values) < repeats and not share.is_over:
+        values.append(run())
+    return values
+
+
+def device_seconds(device: torch.device, run: Callable[[], object]) -> float:
+    if device.type != "cuda":
+        return wall_seconds(run)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+REPEATS = 10
+PACKAGES = ("torch", "transformers", "triton", "torchao")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFloor:
+    """What the GPU reached. own: reading and multiplying. host_bytes_per_s: copies from the host."""
+
+    own: Floor
+    host_bytes_per_s: float
+
+
+def measure_card(device: torch.device, sizes: Sizes, dtype: torch.dtype) -> CardFloor:
+    fastest = partial(shortest, timed=partial(device_seconds, device), repeats=REPEATS)
+    source = torch.ones(sizes.copied, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    in_host = torch.ones(sizes.copied // 2, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    part = target[: len(in_host)]
+    left, right = torch.randn(2, sizes.product, sizes.product, device=device).to(dtype)
+    return CardFloor(
+        own=Floor(
+            threads=1,
+            bytes_per_s=2 * len(source) / fastest(lambda: target.copy_(source)),
+            flops=2 * sizes.product**3 / fastest(lambda: left @ right),
+        ),
+        host_bytes_per_s=len(in_host) / fastest(lambda: part.copy_(in_host, non_blocking=True)),
+    )
+
+
+def describe_card(device: torch.device) -> dict[str, Any]:
+    versions = {name: version_of(name) for name in PACKAGES}
+    if device.type != "cuda":
+        return {"device": str(device), "card": processor(), **versions}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": str(device),
+        "card": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+        **versions,
+    }
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +151,6 @@ class OpenedModel:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of keys and values of a token."""
         return self.model.info.kv.bytes_per_token
 
 
@@ -74,7 +177,6 @@ class Session:
         return NAMES["tiny" if self.is_tiny else shape]
 
     def opened(self, shape: Shape) -> OpenedModel:
-        """Return the model of a shape. Raises ModelError if the bundled one is not installed."""
         wanted = "tiny" if self.is_tiny else shape
         if self._opened is None or self._opened[0] != wanted:
             self.close()
@@ -124,7 +226,6 @@ class Session:
         return subject.prefill
 
     def first_token(self, engine: Engine, plan: Plan) -> tuple[float, Completion]:
-        """Return the seconds until the client has the first token, and the answer of that one token."""
         synchronize(self.device)
         started = perf_counter()
         completion = first_token(engine, plan)

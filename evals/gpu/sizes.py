@@ -13,7 +13,6 @@ from tokenizers import Tokenizer, models
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
-from app.domain.errors import DeskError
 from evals.speed.models import SHAPE
 
 Size = Literal["full", "tiny"]
@@ -69,16 +68,6 @@ SIZES: dict[Size, Sizes] = {
 }
 
 
-def size_named(name: str | None, device: str) -> Size:
-    """Parse --size: full on a GPU and tiny on a CPU if None. Raises DeskError."""
-    if name is None:
-        return "tiny" if device == "cpu" else "full"
-    for size in SIZES:
-        if size == name:
-            return size
-    raise DeskError(f"--size is {name!r}: give one of {', '.join(SIZES)}", code="usage")
-
-
 Shape = Literal["8b", "4b", "0.5b", "bundled", "tiny"]
 
 LLAMA3_ROPE = {
@@ -132,7 +121,6 @@ NAMES: dict[Shape, str] = {
 
 
 def random_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return transformers' own model, with the same weights in every call on the same kind of device."""
     torch.manual_seed(0)
     with device:
         return AutoModelForCausalLM.from_config(CONFIGS[shape](), dtype=dtype).eval()

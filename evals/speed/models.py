@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from app.domain.settings import Settings
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
@@ -39,7 +40,6 @@ SHAPE = {
 
 
 def random_half_billion() -> Any:
-    """Return transformers' own model on the CPU, with the same weights in every call."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(Qwen2Config(**SHAPE), dtype=default_dtype(torch.device("cpu"))).eval()
 
@@ -52,8 +52,8 @@ class Measured:
     cost: ModelCost
 
     @classmethod
-    def load(cls, name: str | None, converted: Path, weights: PackedWeights = "model") -> "Measured":
-        """Load a model on the CPU. Raises ModelError."""
+    def load(cls, settings: Settings, weights: PackedWeights = "model") -> "Measured":
+        name, converted = settings.model, settings.models_folder
         hf, tokenizer, fingerprint = load_stock(name, device=find_device("cpu"), converted=converted)
         return cls.of(hf, wrap_tokenizer(tokenizer, name), name or "bundled", fingerprint, converted, weights)
 
@@ -98,7 +98,6 @@ def warm_engine(
 
 
 def first_token(engine: Engine, plan: Plan, reuse: Reuse = "on") -> Completion:
-    """Answer a prompt with one token."""
     return engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse=reuse)).completion
 
 
@@ -117,7 +116,6 @@ def decode_rate(engine: Engine, plans: Sequence[Plan], sampling: Sampling, reuse
 
 
 def most_slots_used(engine: Engine, plans: Sequence[Plan], answer_tokens: int) -> int:
-    """Answer all prompts at once. Returns the most slots of KV memory in use at any moment."""
     answers = [engine.submit(Request(plan=plan, sampling=answer_of(answer_tokens))) for plan in plans]
     used = 0
     for answer in answers:

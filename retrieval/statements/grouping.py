@@ -36,7 +36,6 @@ class Statement:
 
 
 def num_words(text: str) -> int:
-    """Return the number of words. Two Chinese or Japanese characters count as one word, about their usual length."""
     return len(_WORD.findall(text))
 
 
@@ -81,7 +80,6 @@ _LEAST = 4  # words of a sentence
 
 
 def denies(line: str) -> bool:
-    """Return whether a line reverses the meaning of the text below it."""
     return _DENIES.search(line) is not None
 
 

@@ -94,7 +94,6 @@ _LINKS = re.compile(
 
 
 def is_furniture(line: str) -> bool:
-    """Return whether a line is part of the page around the text: navigation, update dates, questions to the reader."""
     return _FURNITURE.fullmatch(line) is not None or _TRAIL.fullmatch(line) is not None
 
 

@@ -61,7 +61,6 @@ class Browser:
         self._connection: http.client.HTTPConnection | None = None
 
     def open(self, method: str, path: str, body: bytes = b"") -> http.client.HTTPResponse:
-        """Send a request and return the unread response. Raises OSError and HTTPException."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(HOST, self._port, timeout=60)
         try:
@@ -72,19 +71,16 @@ class Browser:
             raise
 
     def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Return status and body. Raises OSError and HTTPException."""
         response = self.open(method, path, body)
         return response.status, response.read()
 
     def close(self) -> None:
-        """Close the connection. The next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 def event(config: Mapping[str, Any], name: str, *data: object, page: str) -> bytes:
-    """Encode a page's event of this name."""
     number = next(one["id"] for one in config["dependencies"] if any(target[1] == name for target in one["targets"]))
     return json.dumps({"fn_index": number, "session_hash": page, "data": data, "event_data": None}).encode()
 
@@ -108,7 +104,6 @@ def first_words_s(port: int, number: int) -> float:
 
 
 def ask_for(port: int, seconds: float) -> list[float]:
-    """Ask for some seconds. Returns a customer's times to the first words."""
     until, found = time.monotonic() + seconds, list[float]()
     for number in count():
         if time.monotonic() > until:
@@ -120,7 +115,6 @@ def ask_for(port: int, seconds: float) -> list[float]:
 
 
 def flood(port: int, until: float, secret: str, statuses: "multiprocessing.Queue[Counter[str]]") -> None:
-    """Send everything that one visitor can send."""
     token = new_token()
     config = json.loads(Browser(port, token).send("GET", "/config")[1])
     device, address = "/dev/zero", f"http://{HOST}:{port}/healthz"
@@ -152,7 +146,6 @@ def flood(port: int, until: float, secret: str, statuses: "multiprocessing.Queue
                 browser.close()
 
     def hold(request: bytes, many: int) -> None:
-        """Open connections, send a request on each, and read nothing."""
         held = list[socket.socket]()
         while time.time() < until:
             with suppress(OSError):
@@ -233,7 +226,6 @@ class Watch:
 
 
 def holding(files: Iterator[Path], words: str) -> list[str]:
-    """Return the files that contain these words."""
     found = []
     for file in files:
         with suppress(OSError):

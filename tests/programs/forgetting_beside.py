@@ -44,29 +44,24 @@ class Writes:
         self._its, self._of = threading.local(), threading.get_ident()
 
     def asks(self, connection: Connection) -> None:
-        """It asks for its turn."""
         self._its.asked_at = time.perf_counter()
 
     def begins(self, connection: Connection) -> None:
-        """It has its turn."""
         self._its.rows = num_changed(connection)
         if threading.get_ident() != self._of:
             self.longest_s = max(self.longest_s, time.perf_counter() - self._its.asked_at)
 
     def ends(self, connection: Connection) -> None:
-        """It is committed."""
         if threading.get_ident() == self._of:
             self.most_rows = max(self.most_rows, num_changed(connection) - self._its.rows)
 
 
 def num_changed(connection: Connection) -> int:
-    """Rows that a connection has changed since it was opened."""
     return int(connection.connection.dbapi_connection.total_changes)  # type: ignore[union-attr]
 
 
 @contextmanager
 def watched(database: Database) -> Iterator[Writes]:
-    """What transactions do in the block."""
     writes = Writes()
     event.listen(database.engine, "begin", writes.asks, insert=True)  # before the lock is taken
     listeners = (("begin", writes.asks), ("begin", writes.begins), ("commit", writes.ends))
