@@ -165,7 +165,7 @@ class VectorSegment:
         while True:
             number = min(number, len(self))
             with _one_thread():
-                scores, ids = self._faiss.search(vector[np.newaxis], number, params=parameters)
+                scores, ids = self._faiss.search(vector[np.newaxis], number, params=within)
             if number == len(self) or ids[0, -1] < 0 or scores[0, -1] < scores[0, k - 1]:
                 return scores[0], ids[0]
             number *= 2
