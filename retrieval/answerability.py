@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from retrieval.ranking.encoder import StatementRanker, StatementVectors
@@ -192,23 +193,21 @@ class QuestionMeasures:
         """Takes the arguments of `candidates_of`, with at least one passage."""
         share_in = _share_in(_rarities(retriever, query.text))
         texts = ["\n".join([*passage.headings, passage.text]) for passage in passages]
-        self._trust = query.trust
-        self._cosine = query.trust * passages[0].hit.cosine
-        self._score = _score(query, passages[0])
-        self._rest = sum(_score(query, passage) for passage in passages) / len(passages)
-        self._covered = max(share_in(terms_of(text)) for text in texts)
+        self._features = partial(
+            QuestionFeatures,
+            trust=query.trust,
+            cosine=query.trust * passages[0].hit.cosine,
+            score=_score(query, passages[0]),
+            rest=sum(_score(query, passage) for passage in passages) / len(passages),
+            covered=max(share_in(terms_of(text)) for text in texts),
+        )
 
     def features(self, ranked: Sequence[tuple[float, Candidate]]) -> QuestionFeatures:
         best_logit, best = ranked[0]
         elsewhere = (logit for logit, candidate in ranked if candidate.passage != best.passage)
-        return QuestionFeatures(
-            trust=self._trust,
+        return self._features(
             likely=best_logit,
             others=best_logit - next(elsewhere, best_logit - FAR),
-            cosine=self._cosine,
-            score=self._score,
-            rest=self._rest,
-            covered=self._covered,
             stated=max(candidate.features.covered for _, candidate in ranked),
             parts=best.features.parts,
             beyond=best.features.beyond,

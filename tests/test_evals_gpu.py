@@ -21,8 +21,7 @@ from cache.attention.kernels import matmul
 from evals.gpu import child, correctness
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, Goal, GpuRow, RowPlan
 from evals.gpu.run import NO_GPU, markdown, measure_gpu
-from evals.gpu.session import Session
-from evals.gpu.sizes import tensors_of, twin
+from evals.gpu.session import Session, tensors_of, twin
 from evals.peers.random_prompts import RandomDocuments
 from evals.report import read_section
 

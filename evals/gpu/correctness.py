@@ -25,8 +25,7 @@ from cache.model.language_model import LanguageModel
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
 from evals.gpu.plan import Goal, GpuRow, RowPlan, reason_of
-from evals.gpu.session import Session
-from evals.gpu.sizes import random_model, word_tokenizer
+from evals.gpu.session import Session, random_model, word_tokenizer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, tokens
 from evals.speed.models import warm_engine
 

@@ -26,8 +26,7 @@ from cache.model.language_model import LanguageModel
 from cache.model.loading import Weights, check_rounding, round_weights
 from cache.prompt.plan import Plan
 from evals.gpu.plan import GpuRow, RowPlan
-from evals.gpu.session import OpenedModel, Session, Times, repeated, synchronize
-from evals.gpu.sizes import twin
+from evals.gpu.session import OpenedModel, Session, Times, repeated, synchronize, twin
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, no_stop_tokens, token_ids, tokens
 from evals.speed.models import decode_rate, most_slots_used, warm_engine
 

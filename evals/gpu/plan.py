@@ -5,9 +5,9 @@ A result is a value next to its goal, the baseline of the same run and the lower
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evals.gpu.sizes import NAMES, Shape
+from evals.gpu.session import NAMES, Session, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +101,6 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
-if TYPE_CHECKING:
-    from evals.gpu.session import Session
-
 MINUTES = 10
 """Time for the seconds of all rows and the start."""
 NO_TIME = "not measured: no time left"
@@ -132,14 +129,14 @@ class RowPlan:
             note=note,
         )
 
-    def line(self, session: "Session", **fields: Any) -> GpuRow:
+    def line(self, session: Session, **fields: Any) -> GpuRow:
         """Make a row with a result. fields: of `GpuRow`. Sizes in `what` are those of a full run."""
         shape = session.name_of(self.shape) if self.shape else ""
         row = GpuRow(**{"row": self.name, "what": self.what, "shape": shape} | fields)
         return replace(row, what=f"{row.what} ({TRIAL})") if session.is_tiny else row
 
 
-Measure = Callable[["Session", RowPlan], Iterator[GpuRow]]
+Measure = Callable[[Session, RowPlan], Iterator[GpuRow]]
 """Measures a row. A later row replaces an earlier one of the same name and `what`."""
 
 SOONER = Goal(faster=15, of_floor=1.5)

@@ -20,7 +20,7 @@ from typing import Any
 
 from app.domain.errors import DeskError
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, RowPlan
-from evals.gpu.sizes import Size
+from evals.gpu.session import Size
 from evals.report import table
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,14 +14,16 @@ from retrieval.statements.grouping import (
     denies,
     governing_heading,
     grouped,
+    is_furniture,
+    lists_links,
     located,
     needs_before,
     num_words,
     turns_sentences,
     under,
+    without_references,
 )
 from retrieval.statements.lines import TextLine, lines_of, listed
-from retrieval.statements.references import is_furniture, lists_links, without_references
 from retrieval.text.sentences import LETTER, UNSPACED, as_said
 
 _NAME = re.compile(r"([^\s:;][^:;]{0,59}): ")
