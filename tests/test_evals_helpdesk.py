@@ -183,27 +183,6 @@ def test_a_desk_with_other_documents_is_not_measured(tmp_path: Path) -> None:
             measure_helpdesk(desk, pages, [question()], arm="search", report=print)
 
 
-def test_our_chinese_questions_have_their_facts_in_their_answers() -> None:
-    asked = read_questions(SHIPPED_DATA / "chinese-questions.jsonl")
-    assert len(asked) == 100
-    assert sum(one.is_unanswerable for one in asked) == 30
-    assert sum(bool(one.history) for one in asked) == 8
-    assert [one.id for one in asked if one.is_answerable and not one.facts] == []
-    assert [one.id for one in asked if not holds_all(one.gold, one.facts)] == []
-
-
-def test_the_questions_about_the_chinese_sample_are_answered_by_its_articles() -> None:
-    folder, asked = SHIPPED_DATA / "knowledge-zh", read_questions(SHIPPED_DATA / "chinese-shop-questions.jsonl")
-    assert len([file for file in folder.rglob("*.*") if file.is_file()]) == 20
-    assert [
-        sum(kind) for kind in zip(*((q.is_answerable, q.is_unanswerable, q.is_small_talk) for q in asked), strict=True)
-    ] == [30, 8, 2]
-    for one in (one for one in asked if one.is_answerable):
-        for name in one.articles:
-            assert holds_all((folder / name).read_text("utf-8"), one.facts), one.id
-        assert holds_all(one.gold, one.facts), one.id
-
-
 def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
     for name, sample_desk in samples().items():
         assert (SHIPPED_DATA / name).is_dir()
@@ -211,16 +190,16 @@ def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
     assert sample_of(tmp_path / "knowledge-zh") == samples()[SAMPLE]
 
 
-def test_the_questions_of_the_browser_are_answered_by_their_articles() -> None:
-    file = SHIPPED_DATA / "browser-questions.jsonl"
-    asked = [one for one in read_questions(file) if not one.is_small_talk]
-    for one in asked:
-        assert all((SHIPPED_DATA / "knowledge" / name).is_file() for name in one.articles), one.id
-        assert all(
-            holds_all((SHIPPED_DATA / "knowledge" / name).read_text("utf-8"), one.facts) for name in one.articles
-        )
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("chinese-questions", ""), ("chinese-shop-questions", "knowledge-zh"), ("browser-questions", "knowledge")],
+)
+def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name: str, folder: str) -> None:
+    asked = read_questions(SHIPPED_DATA / f"{name}.jsonl")
+    for one in (one for one in asked if one.is_answerable):
+        assert one.facts, one.id
         assert holds_all(one.gold, one.facts), one.id
-    for row in map(json.loads, file.read_text("utf-8").splitlines()):
-        misleading = row.get("not_from", [])
-        assert all((SHIPPED_DATA / "knowledge" / name).is_file() for name in misleading), row["id"]
-        assert not set(misleading) & set(row["articles"]), row["id"]
+        assert not set(one.not_from) & set(one.articles), one.id
+        for article in (*one.articles, *one.not_from) if folder else ():
+            text = (SHIPPED_DATA / folder / article).read_text("utf-8")
+            assert article in one.not_from or holds_all(text, one.facts), one.id

@@ -29,7 +29,6 @@ from evals.answers.search_calibration import (
     JudgedCase,
     calibrate,
     fit,
-    fitted,
     judged_cases,
 )
 from retrieval.answerability import (
@@ -162,12 +161,6 @@ def test_languages_that_the_embedder_does_not_know_have_models_of_their_own() ->
     assert sum(p >= classifier.certain for p in judged[1::2]) / 100 == pytest.approx(ANSWERED, abs=0.05)
 
 
-def test_too_few_foreign_questions_fit_no_models_of_their_own() -> None:
-    known = desk_of("shop", 200, gap=6.0, feature="score")
-    foreign = [in_another_language(one) for one in desk_of("shop", 2 * LEAST - 2, gap=-3.0, feature="score", seed=2)]
-    assert fit([*known, *foreign], "small", "first")[0].written.weights["score"] > 0
-
-
 def test_every_desk_counts_the_same() -> None:
     large, small = (
         desk_of("shop", 600, gap=2.0, feature="score"),
@@ -200,15 +193,6 @@ def test_too_few_questions_of_either_kind_are_refused(answerable: int, others: i
     with pytest.raises(DeskError, match=f"^{answerable} questions with an answer .*, {others} without: 20") as caught:
         fit(cases, "small", "first")
     assert caught.value.code == "too-few-questions"
-
-
-def test_rows_that_count_more_pull_the_model() -> None:
-    rows = [{"a": 0.0}, {"a": 1.0}, {"a": 0.0}, {"a": 1.0}]
-    labels = [False, True, True, False]
-    assert fitted(["a"], rows, labels, [9.0, 9.0, 1.0, 1.0]).weights["a"] > 0.1
-    assert fitted(["a"], rows, labels, [1.0, 1.0, 9.0, 9.0]).weights["a"] < -0.1
-    even = fitted(["a"], rows, labels, [1.0] * 4)
-    assert (even.weights["a"], even.means["a"], even.deviations["a"]) == pytest.approx((0.0, 0.5, 0.5), abs=1e-4)
 
 
 # --- from files -----------------------------------------------------------------------------------------

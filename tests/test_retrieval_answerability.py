@@ -15,8 +15,6 @@ from retrieval.answerability import (
     CODE,
     FAR,
     LEAST_TRUST,
-    AnswerabilityClassifier,
-    Candidate,
     FoundPassageText,
     JudgedStatements,
     LogisticModel,
@@ -301,13 +299,6 @@ def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_o
     assert only.features.ranked == pytest.approx(float(logits[1]))
 
 
-def test_without_trust_statements_are_ordered_by_words() -> None:
-    pages = {1: ("Cards", "A card lasts five years. Cards are made of paper.")}
-    found = judged(pages, "card paper", knowledge=0.0)
-    assert texts_of(found)[0] == "Cards are made of paper."
-    assert all(one.features.ranked == 0.0 for _, one in found.ranked)
-
-
 def test_passages_without_statements_give_nothing_to_judge() -> None:
     found = judged({1: ("Returns", "Returns?")}, "Returns?")
     assert (found.ranked, found.measures) == ((), None)
@@ -316,17 +307,6 @@ def test_passages_without_statements_give_nothing_to_judge() -> None:
     retriever, _ = help_desk({})
     nothing = judge(retriever, RANKER, rule_of_thumb("meaning", "hash"), [retriever.query("Returns?")], [])
     assert nothing.measures is None
-
-
-def test_the_classifier_orders_the_candidates() -> None:
-    """A classifier to which only the place of the passage counts."""
-    pages = {1: ("Cards", "A card lasts five years."), 2: ("Stores", "Stores open at nine.")}
-    retriever, passages = help_desk(pages)
-    by_rank = LogisticModel(weights={"rank": 1.0}, means={"rank": 0.0}, deviations={"rank": 1.0}, bias=0.0)
-    classifier: AnswerabilityClassifier = replace(rule_of_thumb("meaning", "hash"), statement=by_rank)
-    found = judge(retriever, RANKER, classifier, [retriever.query("How many years does a card last?")], passages)
-    ranked: list[tuple[float, Candidate]] = list(found.ranked)
-    assert [(logit, one.passage) for logit, one in ranked] == [(1.0, 1), (0.0, 0)]
 
 
 def test_parts_of_chinese_terms_are_characters() -> None:

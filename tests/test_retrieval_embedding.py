@@ -89,21 +89,6 @@ def test_the_bundled_model_knows_english(bundled: SentenceEmbedder, text: str) -
     assert bundled.knowledge(text) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("card", "languages"),
-    [
-        ("---\nlanguage: en\n---\nA model.", ("en",)),
-        ("---\nlanguage: [de, no, zh-Hant]\n---\n", ("de", "no", "zh")),
-        ("---\nlanguage:\n- multilingual\n- en\n---\n", ()),
-        ("---\nlicense: mit\n---\n", ()),
-        ("A model.", ()),
-        ("", ()),
-    ],
-)
-def test_languages_of_a_model_card(card: str, languages: tuple[str, ...]) -> None:
-    assert languages_of_card(card) == languages
-
-
 def test_a_model_that_names_no_language_is_trusted_by_its_tokens(
     bundled: SentenceEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,3 +153,10 @@ def test_german_questions_find_their_documents(bundled: SentenceEmbedder) -> Non
     right = [title for _, title in QUESTIONS]
     assert sum(best == title for (best, *_), title in zip(found, right, strict=True)) >= 27
     assert all(title in three for three, title in zip(found, right, strict=True))
+
+
+def test_languages_of_a_model_card() -> None:
+    assert languages_of_card("---\nlanguage: en\n---\nA model.") == ("en",)
+    assert languages_of_card("---\nlanguage: [de, no, zh-Hant]\n---\n") == ("de", "no", "zh")
+    for card in ("---\nlanguage:\n- multilingual\n- en\n---\n", "---\nlicense: mit\n---\n", "A model.", ""):
+        assert languages_of_card(card) == ()

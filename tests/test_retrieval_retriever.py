@@ -41,13 +41,6 @@ def about_delivery(knowledge: float) -> Retriever:
     return retriever_of(PAGES, MeaningEmbedder(meanings, knowledge))
 
 
-@pytest.mark.parametrize(
-    ("knowledge", "expected"), [(1.0, [DELIVERY, GIFTS, RETURNS]), (0.0, [RETURNS, DELIVERY, GIFTS])]
-)
-def test_cosines_count_as_much_as_the_embedder_knows(knowledge: float, expected: list[int]) -> None:
-    assert ids(search(about_delivery(knowledge), "parcel")) == expected
-
-
 @pytest.mark.parametrize("knowledge", [1.0, 0.8, 0.0])
 def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words(knowledge: float) -> None:
     retriever = about_delivery(knowledge)

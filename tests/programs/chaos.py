@@ -14,7 +14,6 @@ A database of an older version must be migrated, with a complete copy next to it
 finding, and exits with 1 if there is one. Out of scope: failures of a database server's disk.
 """
 
-import argparse
 import ctypes
 import json
 import os
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import typer
 from postgres_server import EMPTY, PostgresServer, binaries, running_server
 from programs.desk_examination import (
     Place,
@@ -370,18 +370,13 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--postgres", action="store_true")
-    asked = parser.parse_args()
-    if asked.postgres and binaries() is None:
-        parser.error("initdb and postgres are not installed")
-    result = measure(asked.rounds, asked.seed, on_server=asked.postgres)
+def main(rounds: int = 200, seed: int = 0, postgres: bool = False) -> None:
+    if postgres and binaries() is None:
+        sys.exit("initdb and postgres are not installed")
+    result = measure(rounds, seed, on_server=postgres)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,7 +10,6 @@ in the temporary folder or found with the text of a secret file. All requests co
 address apply to both. Out of scope: many visitors, other IP addresses.
 """
 
-import argparse
 import http.client
 import json
 import multiprocessing
@@ -31,6 +30,7 @@ from queue import Empty
 from typing import Any, Final
 
 import psutil
+import typer
 
 from app.access.identity import COOKIE, new_token
 from evals.report import describe_machine
@@ -287,13 +287,9 @@ def _times(times: list[float]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in found.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=60)
-    asked = parser.parse_args()
-    print(json.dumps(measure(asked.folder.resolve(), asked.seconds), indent=1))
+def main(folder: Path, seconds: float = 60) -> None:
+    print(json.dumps(measure(folder.resolve(), seconds), indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,7 +8,6 @@ than some rows: who writes meanwhile waits for one at most. Prints one JSON docu
 customer waited at the most, and exits with 1 if there is a finding. Not covered: PostgreSQL.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import typer
 from sqlalchemy import Connection, event
 from tiny_desk import tiny_desk
 
@@ -133,15 +133,11 @@ def measure(passages: int, customers: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passages", type=int, default=5000)
-    parser.add_argument("--customers", type=int, default=16)
-    asked = parser.parse_args()
-    result = measure(asked.passages, asked.customers)
+def main(passages: int = 5000, customers: int = 16) -> None:
+    result = measure(passages, customers)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -12,7 +12,6 @@ with one clear error. Nothing takes longer than ten seconds. Prints one JSON doc
 the page's queue, scripts of pages (`tests/test_app_browser.py`).
 """
 
-import argparse
 import gzip
 import io
 import json
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+import typer
 from fastapi.testclient import TestClient
 from tiny_desk import tiny_desk
 
@@ -431,15 +431,11 @@ def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(token for tokens in found for token in tokens)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    result = measure(asked.cases, asked.seed)
+def main(cases: int = 10_000, seed: int = 0) -> None:
+    result = measure(cases, seed)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

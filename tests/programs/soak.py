@@ -10,7 +10,6 @@ wrong with the data folder afterwards (`desk_examination`). Prints one JSON docu
 finding. Out of scope: requests over HTTP, an engine in its own process, restarts (`chaos`), runs of several days.
 """
 
-import argparse
 import faulthandler
 import json
 import queue
@@ -29,6 +28,7 @@ from typing import Any
 
 import psutil
 import torch
+import typer
 from programs.desk_examination import Place, examine, left_over
 from tiny_desk import tiny_desk
 
@@ -288,19 +288,13 @@ def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    faulthandler.dump_traceback_later(asked.minutes * 60 + WAIT_S, exit=True)
+def main(requests: int = 2000, clients: int = 8, minutes: float = 10.0, seed: int = 0) -> None:
+    faulthandler.dump_traceback_later(minutes * 60 + WAIT_S, exit=True)
     torch.set_num_threads(1)
-    result = measure(asked.requests, asked.clients, asked.minutes, asked.seed)
+    result = measure(requests, clients, minutes, seed)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)
