@@ -110,7 +110,7 @@ def faked(code: str, names: str, minutes: float) -> tuple[list[tuple[str, Any, s
 
 def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
     names = "card,attention,ttft-8b,decode-64-8b,kv-memory-8b"
-    rows, said = faked(FAKE, names, minutes=0.3)
+    rows, said = faked(FAKE, names, minutes=0.2)
     assert rows == [
         ("card", 2.0, ""),
         ("attention", 2.0, ""),
@@ -123,7 +123,7 @@ def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
         (
             "ttft-8b",
             None,
-            "not measured further: it took more than 2 times its share of 2 s, or there is no time left",
+            "not measured further: it took more than 2 times its share of 1 s, or there is no time left",
         ),
         ("decode-64-8b", 2.0, ""),
         ("decode-64-8b", None, "not measured further: OutOfMemoryError: too large"),

@@ -24,7 +24,7 @@ def subject() -> tuple[Measured, TransformersPeer, None]:
 
 
 def test_every_arm_is_measured_as_often_as_asked(subject: Any, tmp_path: Path) -> None:
-    rows = [*measure_size(*subject, 300, FLOOR, 2, decode=True, arms=ARMS)]
+    rows = [*measure_size(*subject, 120, FLOOR, 2, decode=True, arms=ARMS)]
     runs = {"full_prefill": 2, "no_reuse": 2, "prefix_cache": 2, "reuse": 6}
     assert {row["arm"]: row["runs"] for row in rows} == runs
     full, *others = rows

@@ -3,9 +3,11 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -40,6 +42,7 @@ from retrieval.answerability import (
     as_json,
     load_classifier,
 )
+from retrieval.loaders.load import load
 from retrieval.statements.grouping import Statement
 
 NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
@@ -200,7 +203,8 @@ def test_too_few_questions_of_either_kind_are_refused(answerable: int, others: i
 
 @pytest.fixture(autouse=True)
 def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Desks rank by words: the bundled models take seconds to load."""
+    """Desks rank by words and read files in this process: all else takes seconds."""
+    monkeypatch.setattr("app.knowledge.ingest.FileReader", lambda **_: nullcontext(SimpleNamespace(load=load)))
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
     monkeypatch.setattr("evals.answers.search_calibration.Service", partial(Service, model=lambda _: build(), **parts))
 

@@ -38,7 +38,7 @@ from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_t
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import processor
 from evals.speed.floor import Floor, ModelCost, shortest, wall_seconds
-from evals.speed.models import SHAPE, first_token
+from evals.speed.models import SHAPE, config_of, first_token
 
 Size = Literal["full", "tiny"]
 
@@ -105,25 +105,10 @@ LLAMA3_ROPE = {
 }
 CONFIGS: dict[str, Callable[[], Any]] = {
     "8b": lambda: LlamaConfig(
-        vocab_size=128_256,
-        hidden_size=4096,
-        intermediate_size=14_336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=131_072,
-        rope_parameters=LLAMA3_ROPE,
+        **config_of("Llama-3.1-8B"), max_position_embeddings=131_072, rope_parameters=LLAMA3_ROPE
     ),
     "4b": lambda: Qwen3Config(
-        vocab_size=151_936,
-        hidden_size=2560,
-        intermediate_size=9728,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        max_position_embeddings=40_960,
-        tie_word_embeddings=True,
+        **config_of("Qwen3-4B"), head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=True
     ),
     "0.5b": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=True),
     "tiny": lambda: LlamaConfig(

@@ -22,21 +22,29 @@ from cache.memory.store import Store
 from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, find_device, load_stock, wrap_tokenizer
 from cache.native.decoder import PackedWeights
+from cache.planning.costs import SHAPES
 from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import ModelTokenizer
 from evals.peers.random_prompts import answer_of, no_stop_tokens
 from evals.speed.floor import ModelCost
 
 NAME = "0.5B shape, random"
-SHAPE = {
-    "vocab_size": 151_936,
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32_768,
-}
+
+
+def config_of(model: str) -> dict[str, int]:
+    """Return the sizes of a model that `warmdesk plan` knows, as transformers names them."""
+    shape = SHAPES[model]
+    return {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+    }
+
+
+SHAPE = config_of("Qwen2.5-0.5B") | {"max_position_embeddings": 32_768}
 
 
 def random_half_billion() -> Any:
