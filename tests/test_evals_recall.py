@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from hashed_search import HashEmbedder, HashRanker
+from tiny_desk import ReaderHere
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -18,13 +17,12 @@ from evals.answers.recall import (
     measure_recall,
     read_questions,
 )
-from retrieval.loaders.load import load
 
 
 @pytest.fixture(autouse=True)
 def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passages are cut and ranked by words, files read in this process: all else takes seconds."""
-    monkeypatch.setattr("evals.answers.recall.FileReader", lambda: nullcontext(SimpleNamespace(load=load)))
+    monkeypatch.setattr("evals.answers.recall.FileReader", ReaderHere)
     monkeypatch.setattr("evals.answers.recall.StatementEncoder", lambda _: HashRanker())
     monkeypatch.setattr("evals.answers.recall.load_tokenizer", lambda *_, **__: (WordTokenizer(), None))
 

@@ -3,17 +3,16 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hashed_search import HashEmbedder, HashRanker
 from meanings import MeaningEmbedder
 from tiny import build
+from tiny_desk import ReaderHere
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
@@ -42,7 +41,6 @@ from retrieval.answerability import (
     as_json,
     load_classifier,
 )
-from retrieval.loaders.load import load
 from retrieval.statements.grouping import Statement
 
 NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
@@ -204,7 +202,7 @@ def test_too_few_questions_of_either_kind_are_refused(answerable: int, others: i
 @pytest.fixture(autouse=True)
 def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Desks rank by words and read files in this process: all else takes seconds."""
-    monkeypatch.setattr("app.knowledge.ingest.FileReader", lambda **_: nullcontext(SimpleNamespace(load=load)))
+    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
     monkeypatch.setattr("evals.answers.search_calibration.Service", partial(Service, model=lambda _: build(), **parts))
 
