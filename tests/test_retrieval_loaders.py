@@ -140,11 +140,6 @@ def test_plain_text_keeps_lines_and_finds_title_and_lists(tmp_path: Path) -> Non
     assert load(put(path, b"A sentence.\n\nAnother one.")).title == "A"
 
 
-def test_a_megabyte_on_one_line(tmp_path: Path) -> None:
-    (block,) = load(put(tmp_path / "a.txt", b"x" * 2**20)).blocks
-    assert len(block.text) == 2**20
-
-
 def test_characters_without_meaning_are_removed() -> None:
     assert readable("a\r\nb\rc\u2028d") == "a\nb\nc\nd"
     assert readable("zero\u200bwidth\ufeff so\u00adft \u202eevil\x1b[0m \ud800") == "zerowidth soft evil[0m "

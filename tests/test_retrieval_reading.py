@@ -1,6 +1,5 @@
 """Files read in a process of their own: the same documents and errors, and limits that hold."""
 
-import os
 import subprocess
 import sys
 import time
@@ -38,8 +37,6 @@ WILD = """
                 raise LookupError("a bug")
             case b"torch":
                 raise reading.UnreadableDocument(path, str("torch" in sys.modules))
-            case b"input":
-                raise reading.UnreadableDocument(path, repr(sys.stdin.fileno()))
         return load_text(data, path)
 
     loaders.SUPPORTED[".txt"] = wild
@@ -217,9 +214,3 @@ def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_pa
     process.wait()
     process.stdout.close()
     assert ends(child)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
-def test_reading_never_waits_for_standard_input(tmp_path: Path, reader: FileReader) -> None:
-    os.mkfifo(tmp_path / "pipe.md")
-    assert reason(reader, tmp_path / "pipe.md") == "not a regular file"

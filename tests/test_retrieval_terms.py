@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from Stemmer import Stemmer
 
-from retrieval.text.terms import asked_words, parts_of, stem, telling_words, words
+from retrieval.text.terms import asked_words, stem, telling_words, words
 
 
 def share_found(question: str, text: str) -> float:
@@ -34,15 +34,6 @@ def test_chinese_gives_characters_and_pairs() -> None:
 )
 def test_words_that_only_ask_do_not_count(question: str, telling: list[str]) -> None:
     assert telling_words(question) == telling
-
-
-def test_parts_are_characters_where_words_are_not_set_apart() -> None:
-    assert [list(parts_of(word)) for word in ("退款", "款", "refund", "450")] == [
-        ["退", "款"],
-        ["款"],
-        ["refund"],
-        ["450"],
-    ]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,6 @@ def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Measure many answers that share modules. transformers gets the modules in the same order in every prompt, because
     it can share their memory only then.
     """
-    assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     documents = shared_documents(session, subject)
     count, own = sizes.conversations, sizes.question + sizes.answer
@@ -74,7 +73,6 @@ def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     documents = shared_documents(session, subject)
     prompts, answer = questions(session, subject, documents), max(2, sizes.answer // 4)
@@ -92,7 +90,6 @@ def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_alone(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     yield alone_row(session, plan, subject, alone_rates(session, subject)).judged(plan.goal)
     prompt, answer = token_ids(session.prompt(subject)), session.sizes.answer
@@ -149,7 +146,6 @@ AS_THEY_ARE = "weights as the model has them"
 
 
 def measure_weights(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     plain = alone_rates(session, subject)
     for weights in get_args(Weights):
@@ -196,7 +192,6 @@ AT_ONCE = 4
 
 def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Ask rounds of questions with too little memory for all results, so that much is evicted."""
-    assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     before = in_use(session)
     if session.is_gpu:

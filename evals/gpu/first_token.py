@@ -35,7 +35,6 @@ FULL = "transformers, whole prompt (sdpa)"
 
 def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Measure with modules on the device, compared with transformers with and without its prefix cache."""
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     with warm_engine(subject.model, room_of(session), subject.documents.modules) as engine:
         ours = repeated(
@@ -55,7 +54,6 @@ def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_from_host(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     copied = session.sizes.cached * subject.token_bytes / session.floor.host_bytes_per_s
     floor = max(copied, 1e-3 * pass_floor_ms(session, subject))
@@ -66,7 +64,6 @@ def measure_from_host(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_from_disk(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     tier = DiskTier(session.folder / "modules", 4 * session.sizes.cached * subject.token_bytes)
     with warm_engine(subject.model, room_of(session), subject.documents.modules, disk=tier) as engine:
@@ -145,7 +142,6 @@ WRITERS = 8
 
 def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Measure hit rates by memory size, and first tokens by place with the middle size."""
-    assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     size = sizes.many * sizes.many_tokens
     documents = RandomDocuments.make(size, subject.vocabulary, random.Random(4), sizes.many_tokens)

@@ -291,7 +291,8 @@ class Session:
     def name_of(self, shape: Shape) -> str:
         return NAMES["tiny" if self.is_tiny else shape]
 
-    def opened(self, shape: Shape) -> OpenedModel:
+    def opened(self, shape: Shape | None) -> OpenedModel:
+        assert shape is not None
         wanted = "tiny" if self.is_tiny else shape
         if self._opened is None or self._opened[0] != wanted:
             self.close()
