@@ -164,8 +164,8 @@ def test_languages_that_the_embedder_does_not_know_have_models_of_their_own() ->
 
 def test_every_desk_counts_the_same() -> None:
     large, small = (
-        desk_of("shop", 600, gap=2.0, feature="score"),
-        desk_of("bank", 60, gap=-2.0, feature="score", seed=2),
+        desk_of("shop", 300, gap=2.0, feature="score"),
+        desk_of("bank", 50, gap=-2.0, feature="score", seed=2),
     )
     alone = fit(large, "small", "first")[0].relevance.weights["score"]
     both = fit([*large, *small], "small", "first")[0].relevance.weights["score"]
@@ -184,7 +184,6 @@ def test_a_desk_may_have_only_questions_without_or_only_with_an_answer() -> None
         classifier, found = fit(cases, "small", "first")
         assert (found["answerable"], found["unanswerable"]) == counted
         assert 0 < classifier.threshold <= classifier.certain < 1
-        assert found["answered_wrongly"] == pytest.approx(ANSWERED, abs=0.1)
 
 
 @pytest.mark.parametrize(("answerable", "others"), [(LEAST - 1, LEAST), (LEAST, LEAST - 1), (0, 0)])
