@@ -1,4 +1,4 @@
-"""Tables of questions and answers, whatever they are kept in: one passage a pair."""
+"""Tables of questions and answers in every format: one passage a pair. Other records, and what is refused."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from made_files import put, workbook
 
 from retrieval.documents import Document, split
+from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 from retrieval.loaders.records import faq_blocks
 
@@ -101,3 +102,44 @@ def test_names_of_columns(header: str) -> None:
     assert [block.text for block in found[0]] == ["Why?", "So.\nid: 7"]
     assert faq_blocks(names[:1], []) is None
     assert faq_blocks(["quest", "answer"], []) is None
+
+
+NAMES = "question and answer, or text, content, body or context"
+
+
+def reason(path: Path, text: str) -> str:
+    with pytest.raises(UnreadableDocument) as caught:
+        load(put(path, text.encode()))
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+def test_texts_with_and_without_titles(tmp_path: Path) -> None:
+    lines = '\ufeff{"title": "Returns", "text": "30 days.", "id": 7}\n \r\n{"Body": ["One", "Two"]}\r\n{"id": 8}\n'
+    document = load(put(tmp_path / "a.jsonl", lines.encode()))
+    assert [(block.kind, block.level, block.text) for block in document.blocks] == [
+        ("heading", 1, "Returns"),
+        ("text", 0, "30 days."),
+        ("text", 0, "One\nTwo"),
+    ]
+    assert not document.is_faq
+    assert document.remarks == ("1 of 3 records skipped: no text",)
+    same = load(put(tmp_path / "a.json", b'[{"title": "Returns", "content": "30 days."}]'))
+    assert [block.text for block in same.blocks] == ["Returns", "30 days."]
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert reason(path, '{"text": "x"}\n\n{"text": }\n') == "line 3 is not JSON: expecting value"
+    assert reason(path, '{"text": "x"}\n[1]\n') == "line 2 is not a JSON object"
+    assert reason(path, '{"text": ' + "9" * 5000 + "}") == "line 1 contains a number that is too long"
+    assert reason(path, '{"text": ' + "[" * 100_000) == "nested too deeply"
+    assert reason(path, '{"id": 1}') == f"no record has {NAMES}"
+
+
+def test_json_that_is_no_list_of_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    assert reason(path, '{"text": "x"}') == f"not a list of objects with {NAMES}"
+    assert reason(path, "[1]") == f"not a list of objects with {NAMES}"
+    assert reason(path, "[\n{]") == "line 2 is not JSON: expecting property name enclosed in double quotes"
+    assert reason(path, "[]") == "no text in it"
