@@ -1,17 +1,20 @@
-"""How results are published: sections of Markdown pages, tables, plots, and a line about the machine.
+"""How results are published, and files of questions read: sections of Markdown pages, tables, plots, JSON lines.
 
 Plots are SVG files and need matplotlib. Lines differ in colour and marker; the colours are those of Okabe and Ito,
 which people of any colour vision can distinguish. Out of scope: the figures themselves.
 """
 
+import gzip
 import importlib.util
+import json
 import os
 import platform
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,13 +23,11 @@ from app.domain.errors import DeskError
 
 
 def describe_machine() -> str:
-    """Return the CPU, threads, and the versions that affect speed."""
     versions = f"torch {torch.__version__}, Python {platform.python_version()}"
     return f"{processor()}, {torch.get_num_threads()} threads at most, {versions}"
 
 
 def processor() -> str:
-    """Return the name of the CPU."""
     info = Path("/proc/cpuinfo")
     if info.is_file():
         for line in info.read_text(errors="replace").splitlines():
@@ -41,7 +42,6 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def read_section(file: Path, name: str) -> tuple[str, str]:
-    """Return the text before and after a section, with its markers. Raises DeskError if there is no such section."""
     begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
     try:
         content = file.read_text(encoding="utf-8")
@@ -53,7 +53,6 @@ def read_section(file: Path, name: str) -> tuple[str, str]:
 
 
 def write_section(file: Path, name: str, text: str) -> None:
-    """Replace a section of a Markdown file atomically. Raises DeskError."""
     head, tail = read_section(file, name)
     temporary = file.with_suffix(".tmp")
     temporary.write_text(f"{head}\n{text.strip()}\n{tail}", encoding="utf-8")
@@ -61,14 +60,12 @@ def write_section(file: Path, name: str, text: str) -> None:
 
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
-    """Write a Markdown table. columns: key of a row to its heading."""
     lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell(row[key]) for key in columns) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def cell(value: object) -> str:
-    """Format a number with a thousands separator, None as empty."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -93,7 +90,6 @@ Rows = Sequence[dict[str, Any]]
 
 
 def need_plots() -> None:
-    """Raise DeskError without matplotlib, which only plots need."""
     if importlib.util.find_spec("matplotlib") is None:
         raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
 
@@ -129,31 +125,26 @@ def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: s
 
 
 def add_legend(axes: "Axes") -> None:
-    """Add the legend below the plot. The lines of these axes represent those of all."""
     figure, (handles, labels) = axes.get_figure(root=True), axes.get_legend_handles_labels()
     assert figure is not None
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
 def in_order(rows: Rows, name: str) -> list[str]:
-    """Return the different values of a field."""
     return list(dict.fromkeys(row[name] for row in rows))
 
 
 def tick_at(axis: Any, values: Iterable[int]) -> None:
-    """Set ticks at these values only."""
     axis.set_ticks(sorted(set(values)), minor=False)
     axis.set_ticks([], minor=True)
     write_in_full(axis)
 
 
 def write_in_full(axis: Any) -> None:
-    """Write numbers at the ticks without powers of ten."""
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def draw_eviction(result: dict[str, Any], file: Path) -> None:
-    """Draw the hit rate of each policy over the memory size."""
     rows = result["rows"]
     with drawn(file) as (axes,):
         percent = [{**row, "hit_rate": 100 * row["hit_rate"]} for row in rows]
@@ -164,7 +155,6 @@ def draw_eviction(result: dict[str, Any], file: Path) -> None:
 
 
 def draw_throughput(result: dict[str, Any], file: Path) -> None:
-    """Draw tokens per second, and the 95th percentile of the time to the first token, over the number of clients."""
     rows = result["rows"]
     labels = {"tokens_per_s": "tokens per second", "ttft_ms_p95": "first token, 95 % within, ms"}
     with drawn(file, panels=2) as panels:
@@ -179,7 +169,6 @@ def draw_throughput(result: dict[str, Any], file: Path) -> None:
 
 
 def draw_latency(result: dict[str, Any], file: Path) -> None:
-    """Draw the time to the first token over the length of the documents: a panel per model, with the most threads."""
     threads = max(row["threads"] for row in result["rows"])
     rows = [row for row in result["rows"] if row["threads"] == threads]
     models = in_order(rows, "model")
@@ -218,3 +207,26 @@ def draw_gpu(result: dict[str, Any], file: Path) -> bool:
         write_in_full(axes.xaxis)
         add_legend(axes)
     return True
+
+
+T = TypeVar("T")
+
+
+def read_json_lines(file: Path, parse: Callable[[Any], T], what: str, code: str) -> list[T]:
+    """Parse every line that is not blank. Raises DeskError: `code` if a line is not a `what`, with its number and what
+    `parse` raised; no-such-file.
+    """
+    found, number = [], 0
+    try:
+        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+            for line in lines:
+                number += 1
+                if line.strip():
+                    found.append(parse(json.loads(line)))
+    except FileNotFoundError as error:
+        raise DeskError(f"{file}: {error.strerror}", code="no-such-file") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DeskError(f"{file} cannot be read: {error}", code=code) from error
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
+        raise DeskError(f"{file}, line {number} is not a {what} ({error!r})", code=code) from error
+    return found

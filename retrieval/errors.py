@@ -34,7 +34,6 @@ class IndexDamaged(RetrievalError):
 
 
 def file_problem(error: Exception) -> str:
-    """Return why a file or folder cannot be opened, in one line without its name."""
     match error:
         case FileNotFoundError():
             return "no such file or folder"
@@ -49,5 +48,4 @@ def file_problem(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a library's message, which may have many."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -6,8 +6,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from retrieval.ranking.encoder import PassageToRead
-from retrieval.ranking.scoring import Mixture, QuestionVectors, StatementVectors, short_form
+from retrieval.ranking.encoder import Mixture, PassageToRead, QuestionVectors, StatementVectors, short_form
 from retrieval.search.embedding import Vectors
 
 

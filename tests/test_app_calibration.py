@@ -15,7 +15,7 @@ from app.desk.calibration import (
 )
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from retrieval.answerability.classifier import rule_of_thumb
+from retrieval.answerability import rule_of_thumb
 from retrieval.ranking.encoder import CARD
 
 

@@ -15,9 +15,9 @@ from made_database import put_database
 from app.desk.service import Service
 from app.domain.settings import Settings
 from app.storage.lock import lock_data_folder
-from evals.answers.helpdesk import HelpdeskResult, measure_helpdesk
-from evals.answers.search_calibration import SearchCalibration
-from retrieval.answerability.classifier import load_classifier, rule_of_thumb
+from evals.answers.helpdesk import measure_helpdesk
+from evals.answers.search_calibration import Calibration
+from retrieval.answerability import load_classifier, rule_of_thumb
 
 pytestmark = pytest.mark.bundled
 
@@ -66,9 +66,9 @@ def is_one_line(ran: Ran) -> bool:
 
 
 def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = list[HelpdeskResult]()
+    results = list[dict[str, Any]]()
 
-    def measure(*given: Any, **options: Any) -> HelpdeskResult:
+    def measure(*given: Any, **options: Any) -> dict[str, Any]:
         results.append(measure_helpdesk(*given, **options))
         return results[-1]
 
@@ -140,17 +140,12 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
     file, asked = tmp_path / "questions.jsonl", list[tuple[Any, ...]]()
     fitted = replace(rule_of_thumb("small", "first"), threshold=0.2, certain=0.5)
     shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
-    counts = {
-        "answerable": 30,
-        "unanswerable": 60,
-        **shares,
-        **{f"written_{name}": share for name, share in shares.items()},
-    }
-    found = SearchCalibration(classifier=fitted, **counts)
+    shares |= {f"written_{name}": share for name, share in shares.items()}
+    counts = {"answerable": 30, "unanswerable": 60, **shares}
 
-    def calibrate(settings: Settings, data: list[Path], documents: list[Path], **_: Any) -> SearchCalibration:
+    def calibrate(settings: Settings, data: list[Path], documents: list[Path], **_: Any) -> Calibration:
         asked.append((settings.data_dir, data, documents))
-        return found
+        return fitted, counts
 
     def train(settings: Settings, data: list[Path], folder: Path, **options: Any) -> dict[str, Any]:
         asked.append((data, folder, options["left_out"], options["local"], options["go_on"], options["minutes"]))

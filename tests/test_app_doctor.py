@@ -30,7 +30,7 @@ from app.domain.settings import Settings
 from app.storage.database import open_database
 from cache.errors import ModelError
 from cache.model.loading import load_model
-from retrieval.answerability.classifier import rule_of_thumb
+from retrieval.answerability import rule_of_thumb
 
 ROOT = Path(__file__).parent.parent
 

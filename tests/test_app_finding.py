@@ -12,7 +12,7 @@ from app.domain.documents import StoredPassage
 from app.knowledge.finder import NOTHING, Finder, SearchResults, StatementStore, wordings
 from app.knowledge.search import Search
 from app.storage.library import Library
-from retrieval.answerability.classifier import rule_of_thumb
+from retrieval.answerability import rule_of_thumb
 from retrieval.search.embedding import Embedder
 from retrieval.search.retriever import Retriever
 from retrieval.search.vector_index import window_texts

@@ -20,7 +20,7 @@ from app.grounding.grounding import (
     Claim,
     score,
 )
-from retrieval.documents.document import split, with_headings
+from retrieval.documents import split, with_headings
 from retrieval.loaders.load import SUPPORTED, load
 
 KNOWLEDGE = Path(__file__).parent.parent / "data" / "knowledge"

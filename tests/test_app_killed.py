@@ -29,7 +29,7 @@ from app.storage.lock import OWNER_FILE, SOCKET_FILE, lock_data_folder
 from app.storage.tables import ConversationRow
 from app.support.faq import document_of
 from app.web.rendering import render
-from retrieval.documents.document import content_hash
+from retrieval.documents import content_hash
 
 PAIR = FaqDraft(question="Can a kettle be mended?", answer="On Fridays, in Cork.")
 

@@ -13,8 +13,7 @@ from app.desk.service import Service
 from app.domain.documents import StoredPassage
 from app.knowledge import finder as store_module
 from app.knowledge.finder import PassageStatements, StatementStore
-from retrieval.ranking.encoder import PassageToRead
-from retrieval.ranking.scoring import StatementVectors
+from retrieval.ranking.encoder import PassageToRead, StatementVectors
 from retrieval.statements.cut import VERSION
 from retrieval.statements.grouping import Statement
 

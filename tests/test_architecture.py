@@ -11,14 +11,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals", "durable")
 ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
-    "evals.gpu": "evals.load evals.speed evals.peers evals.report app.domain cache",
-    "evals.load": "evals.speed evals.peers evals.report evals.json_lines app.domain cache",
+    "evals.gpu": "evals.speed evals.peers evals.report app.domain cache",
     "evals.speed": "evals.peers evals.report app.pml app.domain cache",
     "evals.peers": "app.domain cache",
-    "evals.answers": "evals.report evals.json_lines app.training app.desk app.answering app.knowledge app.storage "
+    "evals.answers": "evals.report app.training app.desk app.answering app.knowledge app.storage "
     "app.domain cache retrieval",
     "evals.report": "app.domain",
-    "evals.json_lines": "app.domain",
     "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.loaders retrieval.text",
     "app.api": "app.desk app.access app.domain",
     "app.access": "app.storage app.domain",

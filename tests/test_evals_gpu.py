@@ -13,15 +13,15 @@ import pytest
 import torch
 from tiny import oracle_logits, stock
 
+from app.cli.bench import chosen
 from app.cli.main import main
 from app.domain.errors import DeskError
 from cache.attention.forward_pass import Pass, Rotation
 from cache.attention.kernels import matmul
 from evals.gpu import child, correctness
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, Goal, GpuRow, RowPlan
-from evals.gpu.run import NO_GPU, markdown, measure_gpu, row_names
-from evals.gpu.session import Session
-from evals.gpu.sizes import size_named, tensors_of, twin
+from evals.gpu.run import NO_GPU, markdown, measure_gpu
+from evals.gpu.session import Session, tensors_of, twin
 from evals.peers.random_prompts import RandomDocuments
 from evals.report import read_section
 
@@ -38,7 +38,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         device="cpu",
         size="tiny",
         models=tmp_path_factory.mktemp("models"),
-        names=row_names(None),
+        names=[plan.name for plan in PLANS],
         minutes=MINUTES,
         report=lambda line: None,
     )
@@ -100,7 +100,7 @@ def faked(code: str, names: str, minutes: float) -> tuple[list[tuple[str, Any, s
         device="cuda",
         size="full",
         models=Path("."),
-        names=row_names(names),
+        names=names.split(","),
         minutes=minutes,
         report=said.append,
         command=(sys.executable, "-c", code),
@@ -110,7 +110,7 @@ def faked(code: str, names: str, minutes: float) -> tuple[list[tuple[str, Any, s
 
 def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
     names = "card,attention,ttft-8b,decode-64-8b,kv-memory-8b"
-    rows, said = faked(FAKE, names, minutes=0.3)
+    rows, said = faked(FAKE, names, minutes=0.2)
     assert rows == [
         ("card", 2.0, ""),
         ("attention", 2.0, ""),
@@ -123,7 +123,7 @@ def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
         (
             "ttft-8b",
             None,
-            "not measured further: it took more than 2 times its share of 2 s, or there is no time left",
+            "not measured further: it took more than 2 times its share of 1 s, or there is no time left",
         ),
         ("decode-64-8b", 2.0, ""),
         ("decode-64-8b", None, "not measured further: OutOfMemoryError: too large"),
@@ -160,7 +160,7 @@ def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(
             log.exception("the engine failed")
         raise RuntimeError("ask again")
 
-    monkeypatch.setattr("evals.gpu.memory.measure_limits", fail)
+    monkeypatch.setattr("evals.gpu.decoding.measure_limits", fail)
     session = Session(CPU, "tiny", tmp_path, tmp_path)
     why = child.measure(session, "card", told.append, seen)
     assert why == "RuntimeError: ask again (ValueError: the kernel)"
@@ -241,15 +241,9 @@ def test_the_command_writes_into_a_page_and_draws(tmp_path: Path, monkeypatch: p
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
-    assert (asked["device"], asked["size"], asked["names"], asked["minutes"]) == ("cuda", "full", ["card"], 10)
+    assert (asked["device"], asked["size"], asked["names"], asked["minutes"]) == ("cuda", "full", ("card",), 10)
     assert "`warmdesk bench gpu --device cuda --rows card`" in page.read_text()
     assert "(gpu.svg)" in page.read_text()
     assert plot.is_file()
-
-
-def test_what_is_asked_for_wrongly_is_one_line() -> None:
     with pytest.raises(DeskError, match="--rows has 'ttft'"):
-        row_names("card, ttft")
-    with pytest.raises(DeskError, match="--size is 'huge'"):
-        size_named("huge", "cuda")
-    assert (size_named(None, "cuda:1"), size_named(None, "cpu"), size_named("tiny", "cuda")) == ("full", "tiny", "tiny")
+        chosen("card, ttft", ("card",), "--rows")

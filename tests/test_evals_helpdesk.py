@@ -11,10 +11,8 @@ from app.domain.answers import Outcome
 from app.domain.errors import DeskError
 from app.domain.setting_types import SAMPLE, SHIPPED_DATA, sample_of, samples
 from evals.answers.contradictions import contradictions
-from evals.answers.fact_matching import holds_all, holds_fact
-from evals.answers.helpdesk import JudgedAnswer, figures, markdown, measure_helpdesk
-from evals.answers.questions import CustomerQuestion, read_questions
-from evals.answers.shown_answers import ShownAnswer
+from evals.answers.helpdesk import JudgedAnswer, ShownAnswer, figures, markdown, measure_helpdesk
+from evals.answers.questions import CustomerQuestion, holds_all, holds_fact, read_questions
 
 
 def question(**changes: Any) -> CustomerQuestion:
@@ -44,7 +42,7 @@ def test_advice_from_a_page_that_must_not_be_quoted_is_harmful() -> None:
     only_near = judged("Charge it.", documents=(right, other), not_from=("sv-3.md",))
     assert not only_near.is_harmful, "named as a page to look at, and not quoted"
     assert "HARMFUL" in judged("Charge it.", documents=(other,), not_from=("sv-3.md",)).verdict
-    assert figures([only_near, judged("Charge it.")])["harmful"].n == 1
+    assert figures([only_near, judged("Charge it.")])["harmful"]["n"] == 1
 
 
 @pytest.mark.parametrize(
@@ -142,7 +140,7 @@ def test_every_question_counts_where_it_belongs() -> None:
             judged("Hello!", outcome="smalltalk", kind="smalltalk", articles=(), facts=()),
         ]
     )
-    counted = {name: (figure.value, figure.n) for name, figure in found.items()}
+    counted = {name: (figure["value"], figure["n"]) for name, figure in found.items()}
     assert counted["all_facts"] == (0.3333, 3)
     assert counted["right_page_first"] == (0.3333, 3)
     assert counted["right_page_any"] == (0.6667, 3)
@@ -165,10 +163,9 @@ def test_a_desk_is_asked_from_end_to_end(tmp_path: Path, arm: Any) -> None:
     said: list[str] = []
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk", answer_mode="quote", answer_tokens=200) as desk:
-        result = measure_helpdesk(desk, pages, asked, arm=arm, cold=False, report=said.append)
+        found = measure_helpdesk(desk, pages, asked, arm=arm, report=said.append)
         assert desk.conversations() == []
         assert desk.is_ready() == (arm == "shipped")  # search alone opens nothing that answers
-    found = result.as_json()
     assert set(found) == {"rows", "summary"}
     names = "id kind question outcome refused answer statements documents words first_token_ms added_ms"
     assert list(found["rows"][0]) == names.split()
@@ -183,28 +180,7 @@ def test_a_desk_with_other_documents_is_not_measured(tmp_path: Path) -> None:
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "other")) as desk:
         pages = write_pages(tmp_path / "pages")
         with pytest.raises(DeskError, match="holds other documents"):
-            measure_helpdesk(desk, pages, [question()], arm="search", cold=False, report=print)
-
-
-def test_our_chinese_questions_have_their_facts_in_their_answers() -> None:
-    asked = read_questions(SHIPPED_DATA / "chinese-questions.jsonl")
-    assert len(asked) == 100
-    assert sum(one.is_unanswerable for one in asked) == 30
-    assert sum(bool(one.history) for one in asked) == 8
-    assert [one.id for one in asked if one.is_answerable and not one.facts] == []
-    assert [one.id for one in asked if not holds_all(one.gold, one.facts)] == []
-
-
-def test_the_questions_about_the_chinese_sample_are_answered_by_its_articles() -> None:
-    folder, asked = SHIPPED_DATA / "knowledge-zh", read_questions(SHIPPED_DATA / "chinese-shop-questions.jsonl")
-    assert len([file for file in folder.rglob("*.*") if file.is_file()]) == 20
-    assert [
-        sum(kind) for kind in zip(*((q.is_answerable, q.is_unanswerable, q.is_small_talk) for q in asked), strict=True)
-    ] == [30, 8, 2]
-    for one in (one for one in asked if one.is_answerable):
-        for name in one.articles:
-            assert holds_all((folder / name).read_text("utf-8"), one.facts), one.id
-        assert holds_all(one.gold, one.facts), one.id
+            measure_helpdesk(desk, pages, [question()], arm="search", report=print)
 
 
 def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
@@ -214,16 +190,16 @@ def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
     assert sample_of(tmp_path / "knowledge-zh") == samples()[SAMPLE]
 
 
-def test_the_questions_of_the_browser_are_answered_by_their_articles() -> None:
-    file = SHIPPED_DATA / "browser-questions.jsonl"
-    asked = [one for one in read_questions(file) if not one.is_small_talk]
-    for one in asked:
-        assert all((SHIPPED_DATA / "knowledge" / name).is_file() for name in one.articles), one.id
-        assert all(
-            holds_all((SHIPPED_DATA / "knowledge" / name).read_text("utf-8"), one.facts) for name in one.articles
-        )
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("chinese-questions", ""), ("chinese-shop-questions", "knowledge-zh"), ("browser-questions", "knowledge")],
+)
+def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name: str, folder: str) -> None:
+    asked = read_questions(SHIPPED_DATA / f"{name}.jsonl")
+    for one in (one for one in asked if one.is_answerable):
+        assert one.facts, one.id
         assert holds_all(one.gold, one.facts), one.id
-    for row in map(json.loads, file.read_text("utf-8").splitlines()):
-        misleading = row.get("not_from", [])
-        assert all((SHIPPED_DATA / "knowledge" / name).is_file() for name in misleading), row["id"]
-        assert not set(misleading) & set(row["articles"]), row["id"]
+        assert not set(one.not_from) & set(one.articles), one.id
+        for article in (*one.articles, *one.not_from) if folder else ():
+            text = (SHIPPED_DATA / folder / article).read_text("utf-8")
+            assert article in one.not_from or holds_all(text, one.facts), one.id

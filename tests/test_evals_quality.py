@@ -4,23 +4,19 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hashed_search import HashEmbedder
 from tiny import build
 
-import evals.answers.calibrate
+import evals.answers.quality_run
 from app.desk.calibration import (
     FILE,
-    Calibration,
-    PolicyMetrics,
     decide,
     find_calibration,
     read_calibration,
     refusal_bias,
-    write_calibration,
 )
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -59,7 +55,8 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr("evals.answers.quality.ANSWER_TOKENS", 12)
     settings = Settings(data_dir=tmp_path, repetition_penalty=1.0)
     engine = Engine(build(), memory=8 << 20).start()
     made = Bench(settings, engine, tuple(b"Answer. "))
@@ -179,25 +176,29 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench
     outcomes = [bench.run(case, OTHERS) for case in cases]
     rows = {name: quality_row(name, cases, outcomes) for name in [FULL, *OTHERS, NOISE]}
     for exact in ("full", "exact", NOISE):
-        kl = rows[exact].kl
+        kl = rows[exact]["kl"]
         assert kl is not None
         assert kl < 1e-3, exact
-        assert rows[exact].top1 == 1.0
-    assert rows["full"].gold_logp_delta == 0
+        assert rows[exact]["top1"] == 1.0
+    assert rows["full"]["gold_logp_delta"] == 0
     for name in set(OTHERS) - {"exact"}:
         row = rows[name]
-        assert row.kl is not None
-        assert row.kl > 1e-4, name
-        low, high = row.kl_interval or (0, 0)
-        assert low <= row.kl <= high
-    assert rows["fast"].recomputed_tokens == rows["prompt_cache"].recomputed_tokens == 0
-    assert 0 < rows["balanced"].recomputed_share <= 0.16
-    assert rows["balanced"].recomputed_tokens == rows["random"].recomputed_tokens
-    assert rows["full"].recomputed_share == rows["exact"].recomputed_share == rows[NOISE].recomputed_share == 1.0
-    assert rows["fewer"].recomputed_tokens == rows["gold"].recomputed_tokens == len(cases[0].modules[2])
-    assert rows["none"].recomputed_tokens == 0
+        assert row["kl"] is not None
+        assert row["kl"] > 1e-4, name
+        low, high = row["kl_interval"] or (0, 0)
+        assert low <= row["kl"] <= high
+    assert rows["fast"]["recomputed_tokens"] == rows["prompt_cache"]["recomputed_tokens"] == 0
+    assert 0 < rows["balanced"]["recomputed_share"] <= 0.16
+    assert rows["balanced"]["recomputed_tokens"] == rows["random"]["recomputed_tokens"]
+    assert (
+        rows["full"]["recomputed_share"] == rows["exact"]["recomputed_share"] == rows[NOISE]["recomputed_share"] == 1.0
+    )
+    assert rows["fewer"]["recomputed_tokens"] == rows["gold"]["recomputed_tokens"] == len(cases[0].modules[2])
+    assert rows["none"]["recomputed_tokens"] == 0
     noise = rows[NOISE]
-    assert (noise.agree, noise.gold_logp_delta, noise.contains_gold, noise.ttft_ms) == (None,) * 4, "not measured"
+    assert [noise[name] for name in ("agree", "gold_logp_delta", "contains_gold", "ttft_ms")] == [None] * 4, (
+        "not measured"
+    )
 
 
 def test_a_run_goes_on_where_it_stopped(bench: Bench) -> None:
@@ -244,24 +245,6 @@ def test_a_model_that_does_not_know_what_it_reads_may_only_quote() -> None:
     assert decide([row("full", 0, 0, 0.2), row("fast", 0, 0, 0.2), row("balanced", 0, 0, 0.2)]) == ("fast", "quote")
 
 
-def test_a_finding_is_kept_whole(tmp_path: Path) -> None:
-    measured = PolicyMetrics(
-        policy="fast", kl=0.1, top1=0.9, gold_logp_delta=-0.1, contains_gold=0.5, recomputed_share=0.0, ttft_ms=9.0
-    )
-    found = Calibration(
-        setup="s", model="m", measured="2026-01-01", questions=3, rows=(measured,), policy="fast", answer_mode="checked"
-    )
-    file = tmp_path / "deep" / "calibration.json"
-    assert read_calibration(file) is None
-    write_calibration(file, found)
-    assert read_calibration(file) == found
-    assert "KL 0.100" in found.line()
-    write_calibration(file, replace(found, policy="exact"))
-    file.write_text(file.read_text()[:-20])
-    with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
-        read_calibration(file)
-
-
 def test_calibrate_finds_the_bias_first_and_measures_with_it(
     bench: Bench, reader: CaseReader, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,16 +257,17 @@ def test_calibrate_finds_the_bias_first_and_measures_with_it(
     said: list[tuple[str, float | None]] = []
     run = bench.run
     bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)  # type: ignore[method-assign, func-returns-value]
-    monkeypatch.setattr(evals.answers.calibrate, "open_bench", opened)
+    monkeypatch.setattr(evals.answers.quality_run, "open_bench", opened)
     (settings.data_dir / FILE).write_text('{"of": "another version"}')
-    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
-    assert [bias for _, bias in said] == [None] * 4, "nothing is refused too often"
+    found = evals.answers.quality_run.calibrate(settings, data, limit=1, report=lambda line: None)
+    assert [bias for _, bias in said] == [None] * 2, "nothing is refused too often"
     assert found == read_calibration(settings.data_dir / FILE), "in place of what could not be read"
-    assert (found.questions, found.refusal_bias) == (4, 0.0)
+    assert (found.questions, found.refusal_bias) == (2, 0.0)
+    assert "KL " in found.line()
     said.clear()
-    monkeypatch.setattr(evals.answers.calibrate, "refusal_bias", lambda margins: -2.5)
-    found = evals.answers.calibrate.calibrate(settings, data, limit=2, report=lambda line: None)
-    assert [bias for _, bias in said] == [None] * 4 + [-2.5] * 4
+    monkeypatch.setattr(evals.answers.quality_run, "refusal_bias", lambda margins: -2.5)
+    found = evals.answers.quality_run.calibrate(settings, data, limit=1, report=lambda line: None)
+    assert [bias for _, bias in said] == [None] * 2 + [-2.5] * 2
     assert found.refusal_bias == -2.5
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hashed_search import HashEmbedder, HashRanker
+from tiny_desk import ReaderHere
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -20,7 +21,8 @@ from evals.answers.recall import (
 
 @pytest.fixture(autouse=True)
 def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passages are cut and ranked by words: the bundled models take seconds to load."""
+    """Passages are cut and ranked by words, files read in this process: all else takes seconds."""
+    monkeypatch.setattr("evals.answers.recall.FileReader", ReaderHere)
     monkeypatch.setattr("evals.answers.recall.StatementEncoder", lambda _: HashRanker())
     monkeypatch.setattr("evals.answers.recall.load_tokenizer", lambda *_, **__: (WordTokenizer(), None))
 

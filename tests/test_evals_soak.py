@@ -12,16 +12,11 @@ STEADY = [ProcessReading(memory_mib=700.0, files=20, threads=15)] * PARTS
 
 
 def test_a_small_soak_finds_nothing() -> None:
-    result = measure(requests=30, clients=2, minutes=5.0, seed=0)
-    assert (result["requests"], sum(result["outcomes"].values()), sum(result["changes"].values())) == (30, 30, 3)
+    result = measure(requests=16, clients=2, minutes=5.0, seed=0)
+    assert (result["requests"], sum(result["outcomes"].values()), sum(result["changes"].values())) == (16, 16, 1)
     assert len(result["readings"]) == PARTS
     # Other tests, too, leave memory in this process that grows or shrinks.
     assert [one for one in result["findings"] if not one.startswith("memory_mib grew")] == []
-
-
-def test_a_soak_that_runs_out_of_time_says_so() -> None:
-    result = measure(requests=30, clients=2, minutes=0.0, seed=0)
-    assert result["findings"] == ["only 0 of 30 questions in time: growth is not known"]
 
 
 @pytest.mark.parametrize(("name", "by"), [("memory_mib", 10.0), ("files", 1), ("threads", 1)])

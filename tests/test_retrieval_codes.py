@@ -19,11 +19,6 @@ def test_an_error_code_has_one_name(text: str) -> None:
     assert codes(text) == {"e3"}
 
 
-@pytest.mark.parametrize("text", ["KM-450", "KM450", "km 450", "km-450", "Is the KM-450's tank full?"])
-def test_a_model_has_one_name(text: str) -> None:
-    assert codes(text) == {"km450"}
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -43,44 +38,12 @@ def test_codes(text: str, expected: set[str]) -> None:
     assert codes(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "EUR 5",
-            "5 EUR",
-            "€5",
-            "USD20",
-            "up to EUR 4.95",
-            "24 hours",
-            "20 kg",
-            "230 V",
-            "30 %",
-            "A4 paper",
-            "print it on A4",
-        ),
-        *(
-            "2FA",
-            "2024-05-01",
-            "May 5",
-            "24 December",
-            "Monday 9:00",
-            "step 3",
-            "Page 12",
-            "Section 4",
-            "from 60 to 80",
-        ),
-        *(
-            "call +353 1 555 0142",
-            "LM-4821907",
-            "3 to 5 days",
-            "Schritt 2",
-            "ab 50 Euro",
-            "am 3. Mai",
-            "within 14 days",
-        ),
-    ],
-)
+NO_CODES = """EUR 5|5 EUR|€5|USD20|up to EUR 4.95|24 hours|20 kg|230 V|30 %|A4 paper|print it on A4|2FA|2024-05-01|May 5
+|24 December|Monday 9:00|step 3|Page 12|Section 4|from 60 to 80|call +353 1 555 0142|LM-4821907|3 to 5 days|Schritt 2
+|ab 50 Euro|am 3. Mai|within 14 days"""
+
+
+@pytest.mark.parametrize("text", [text.strip() for text in NO_CODES.split("|")])
 def test_amounts_dates_and_steps_are_no_codes(text: str) -> None:
     assert codes(text) == frozenset()
 

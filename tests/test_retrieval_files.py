@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.reading.reader import find_files
+from retrieval.reading import find_files
 from retrieval.text.terms import printable
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.loaders.load import document_of
 
 
@@ -98,14 +98,6 @@ def test_tables() -> None:
 def test_code_keeps_its_lines_and_buttons_are_not_text() -> None:
     page = "<pre>\n  a  b\n\n c&lt;\n</pre><button>Copy</button><p>A <a href=x>link</a><img alt=no> &amp;&nbsp;m&shy;"
     assert shown(page) == [("code", "  a  b\n\n c<"), ("text", "A link & m")]
-
-
-def test_nothing_active_is_text() -> None:
-    page = (
-        "<svg><text>s</text></svg><template>t</template><iframe src=http://x>i</iframe><object>o</object>"
-        "<select><option>q</select><textarea>r</textarea><!-- c --><?php echo 1 ?><p onclick='x()'>Text</p>"
-    )
-    assert shown(page) == [("text", "Text")]
 
 
 @pytest.mark.parametrize("tag", ["div", "ul><li", "b", "table><tr><td", "blockquote"])

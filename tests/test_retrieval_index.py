@@ -1,6 +1,5 @@
 """The vector index as a snapshot, in memory and on disk."""
 
-import json
 import random
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import faiss
 import numpy as np
 import pytest
 
-from retrieval.documents.document import content_hash
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
 from retrieval.search.vector_index import WINDOWS_PER_PASSAGE as WINDOWS
@@ -56,14 +54,6 @@ def test_an_update_leaves_the_old_snapshot_alone() -> None:
     assert found(old, vectors(5)[0], 1) == [0]
     assert 0 not in found(new, vectors(5)[0], 9)
     assert old.updated(old.passage_ids, (), None).search(vectors(1)[0], 3) == []
-
-
-def test_adding_a_known_passage_replaces_its_vectors() -> None:
-    other = vectors(1, seed=3)
-    index = index_of(3).updated((), [1], other)
-    assert len(index) == 3
-    assert index.search(other[0], 1)[0].score == pytest.approx(1.0, abs=HALF)
-    assert found(index, vectors(3)[1], 9).count(1) == 1
 
 
 def test_hits_are_windows_numbered_in_the_order_they_were_given() -> None:
@@ -160,11 +150,6 @@ def test_windows_are_the_whole_and_its_parts_below_the_headings() -> None:
     assert "\n\n".join(window.removeprefix("Help\n") for window in windows) == text
 
 
-def test_equal_scores_come_in_order_of_number() -> None:
-    same = np.repeat(vectors(1), 3, axis=0)
-    assert found(VectorIndex("hash", 8).updated((), [5, 3, 4], same), same[0]) == [3, 4, 5]
-
-
 def test_vectors_that_do_not_fit_are_refused() -> None:
     index = index_of(3)
     with pytest.raises(RetrievalError, match=r"shape \[1, 9\] do not fit an index of hash, which needs \[1, 8\]"):
@@ -197,19 +182,6 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.updated([9]).passage_ids == {0, 1, 3, 4}
     VectorIndex("hash", 8).save(path)
     assert len(VectorIndex.load(path, "hash", 8)) == 0
-
-
-def test_a_file_of_an_earlier_version_opens(tmp_path: Path) -> None:
-    """Its header has one more field."""
-    path = tmp_path / "vectors"
-    index = index_of(3)
-    index.save(path)
-    payload = path.read_bytes().split(b"\n", 3)[3]
-    data = b'{"embedder": "hash", "dimension": 8, "generation": 5}\n' + payload
-    path.write_bytes(b"warmdesk vectors 3\n" + content_hash(data).encode() + b"\n" + data)
-    loaded = VectorIndex.load(path, "hash", 8)
-    query = vectors(1, seed=5)[0]
-    assert (loaded.passage_ids, loaded.search(query, 3)) == ({0, 1, 2}, index.search(query, 3))
 
 
 def test_a_damaged_file_is_refused_whatever_the_damage(tmp_path: Path) -> None:
@@ -251,12 +223,3 @@ def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         index_of(6).save(path)
     assert [file.name for file in tmp_path.iterdir()] == ["vectors"]
     assert len(VectorIndex.load(path, "hash", 8)) == 5
-
-
-def test_header_is_readable_json(tmp_path: Path) -> None:
-    path = tmp_path / "vectors"
-    index_of(1).save(path)
-    _, digest, header, _ = path.read_bytes().split(b"\n", 3)
-    size = len(path.read_bytes().split(b"\n", 3)[3])
-    assert json.loads(header) == {"embedder": "hash", "dimension": 8, "segments": [size]}
-    assert digest.decode() == content_hash(path.read_bytes().split(b"\n", 2)[2])

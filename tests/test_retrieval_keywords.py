@@ -20,7 +20,7 @@ sentences = st.lists(st.sampled_from(VOCABULARY), max_size=8).map(" ".join)
 unit_lists = st.lists(sentences, max_size=3)
 libraries = st.dictionaries(st.integers(0, 6), unit_lists, max_size=6)
 changes = st.lists(st.tuples(st.frozensets(st.integers(0, 8), max_size=3), libraries), max_size=5)
-often = settings(max_examples=60, deadline=None)
+often = settings(max_examples=40, deadline=None)
 
 
 def naive_scores(texts: Texts, query: str) -> dict[int, float]:
@@ -90,14 +90,6 @@ def check_history(history: Sequence[tuple[frozenset[int], Texts]], query: str) -
         assert list(snapshot.words) == in_it
 
 
-def test_a_unit_that_says_all_and_nothing_else_scores_high_and_a_foreign_word_counts_against() -> None:
-    index = index_of({1: ["return label"], 2: ["opening hours of the store"]})
-    assert index.scores("return label")[0] > 0.5
-    assert index.scores("return label zeppelin")[0] < index.scores("return label")[0]
-    assert index.scores("zeppelin").tolist() == index.scores("").tolist() == [0.0, 0.0]
-    assert index.rarity("zeppelin") > index.rarity("store")
-
-
 def test_units_have_numbers_of_their_passages() -> None:
     index = index_of({3: ["a whole of it", "a", "whole"], 5: [], 4: ["b"]})
     assert index.window_ids.tolist() == [
@@ -134,16 +126,6 @@ def test_many_windows_with_common_words_are_scored_exactly_too() -> None:
     assert found[WINDOWS + 1] > 0
 
 
-def test_what_few_passages_answer_is_found_among_many() -> None:
-    """The right one of 40 passages is first, and stays so among 10,500 that share the common words of the question."""
-    asked = {id_: [f"the price of item{id_} is {id_} euros in the shop"] for id_ in range(40)}
-    others = {id_: [f"the price of the thing{id_} of the shop is in euros"] for id_ in range(100, 10_600)}
-    few, many = index_of(asked), index_of(asked).updated((), others)
-    for id_ in asked:
-        question = f"what is the price of the item{id_} in the shop"
-        assert [int(index.window_ids[index.scores(question).argmax()]) for index in (few, many)] == [id_ * WINDOWS] * 2
-
-
 def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_its_own() -> None:
     big = {id_: ["return label"] * 4 for id_ in range(1, 9)}
     index = index_of(big).updated((), {20: ["voucher"] * 8})
@@ -159,8 +141,8 @@ def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_
 def test_there_are_few_segments_whatever_is_added_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retrieval.search.vector_index.LARGEST", 64)
     index = KeywordIndex()
-    for id_ in range(300):
-        index = index.updated([id_ - 200, id_ // 2], {id_: ["return label", "return"]})
+    for id_ in range(150):
+        index = index.updated([id_ - 100, id_ // 2], {id_: ["return label", "return"]})
         assert len(index.segments) <= 2 * len(index) / 64 + 8
         assert all(len(segment) <= 64 for segment in index.segments)
 
@@ -196,14 +178,13 @@ def test_near_copies(one: str, other: str, expected: bool) -> None:
     assert not index.is_near_copy(1, 3)
 
 
-def test_texts_with_other_written_numbers_are_no_copies() -> None:
-    same = "您可以在收到商品之后的若干时间内联系客服办理退货手续并获得退款，请保留好发票和包装，运费由我们承担，期限为"
-    index = index_of({1: [f"{same}三天。"], 2: [f"{same}七天。"]})
-    assert not index.is_near_copy(1, 2)
-
-
-def test_chinese_texts_of_which_one_denies_are_no_copies() -> None:
+def test_chinese_texts_with_a_denial_or_another_written_number_are_no_copies() -> None:
+    numbers = (
+        "您可以在收到商品之后的若干时间内联系客服办理退货手续并获得退款，请保留好发票和包装，运费由我们承担，期限为"
+    )
     same = "您在收到商品之后的三十日内联系客服，请保留好发票和包装，运费由我们承担，特价商品以及定制商品在此期间" * 3
     index = index_of({1: [f"{same}可以退货"], 2: [f"{same}不可以退货"], 3: [f"{same}可以来退货"]})
+    index = index.updated((), {4: [f"{numbers}三天。"], 5: [f"{numbers}七天。"]})
     assert not index.is_near_copy(1, 2)
     assert index.is_near_copy(1, 3)
+    assert not index.is_near_copy(4, 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_files import put
 
-from retrieval.documents.document import content_hash
+from retrieval.documents import content_hash
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import FORMATS, SUPPORTED, load
 from retrieval.text.terms import readable
@@ -112,11 +112,6 @@ def test_unsupported_types_name_the_supported_ones(tmp_path: Path) -> None:
     assert load(put(tmp_path / "a.TXT", b"text")).blocks
 
 
-def test_messages_are_safe_to_print(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableDocument, match=r"bad\\nname\\x1b.md: no such file or folder$"):
-        load(tmp_path / "bad\nname\x1b.md")
-
-
 def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
     document = load(put(tmp_path / "a.txt", b"text\r\n"))
     assert document.content_hash == content_hash(b"text\r\n") != content_hash(b"text\n")
@@ -143,11 +138,6 @@ def test_plain_text_keeps_lines_and_finds_title_and_lists(tmp_path: Path) -> Non
         ("text", "End."),
     ]
     assert load(put(path, b"A sentence.\n\nAnother one.")).title == "A"
-
-
-def test_a_megabyte_on_one_line(tmp_path: Path) -> None:
-    (block,) = load(put(tmp_path / "a.txt", b"x" * 2**20)).blocks
-    assert len(block.text) == 2**20
 
 
 def test_characters_without_meaning_are_removed() -> None:

@@ -1,10 +1,11 @@
-"""Markdown pages as site generators know them."""
+"""Markdown pages as site generators know them, also those that are nothing but front matter."""
 
 from pathlib import Path
 
 import pytest
+from made_files import put
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import document_of, load
 
@@ -60,7 +61,7 @@ def test_rules_at_the_top_are_not_front_matter(text: str) -> None:
 
 
 def test_hostile_front_matter_is_survived() -> None:
-    assert shown("---\na: " + "[" * 3000 + "\n---\nText.")
+    assert shown("---\na: " + "[" * 1200 + "\n---\nText.")
     bomb = "a: &a [x,x]\n" + "".join(
         f"{b}: &{b} [*{a},*{a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)
     )
@@ -129,13 +130,68 @@ def test_indented_code_is_code_unless_the_page_is_html() -> None:
     assert shown("Run:\n\n    a  b\n    c\n") == [("text", "Run:"), ("code", "a  b\nc")]
 
 
-def test_a_page_that_only_has_template_tags_has_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.md"
-    path.write_text("---\ntitle: Home\n---\n<h1>{{ site.title }}</h1>\n{% include all.html %}\n")
-    with pytest.raises(UnreadableDocument, match="only front matter and template tags, no text"):
-        load(path)
-
-
 @pytest.mark.parametrize("piece", ["> ", "[", "*a ", "{% ", "{{ ", "<div>\n\n", "`", "![](", "- "])
 def test_hostile_repetition_ends_soon(piece: str) -> None:
     read("---\na: b\n---\nStart.\n\n" + piece * 3000)
+
+
+FAQ = """---
+layout: faq
+permalink: /faq/
+title: Questions
+description: Not shown. It is about the page.
+sections:
+  - id: a-1
+    title: Who are you?
+    content: >-
+      We are a shop, see [our story](/story/){:class="link"}.
+  - title: Only a title
+    image: /a/b.png
+  - question: ## 何时退款?
+    content: 退款将在五个工作日内退回。
+body: Written at the end. Twice.
+---
+{% include accordion.html %}
+"""
+
+
+def load_page(tmp_path: Path, text: str) -> Document:
+    return load(put(tmp_path / "a.md", text.encode()))
+
+
+def test_sentences_with_the_headings_beside_them(tmp_path: Path) -> None:
+    document = load_page(tmp_path, FAQ.replace("## 何", '"## 何').replace("款?", '款?"'))
+    assert document.title == "Questions"
+    assert [(block.kind, block.text) for block in document.blocks] == [
+        ("heading", "Who are you?"),
+        ("text", "We are a shop, see our story."),
+        ("heading", "何时退款?"),
+        ("text", "退款将在五个工作日内退回。"),
+        ("text", "Written at the end. Twice."),
+    ]
+
+
+def test_they_are_not_added_to_a_page_with_text(tmp_path: Path) -> None:
+    (block,) = load_page(tmp_path, FAQ.replace("{% include accordion.html %}", "Text.")).blocks
+    assert block.text == "Text."
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        ("---\ntitle: Contact us\nlayout: x\n---\n", "only front matter and template tags, no text"),
+        ("---\ntitle: A\nsummary: too short.\n---\n![x](y.png)\n", "only front matter and template tags, no text"),
+        ("![smile](smile.png) ![smile](smile.png)\n", "only pictures, no text in it"),
+        ("\n\n", "no text in it"),
+    ],
+)
+def test_what_is_said_of_pages_without_text(tmp_path: Path, page: str, reason: str) -> None:
+    with pytest.raises(UnreadableDocument) as caught:
+        load_page(tmp_path, page)
+    assert caught.value.reason == reason
+
+
+def test_a_bomb_of_yaml_aliases_is_read_once(tmp_path: Path) -> None:
+    levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    (block,) = load_page(tmp_path, f"---\nl0: &l0 [This is one sentence.]\n{levels}---\n").blocks
+    assert block.text == "This is one sentence."

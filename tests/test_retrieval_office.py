@@ -1,6 +1,5 @@
 """Word and PowerPoint files: what becomes of headings, lists, tables and notes."""
 
-import io
 from pathlib import Path
 
 import docx
@@ -9,7 +8,7 @@ import pytest
 from made_files import put, saved, slides, with_parts, word
 from pptx.util import Inches
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 
@@ -112,7 +111,3 @@ def test_pictures_are_neither_read_nor_fetched(tmp_path: Path, monkeypatch: pyte
     data = with_parts(word(), {"word/document.xml": main, "word/_rels/document.xml.rels": relations})
     assert shown(load(put(tmp_path / "a.docx", data))) == [("text", 0, "Text")]
     assert opened == []
-
-
-def test_the_helper_of_this_file_makes_readable_files() -> None:
-    assert docx.Document(io.BytesIO(word())).paragraphs[0].text == "Returns"

@@ -8,7 +8,7 @@ from made_files import joined_pdf, pdf, put, scanned_pdf
 from reportlab.lib.pagesizes import A4
 from reportlab.platypus import SimpleDocTemplate, Table, TableStyle
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 

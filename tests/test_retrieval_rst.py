@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from made_files import put
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.loaders.load import load
 
 PAGE = """

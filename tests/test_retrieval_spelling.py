@@ -6,7 +6,6 @@ import pytest
 
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import Spelling
-from retrieval.search.sentence_embedder import SentenceEmbedder
 
 WORDS = ["return", "tracking", "delivery", "refund", "warranty", "voucher", "gateway", "iphone", "450", "card", "退款"]
 
@@ -23,11 +22,6 @@ def spelling(words: Iterable[str], is_known: Callable[[str], bool] = nobody) -> 
 
 def corrected(question: str, is_known: Callable[[str], bool] = nobody) -> str:
     return spelling(WORDS, is_known).corrected(question)
-
-
-@pytest.fixture(scope="module")
-def bundled() -> SentenceEmbedder:
-    return SentenceEmbedder()
 
 
 @pytest.mark.parametrize(
@@ -63,11 +57,6 @@ def test_other_words_stay(question: str) -> None:
 def test_words_the_embedder_knows_stay_and_are_asked_for_folded() -> None:
     assert corrected("Gatway") == "gateway"
     assert corrected("Gatway", lambda word: word == "gatway") == "Gatway"
-
-
-def test_names_and_plain_words_stay_with_the_bundled_embedder(bundled: SentenceEmbedder) -> None:
-    question = "Does Barcelona's building in Galway return traking?"
-    assert corrected(question, bundled.knows_word) == question.replace("traking", "tracking")
 
 
 def test_the_nearest_word_wins_whatever_the_order_of_words() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.documents.document import Block, Document, Passage, cut, split
+from retrieval.documents import Block, Document, Passage, cut, split
 
 
 def words(text: str) -> int:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from made_files import Cells, old_workbook, open_document_sheet, put, workbook
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
-from retrieval.loaders.rows import is_header, parted, row_line
+from retrieval.loaders.records import is_header, parted, row_line
 
 PEOPLE = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
 PEOPLE_LINES = "Name: Alice; Age: 30\nName: Bob; Age: 25"

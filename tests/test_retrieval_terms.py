@@ -1,4 +1,4 @@
-"""Terms of texts and questions: which words find each other."""
+"""Terms of texts and questions: which words find each other, and their stems in indexes."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from Stemmer import Stemmer
 
-from retrieval.text.terms import COMMON, asked_words, is_unspaced, parts_of, stem, telling_words, words
+from retrieval.search.keyword_index import KeywordIndex
+from retrieval.text.terms import asked_words, stem, telling_words, words
 
 
 def share_found(question: str, text: str) -> float:
@@ -36,15 +37,6 @@ def test_words_that_only_ask_do_not_count(question: str, telling: list[str]) -> 
     assert telling_words(question) == telling
 
 
-def test_parts_are_characters_where_words_are_not_set_apart() -> None:
-    assert [list(parts_of(word)) for word in ("退款", "款", "refund", "450")] == [
-        ["退", "款"],
-        ["款"],
-        ["refund"],
-        ["450"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("question", "text"),
     [
@@ -72,10 +64,6 @@ def test_mixed_scripts_part_where_they_change() -> None:
     assert asked_words("가격 인상") == ["가격", "인상"]
 
 
-def test_full_width_letters_and_digits_count_as_plain_ones() -> None:
-    assert words("ＡＢＣ１２３") == words("abc123") == ["abc", "123", "abc123"]
-
-
 @pytest.mark.parametrize("question", ["KM-450", "KM450", "km 450", "ｋｍ４５０", "km.450", "KM/450"])
 @pytest.mark.parametrize("text", ["the KM-450 kettle", "the KM450", "a km 450", "Km/450."])
 def test_model_numbers_find_each_other(question: str, text: str) -> None:
@@ -101,20 +89,92 @@ def test_words_stand_as_often_as_in_the_text_and_underscores_part_them() -> None
     assert words(" \n—!?") == asked_words("") == []
 
 
-def test_common_words_are_stems_and_say_nothing() -> None:
-    assert {stem(word) for word in asked_words("How long does it take before they were being here?")} - COMMON == {
-        "take"
-    }
-    assert not COMMON & {"return", "work", "card"}
-
-
-def test_scripts_without_spaces() -> None:
-    assert [is_unspaced(word) for word in ("退款", "ケース", "환불", "word", "450", "é")] == [True] * 3 + [False] * 3
-
-
 def test_threads_may_stem_at_once() -> None:
     letters = random.Random(7)
-    unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(2000)]
+    unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(500)]
     expected = Stemmer("en").stemWords(unseen)
     with ThreadPoolExecutor(4) as pool:
         assert all(found == expected for found in pool.map(lambda _: [stem(word) for word in unseen], range(4)))
+
+
+GERMAN = [
+    "Sie können geöffnete Bestellungen innerhalb von vierzehn Tagen nach der Lieferung zurückgeben.",
+    "Die Garantie gilt für zwei Jahre. Wir reparieren Geräte, die in dieser Zeit ausfallen.",
+    "Gutscheine werden nicht in Geld ausgezahlt, sondern bei der nächsten Bestellung verrechnet.",
+]
+ENGLISH = [
+    "You can return opened orders within fourteen days after the delivery.",
+    "The warranty covers two years. We repair appliances that fail in this time, and replace the batteries.",
+    "Gift cards are not paid out in money, but are used for the next purchase.",
+]
+
+
+def index_of(*texts: str) -> KeywordIndex:
+    return KeywordIndex().updated((), {number: [text] for number, text in enumerate(texts)})
+
+
+def best(index: KeywordIndex, question: str) -> str:
+    """The window that has most of a question."""
+    return [*GERMAN, *ENGLISH][int(index.scores(question).argmax())]
+
+
+@pytest.mark.parametrize(
+    ("forms", "language"),
+    [
+        ("lieferung lieferungen", "de"),
+        ("bücher büchern", "de"),
+        ("livraison livraisons", "fr"),
+        ("pedido pedidos", "es"),
+        ("возврат возврата возвраты", "ru"),
+        ("delivery deliveries", "en"),
+        ("delivery deliveries", "zh"),
+    ],
+)
+def test_forms_of_a_word_have_one_stem_by_the_rules_of_their_language(forms: str, language: str) -> None:
+    assert len({stem(form, language) for form in forms.split()}) == 1
+
+
+@pytest.mark.parametrize("pair", ["customs customer", "police policy", "internal international", "universe university"])
+def test_words_of_different_meaning_keep_apart(pair: str) -> None:
+    first, second = pair.split()
+    assert stem(first) != stem(second)
+
+
+def test_a_german_question_finds_other_forms_of_its_words() -> None:
+    index = index_of(*GERMAN)
+    assert index.segments[0].languages == ("de",)
+    for question, expected in (("Rückgabe einer Lieferung", 0), ("Gerät", 1), ("Gutschein", 2)):
+        assert best(index, question) == GERMAN[expected]
+
+
+@pytest.mark.parametrize("largest", [20_000, 1])
+def test_both_languages_of_an_index_are_stemmed_by_their_own_rules(
+    largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one segment, and in one for each language."""
+    monkeypatch.setattr("retrieval.search.vector_index.LARGEST", largest)
+    index = index_of(*GERMAN).updated((), {3 + at: [text] for at, text in enumerate(ENGLISH)})
+    assert len(index.segments) == (1 if largest > 1 else 2)
+    assert {language for segment in index.segments for language in segment.languages} == {"de", "en"}
+    assert best(index, "Gerät") == GERMAN[1]
+    assert best(index, "battery") == ENGLISH[1]
+
+
+def test_a_passage_that_is_misread_does_not_change_the_stems_of_frequent_words() -> None:
+    index = index_of(*ENGLISH, "Wir haben batteries und appliances für Sie im Geschäft.")
+    (segment,) = index.segments
+    assert segment.languages == ("en", "de")
+    assert [segment.term_of(word) for word in ("orders", "delivery")] == [stem("orders"), stem("delivery")]
+
+
+def test_a_word_the_index_does_not_have_is_stemmed_as_the_form_that_it_has() -> None:
+    (segment,) = index_of(*GERMAN, *ENGLISH).segments
+    assert segment.term_of("gutscheins") == segment.term_of("gutscheine") == stem("gutscheine", "de")
+    assert segment.term_of("purchases") == segment.term_of("purchase")
+    assert segment.term_of("zeppelins") is None
+
+
+def test_two_forms_in_a_question_count_once() -> None:
+    index = index_of(*GERMAN, *ENGLISH)
+    for forms in ("Gerät Geräte", "battery batteries", "zeppelin zeppelins"):
+        assert index.scores(f"label {forms}").tolist() == index.scores(f"label {forms.split()[0]}").tolist()

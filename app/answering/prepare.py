@@ -31,7 +31,7 @@ from app.storage.library import Library
 from cache.errors import PromptError
 from cache.prompt.plan import Plan
 from cache.serving.interface import EngineInterface
-from retrieval.documents.document import with_headings
+from retrieval.documents import with_headings
 from retrieval.text.sentences import as_said
 from retrieval.text.terms import COMMON, asked_words, language_of, stem
 

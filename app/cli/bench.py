@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -29,10 +29,11 @@ def thread_counts(threads: str | None) -> tuple[int, ...]:
     return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
 
 
-def chosen(arms: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    names = known if arms is None else tuple(name.strip() for name in arms.split(","))
+def chosen(text: str | None, known: tuple[str, ...], option: str = "--arms") -> tuple[str, ...]:
+    """Read --arms. Raises DeskError."""
+    names = known if text is None else tuple(name.strip() for name in text.split(","))
     if strange := [name for name in names if name not in known]:
-        raise DeskError(f"--arms has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
+        raise DeskError(f"{option} has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
     return names
 
 
@@ -105,14 +106,11 @@ def latency(
     need_section(write, "latency")
     need_plot(plot)
     result = measure(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         half_billion=half_billion,
         sizes=whole_numbers(documents, "--documents"),
         threads=thread_counts(threads),
-        question_tokens=24,
         repeats=repeats,
-        decode_at=2048,
         arms=names,
         llama_cpp=find_llama_cpp(common, llama_server, names),
         report=progress_line,
@@ -141,8 +139,7 @@ def prompt_cache(
 
     need_section(write, "prompt-cache")
     result = measure_use_cases(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         folder=schemas,
         threads=thread_counts(threads),
         repeats=repeats,
@@ -170,16 +167,15 @@ def throughput(
     plot: Plot = None,
 ) -> None:
     """Many concurrent clients, compared with llama.cpp and transformers: tokens per second, time to the first token."""
-    from evals.load.throughput import ARMS, LoadTest, markdown, measure_throughput
     from evals.report import draw_throughput
+    from evals.speed.throughput import ARMS, LoadTest, markdown, measure_throughput
 
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
     need_section(write, "throughput")
     need_plot(plot)
-    load = LoadTest(documents=documents, passages=4, zipf=zipf, answer_tokens=48, requests=requests)
+    load = LoadTest(documents=documents, zipf=zipf, requests=requests)
     result = measure_throughput(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         clients=whole_numbers(clients, "--clients"),
         load=load,
         arms=names,
@@ -211,8 +207,7 @@ def decode(
     names = chosen(arms, ARMS)
     need_section(write, "decode")
     result = measure_decode(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
+        settings=common.settings,
         documents=documents,
         conversations=whole_numbers(conversations, "--conversations"),
         repeats=repeats,
@@ -236,12 +231,7 @@ def floor(
     from evals.speed.floor import markdown, measure_floors
 
     need_section(write, "floor")
-    result = measure_floors(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
-        threads=thread_counts(threads),
-        sizes=whole_numbers(documents, "--documents"),
-    )
+    result = measure_floors(common.settings, thread_counts(threads), whole_numbers(documents, "--documents"))
     publish(common, result, "floor", markdown, f"warmdesk bench floor --documents {documents}", write)
 
 
@@ -259,13 +249,7 @@ def memory(
     from evals.speed.memory import markdown, measure_memory
 
     need_section(write, "memory")
-    result = measure_memory(
-        model=common.settings.model,
-        converted=common.settings.models_folder,
-        conversations=conversations,
-        modules=modules,
-        answer_tokens=32,
-    )
+    result = measure_memory(common.settings, conversations, modules)
     command = f"warmdesk bench memory --conversations {conversations} --modules {modules}"
     publish(common, result, "memory", markdown, command, write)
 
@@ -286,16 +270,16 @@ def eviction(
     plot: Plot = None,
 ) -> None:
     """Which modules stay in memory, compared with LRU, LFU, known popularity and the clairvoyant optimum."""
-    from evals.load.eviction import draw_trace, markdown, measure_eviction, read_trace
     from evals.report import draw_eviction
+    from evals.speed.eviction import PASSAGES, draw_trace, markdown, measure_eviction, read_trace
 
     need_section(write, "eviction")
     need_plot(plot)
     if trace is not None:
         traces, source = [read_trace(trace)], f"recorded in {trace.name}"
     else:
-        traces = [draw_trace(modules, requests, 4, zipf, changes=changes, seed=seed) for seed in range(1, 6)]
-        source = f"4 each, drawn by Zipf {zipf:g} of {modules}"
+        traces = [draw_trace(modules, requests, zipf, changes=changes, seed=seed) for seed in range(1, 6)]
+        source = f"{PASSAGES} each, drawn by Zipf {zipf:g} of {modules}"
         source += f", changes of popularity: {changes}" if changes else ""
     result = measure_eviction(traces, whole_numbers(budget, "--budget"), source)
     if plot is not None:
@@ -312,7 +296,8 @@ def gpu(
     rows: Annotated[str | None, typer.Option(help="Comma-separated; default: all, see docs/gpu.md.")] = None,
     minutes: Annotated[float, typer.Option(help="Maximum minutes for all rows.", min=0.1)] = 10,
     size: Annotated[
-        str | None, typer.Option(help="full, or tiny for a trial run.", show_default="full on a GPU, else tiny")
+        Literal["full", "tiny"] | None,
+        typer.Option(help="full, or tiny for a trial run.", show_default="full on a GPU, else tiny"),
     ] = None,
     write: Write = None,
     plot: Plot = None,
@@ -320,17 +305,17 @@ def gpu(
     """All measurements on a GPU: correctness, first token by the place of modules, decoding, memory; compared with
     transformers and the GPU's limits. Models have random weights. --device: cuda if there is one.
     """
-    from evals.gpu.run import drawing_of, markdown, measure_gpu, row_names
-    from evals.gpu.sizes import size_named
+    from evals.gpu.plan import PLANS
+    from evals.gpu.run import drawing_of, markdown, measure_gpu
     from evals.report import draw_gpu
 
-    names = row_names(rows)
+    names = chosen(rows, tuple(plan.name for plan in PLANS), "--rows")
     device = common.flags["device"] or default_device(common.settings.device)
     need_section(write, "gpu")
     need_plot(plot)
     result = measure_gpu(
         device=device,
-        size=size_named(size, device),
+        size=size or ("tiny" if device == "cpu" else "full"),
         models=common.settings.models_folder,
         names=names,
         minutes=minutes,

@@ -3,7 +3,7 @@
 import json
 import os
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
@@ -74,7 +74,7 @@ def calibrate(
     limit: Annotated[int, typer.Option(help="Number of questions of each file.", min=1)] = 40,
 ) -> None:
     """Find which policy keeps the answers of your model, and whether it may use its own words."""
-    from evals.answers.calibrate import calibrate as measure
+    from evals.answers.quality_run import calibrate as measure
 
     found = measure(common.settings, data, limit=limit, report=progress_line)
     common.show(asdict(found), lambda: print(found.line()))
@@ -93,9 +93,6 @@ def helpdesk(
         Literal["search", "shipped", "checked"],
         typer.Option(help="search: no language model. shipped: as configured. checked: the model's own words."),
     ] = "shipped",
-    cold: Annotated[
-        bool, typer.Option("--cold", help="Do not encode the passages first; first_token_ms then includes encoding.")
-    ] = False,
 ) -> None:
     """Whether answers are right, relevant and honest about missing information, on your documents. The installation is
     temporary; with --data-dir it is stored and reused.
@@ -109,8 +106,8 @@ def helpdesk(
         mode = "checked" if arm == "checked" else None
         settings = load_settings({**common.flags, "data_dir": folder, "answer_mode": mode}, os.environ)
         with open_service(settings, "warmdesk eval helpdesk") as service:
-            result = measure_helpdesk(service, documents, questions, arm=arm, cold=cold, report=progress_line)
-    common.show(result.as_json(), lambda: print(markdown(result.summary)))
+            result = measure_helpdesk(service, documents, questions, arm=arm, report=progress_line)
+    common.show(result, lambda: print(markdown(result["summary"])))
 
 
 @evaluate.command()
@@ -138,7 +135,7 @@ def recall(
     """Whether search finds the right document, and whether it recognises that there is none."""
     from evals.answers.recall import markdown, measure_recall
     from evals.report import read_section, write_section
-    from retrieval.search.sentence_embedder import SentenceEmbedder
+    from retrieval.search.embedding import SentenceEmbedder
 
     if write is not None:
         read_section(write, "recall")  # fails before the work is done
@@ -178,14 +175,13 @@ def calibrate_search(
     from app.desk.calibration import SEARCH_FILE, write_classifier
     from evals.answers.search_calibration import calibrate
 
-    found = calibrate(common.settings, data, documents or [], report=progress_line)
+    classifier, found = calibrate(common.settings, data, documents or [], report=progress_line)
     file = write or common.settings.data_dir / SEARCH_FILE
-    write_classifier(file, found.classifier)
-    counted = {field.name: getattr(found, field.name) for field in fields(found) if field.name != "classifier"}
-    thresholds = {"threshold": found.classifier.threshold, "certain": found.classifier.certain}
+    write_classifier(file, classifier)
+    thresholds = {"threshold": classifier.threshold, "certain": classifier.certain}
     line = (
-        f"{file}: {found.answerable} answerable and {found.unanswerable} other questions, area under the curve "
-        f"{found.auc:.2f}; answers {found.answered:.0%} of the first as sure, {found.answered_right:.0%} of these "
-        f"rightly, and {found.answered_wrongly:.0%} of the others"
-    )
-    common.show({"file": str(file), **counted, **thresholds}, lambda: print(line))
+        "{answerable} answerable and {unanswerable} other questions, area under the curve {auc:.2f}; answers "
+        "{answered:.0%} of the first as sure, {answered_right:.0%} of these rightly, and {answered_wrongly:.0%} of the "
+        "others"
+    ).format(**found)
+    common.show({"file": str(file), **found, **thresholds}, lambda: print(f"{file}: {line}"))

@@ -2,7 +2,7 @@
 of `warmdesk calibrate-search` (how search judges).
 
 A result is valid for one model, adapter and system text; if one of them changes, `doctor` and the dashboard ask for a
-new one. Out of scope: measuring and fitting (`evals`), the classifier (`retrieval.answerability.classifier`).
+new one. Out of scope: measuring and fitting (`evals`), the classifier (`retrieval.answerability`).
 """
 
 import json
@@ -18,7 +18,7 @@ from app.domain.settings import Settings
 from app.storage.files import replace_file
 from cache.memory.keys import digest
 from cache.model.loading import adapter_fingerprint
-from retrieval.answerability.classifier import AnswerabilityClassifier, as_json, load_classifier, rule_of_thumb
+from retrieval.answerability import AnswerabilityClassifier, as_json, load_classifier, rule_of_thumb
 from retrieval.ranking.encoder import CARD
 
 FILE = "calibration.json"
@@ -45,7 +45,7 @@ TIE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyMetrics:
-    """Results of a policy on the calibration questions; see `evals.answers.quality.QualityRow`."""
+    """Results of a policy on the calibration questions; see `evals.answers.quality.quality_row`."""
 
     policy: str
     kl: float | None

@@ -47,9 +47,8 @@ from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import start_engine
 from cache.serving.messages import EngineSpec
 from retrieval.ranking.encoder import StatementEncoder, StatementRanker
-from retrieval.search.embedding import Embedder, OneQuestionEmbedder
-from retrieval.search.reranker import CrossEncoderReranker
-from retrieval.search.sentence_embedder import SentenceEmbedder
+from retrieval.search.embedding import Embedder, OneQuestionEmbedder, SentenceEmbedder
+from retrieval.search.retriever import CrossEncoderReranker
 
 T = TypeVar("T")
 THREADS_BESIDE = 1

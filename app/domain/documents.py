@@ -1,6 +1,6 @@
 """Documents, passages and synchronised folders as they are stored, as plain values.
 
-Out of scope: documents as files are read, and passages as they are cut (`retrieval.documents.document`).
+Out of scope: documents as files are read, and passages as they are cut (`retrieval.documents`).
 """
 
 from collections.abc import Sequence

@@ -25,15 +25,12 @@ import numpy as np
 from app.domain.documents import StoredPassage, Vectors
 from app.knowledge.search import Search
 from app.storage.library import Library
-from retrieval.answerability.classifier import AnswerabilityClassifier, JudgedStatements, judge
-from retrieval.answerability.features import FoundPassageText
-from retrieval.documents.document import with_headings
+from retrieval.answerability import AnswerabilityClassifier, FoundPassageText, JudgedStatements, judge
+from retrieval.documents import with_headings
 from retrieval.errors import RetrievalError, first_line
-from retrieval.ranking.encoder import PassageToRead, StatementRanker
-from retrieval.ranking.scoring import StatementVectors
+from retrieval.ranking.encoder import PassageToRead, StatementRanker, StatementVectors
 from retrieval.search.embedding import Embedder, one_question
-from retrieval.search.reranker import Reranker, rerank
-from retrieval.search.retriever import PassageHit, Query, Retriever
+from retrieval.search.retriever import PassageHit, Query, Reranker, Retriever, rerank
 from retrieval.statements.cut import VERSION, statements_of
 from retrieval.statements.grouping import Kind, Statement
 from retrieval.text.terms import COMMON, asked_words, folded, stem, telling_words

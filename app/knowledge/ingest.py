@@ -33,10 +33,10 @@ from app.knowledge.finder import StatementStore
 from app.knowledge.search import Search
 from app.knowledge.warm import Warming, WarmReport
 from app.storage.library import Library
-from retrieval.documents.document import Document, Passage, content_hash, split
+from retrieval.documents import Document, Passage, content_hash, split
 from retrieval.errors import UnreadableDocument, first_line
 from retrieval.loaders.load import read_bytes
-from retrieval.reading.reader import FileReader, find_files
+from retrieval.reading import FileReader, find_files
 from retrieval.text.terms import printable
 
 

@@ -29,10 +29,10 @@ from app.storage.begun import BegunWork
 from app.storage.faq import SyncedFolderTable
 from app.storage.files import PARTIAL, replace_file
 from cache.errors import CacheError
-from retrieval.documents.document import content_hash
+from retrieval.documents import content_hash
 from retrieval.errors import RetrievalError, UnreadableDocument
 from retrieval.loaders.load import MAX_BYTES
-from retrieval.reading.reader import FileReader
+from retrieval.reading import FileReader
 from retrieval.text.terms import printable, readable
 
 LONGEST_NAME = 150

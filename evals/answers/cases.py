@@ -28,7 +28,7 @@ from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, ques
 from app.training.training_data import read_rows
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ModelTokenizer, run_tokens
-from retrieval.documents.document import split
+from retrieval.documents import split
 from retrieval.loaders.load import load
 from retrieval.search.embedding import Embedder
 from retrieval.text.sentences import joined_lines
@@ -93,7 +93,6 @@ class CaseReader:
         return list(self._single(rows, passages, limit))
 
     def conversations(self, file: Path, passages: int, limit: int) -> list[Case]:
-        """Make at most `limit` cases, only of questions that have earlier turns. Raises DeskError."""
         rows = [row for row in read_rows([file]) if row["context"].strip()]
         return list(islice(self._conversations(rows, passages), limit))
 
@@ -161,7 +160,6 @@ class CaseReader:
                 yield self._case("musique", texts, None, row["question"], row["answers"], texts)
 
     def _best_piece(self, text: dict[str, str], question: str, answers: Sequence[str]) -> str:
-        """Return the piece that holds an answer, or the piece most similar to the question."""
         cuts = cut(text["text"], PASSAGE_WORDS)
         pieces = [passage_from_row({"title": text["title"], "context": piece}) for piece in cuts]
         holding = [piece for piece in pieces if any(holds(piece, [answer]) for answer in answers)]
@@ -220,7 +218,6 @@ class CaseReader:
         )
 
     def _left_contexts(self, texts: Sequence[str], corpus: Sequence[str]) -> tuple[Tokens, ...]:
-        """Return for each text the nearest texts of the corpus, the nearest last."""
         beside = (self._nearest(text, [other for other in corpus if other != text]) for text in texts)
         near = (others[max(0, len(others) - self._neighbours) :] for others in beside)
         return tuple(tuple(token for text in some for token in self.tokens(text)) for some in near)
@@ -230,7 +227,6 @@ class CaseReader:
         return run_tokens(pieces, self._tokenizer)
 
     def _nearest(self, text: str, others: Sequence[str]) -> list[str]:
-        """Sort the other texts, the nearest last."""
         unknown = [t for t in dict.fromkeys([text, *others]) if t not in self._vectors]
         if unknown:
             self._vectors.update(zip(unknown, self._embedder.embed_documents(unknown), strict=True))
@@ -239,7 +235,6 @@ class CaseReader:
 
 
 def passage_from_row(row: dict[str, Any]) -> str:
-    """Format a row {title, context} as in the product's prompt."""
     return passage_text(PassageText(name="", title=str(row["title"]), heading_path=(), text=str(row["context"])))
 
 
@@ -250,12 +245,10 @@ def holds(text: str, facts: Iterable[str]) -> bool:
 
 
 def normal(text: str) -> str:
-    """Lower the case, and separate words by one space."""
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def cut(text: str, words: int) -> list[str]:
-    """Cut a long text into pieces of about `words` words, at line breaks where possible."""
     pieces: list[list[str]] = [[]]
     for line in joined_lines(text):
         for start in range(0, len(line.split()), words):
@@ -267,7 +260,6 @@ def cut(text: str, words: int) -> list[str]:
 
 
 def read_list(file: Path) -> list[dict[str, Any]]:
-    """Read a JSON list, also compressed. Raises DeskError."""
     try:
         data = file.read_bytes()
         found = json.loads(gzip.decompress(data) if file.suffix == ".gz" else data)

@@ -20,8 +20,7 @@ limits below were set with these answers known.
 import re
 from collections.abc import Sequence
 
-from evals.answers.fact_matching import Fact, holds_fact, words
-from evals.answers.questions import CustomerQuestion
+from evals.answers.questions import CustomerQuestion, Fact, holds_fact, plain_words
 from retrieval.text.terms import COMMON, stem
 
 SAME_THING = 0.33
@@ -76,7 +75,7 @@ def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequenc
 
 def is_opposite(statement: str, gold: str) -> bool:
     """Return whether a statement says yes instead of no, or denies what the gold answer asserts, or the reverse."""
-    answered, said = (text[:1] if (text := words(whole)) else [] for whole in (gold, statement))
+    answered, said = (text[:1] if (text := plain_words(whole)) else [] for whole in (gold, statement))
     if {*answered, *said} == {"yes", "no"}:
         return True
     asserted = telling(gold)
@@ -93,12 +92,14 @@ def is_of_another_model(statement: str, question: str) -> bool:
 
 def telling(text: str) -> set[str]:
     """Return the stems of the topic words: no numbers, units of time, denials, or common words."""
-    tells = (word for word in words(text) if not (NUMBER.fullmatch(word) or word in CURRENCIES or DENIES.search(word)))
+    tells = (
+        word for word in plain_words(text) if not (NUMBER.fullmatch(word) or word in CURRENCIES or DENIES.search(word))
+    )
     return {stem(word) for word in tells} - COMMON - DURATIONS - {"yes"}
 
 
 def values(text: str) -> set[Value]:
-    said = words(text)
+    said = plain_words(text)
     found: set[Value] = set()
     for at, word in enumerate(said):
         if not NUMBER.fullmatch(word):

@@ -4,12 +4,12 @@ Each question is asked end to end through the code that serves customers, and th
 facts of a right answer. Earlier turns of a follow-up are stored in the conversation as the file has them.
 
 Arms: `shipped` as the settings say; `checked` the model's own words, checked (answer_mode = checked); `search` composed
-by search alone, without a language model (`shown_answers.SearchAlone`).
+by search alone, without a language model (`ask_search`).
 
-Milliseconds of a row. first_token_ms: from the question to the first words shown. Passages are encoded before, unless
-the desk is cold; without a model, the time ends when the first statement is chosen. added_ms: the time that judging and
-ranking statements adds to plain search, which is `timings_ms.retrieve` minus a plain search for the same wordings,
-timed right after. The language model's own part is first_token_ms minus retrieve.
+Milliseconds of a row. first_token_ms: from the question to the first words shown. Passages are encoded before; without
+a model, the time ends when the first statement is chosen. added_ms: the time that judging and ranking statements adds
+to plain search, which is `timings_ms.retrieve` minus a plain search for the same wordings, timed right after. The
+language model's own part is first_token_ms minus retrieve.
 
 Questions are answerable (a page answers them), unanswerable, or small talk. Statements, facts and contradictions are
 judged for answerable questions only, in answers that are shown as sure or unsure.
@@ -22,50 +22,140 @@ a colon. This is strict: a true and useful statement without a requested fact al
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binom, binomtest
 
+from app.answering.checking import cite_quotation
+from app.answering.prepare import Decider
 from app.desk.service import Service
+from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome
 from app.domain.errors import DeskError
+from app.domain.setting_types import AnswerMode
 from app.knowledge.finder import wordings
+from app.storage.history import AnswerDetails, PastMessage, new_id
 from evals.answers.contradictions import contradictions
-from evals.answers.fact_matching import holds_all, holds_fact
-from evals.answers.questions import CustomerQuestion
-from evals.answers.shown_answers import SearchAlone, ShownAnswer, ask_desk
+from evals.answers.questions import CustomerQuestion, holds_all, holds_fact
+from retrieval.text.sentences import sentences
 from retrieval.text.terms import CHINESE_JAPANESE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A figure with its 95 % interval (low, high). value: a share (0 to 1) or a median, None if n, the count, is 0."""
+class ShownAnswer:
+    """An answer as the customer sees it. statements: in the order shown; none for nothing and small talk. documents: of
+    its sources, in order; quoted: the documents of its statements. first_ms: from the question to the first words.
+    find_ms: the part before the language model: search, judgement, ranking of statements.
+    """
 
-    value: float | None
-    low: float | None
-    high: float | None
-    n: int
+    outcome: Outcome
+    text: str
+    statements: tuple[str, ...]
+    documents: tuple[str, ...]
+    quoted: tuple[str, ...]
+    first_ms: float
+    find_ms: float
+
+
+def ask_desk(service: Service, question: str, history: Sequence[tuple[str, str]]) -> ShownAnswer:
+    conversation = record_turns(service, history) if history else None
+    stream = service.ask(question, conversation_id=conversation)
+    for _ in stream:
+        pass
+    answer = stream.answer
+    service.delete_conversation(answer.conversation_id)
+    return ShownAnswer(
+        outcome=answer.outcome,
+        text=answer.answer,
+        statements=statements_of(answer, service.answer_mode),
+        documents=tuple(dict.fromkeys(citation.document for citation in answer.citations)),
+        quoted=tuple(dict.fromkeys(citation.document for citation in answer.citations if not citation.see_also)),
+        first_ms=answer.timings.ttft,
+        find_ms=answer.timings.retrieve,
+    )
+
+
+def statements_of(answer: Answer, answer_mode: AnswerMode) -> tuple[str, ...]:
+    """Split what the answer says from the documents: its quotations, or the sentences of the model."""
+    if answer_mode == "quote" or answer.outcome == "unsure":
+        return answer.statements
+    return tuple(sentences(BETWEEN.join(answer.statements)))
+
+
+def record_turns(service: Service, history: Sequence[tuple[str, str]]) -> str:
+    conversation = service.history.start_conversation(history[0][0])
+    for asked, said in history:
+        question_id = service.history.record_question(conversation, asked)
+        answer = Answer(
+            answer=said,
+            outcome="answered",
+            conversation_id=conversation,
+            message_id=new_id(),
+            citations=(),
+            usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
+            modules=(),
+            timings=AnswerTimings(retrieve=0.0, load=0.0, prefill=0.0, ttft=0.0, total=0.0),
+            policy=service.policy,
+            exact=True,
+        )
+        service.history.record_answer(answer, AnswerDetails(question_id=question_id, finish_reason="stop"))
+    return conversation
+
+
+def ask_search(decider: Decider, question: str, history: Sequence[tuple[str, str]]) -> ShownAnswer:
+    """Answer from the documents without a language model: the statements that would be shown, or the fixed text that
+    replaces them. Nothing is stored.
+    """
+    started = time.perf_counter()
+    past = [
+        message
+        for asked, said in history
+        for message in (PastMessage(role="user", text=asked), PastMessage(role="assistant", text=said))
+    ]
+    decision = decider.decide(question, past)
+    statements = [one.text for one in decision.statements] if decision.asks_model else []
+    spent = (time.perf_counter() - started) * 1e3
+    text = BETWEEN.join([*([decision.says] if decision.says else []), *statements])
+    results = decision.results
+    found = [(one.passage, one.cosine) for one in results.found]
+    cited = cite_quotation(BETWEEN.join(statements), decision.statements, found) if statements else []
+    named = [] if decision.outcome == "nothing" else [one.passage for one in results.passages]
+    shown = [passage for passage, _ in cited] or named
+    return ShownAnswer(
+        outcome=decision.outcome,
+        text=text,
+        statements=tuple(statements),
+        documents=tuple(dict.fromkeys(passage.document for passage in shown)),
+        quoted=tuple(dict.fromkeys(passage.document for passage, one in cited if not one.see_also)),
+        first_ms=spent,
+        find_ms=spent,
+    )
+
+
+Figure = dict[str, Any]
+"""value: a share (0 to 1) or a median, None if n, the count, is 0. low, high: its 95 % interval."""
+NOTHING: Figure = {"value": None, "low": None, "high": None, "n": 0}
 
 
 def share(flags: Sequence[bool]) -> Figure:
     """Count the share that is true, with Wilson's interval (1927), which also holds for few cases."""
     n = len(flags)
     if not n:
-        return Figure(value=None, low=None, high=None, n=0)
+        return NOTHING
     found = binomtest(sum(flags), n).proportion_ci(method="wilson")
-    return Figure(value=round(sum(flags) / n, 4), low=round(found.low, 4), high=round(found.high, 4), n=n)
+    return {"value": round(sum(flags) / n, 4), "low": round(found.low, 4), "high": round(found.high, 4), "n": n}
 
 
 def middle_of(values: Sequence[float]) -> Figure:
     """Take the median. Its interval lies between the order statistics that hold it with at least 95 % (binomial)."""
     ordered, n = sorted(values), len(values)
     if not n:
-        return Figure(value=None, low=None, high=None, n=0)
+        return NOTHING
     first = max(0, int(binom.ppf(0.025, n, 0.5)) - 1)
     low, high = round(ordered[first], 1), round(ordered[n - 1 - first], 1)
-    return Figure(value=round(median(ordered), 1), low=low, high=high, n=n)
+    return {"value": round(median(ordered), 1), "low": low, "high": high, "n": n}
 
 
 POINTS_BACK = re.compile(
@@ -94,23 +184,12 @@ class JudgedAnswer:
         return bool(self.question.facts) and holds_all("\n".join(self.shown.statements), self.question.facts)
 
     @property
-    def has_facts_first(self) -> bool:
-        """Return whether the first statement holds all facts."""
-        return bool(self.question.facts) and holds_all("".join(self.shown.statements[:1]), self.question.facts)
-
-    @property
     def has_page_first(self) -> bool:
-        """Return whether the first source is a page that answers."""
         return any(_is_page(document, self.question.articles) for document in self.shown.documents[:1])
 
     @property
     def has_page(self) -> bool:
         return any(_is_page(document, self.question.articles) for document in self.shown.documents)
-
-    @property
-    def is_dead_end(self) -> bool:
-        """Return whether the customer gets neither all the facts nor a page that has them."""
-        return not self.has_all_facts and not self.has_page
 
     @property
     def is_harmful(self) -> bool:
@@ -119,7 +198,6 @@ class JudgedAnswer:
 
     @property
     def beside_the_point(self) -> list[bool]:
-        """Return for each statement whether it is beside the point."""
         shown = self.shown.statements
         on_point = [any(holds_fact(one, fact) for fact in self.question.facts) for one in shown]
         needed = [
@@ -161,11 +239,11 @@ class JudgedAnswer:
 
 def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     """Return the figures by name. Shares are of the questions that a name begins with, except: right_page_first,
-    right_page_any: of answerable questions whose page is known. all_facts, facts_first, dead_ends, contradicted: of
-    answerable questions. harmful: of questions that name pages that must not be quoted. answered_all_facts: of answered
-    ones. beside_the_point: of the statements shown for answerable ones. smalltalk_handled: of small talk.
-    smalltalk_mistaken: of the rest. words, first_token_ms: median of answered and unsure ones. added_ms: median of all
-    except small talk.
+    right_page_any: of answerable questions whose page is known. all_facts, facts_first (in the first statement),
+    dead_ends (neither all facts nor a page that has them), contradicted: of answerable questions. harmful: of questions
+    that name pages that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the statements
+    shown for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words, first_token_ms:
+    median of answered and unsure ones. added_ms: median of all except small talk.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -178,9 +256,9 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
         "right_page_first": share([one.has_page_first for one in with_page]),
         "right_page_any": share([one.has_page for one in with_page]),
         "all_facts": share([one.has_all_facts for one in with_facts]),
-        "facts_first": share([one.has_facts_first for one in with_facts]),
+        "facts_first": share([holds_all("".join(one.shown.statements[:1]), one.question.facts) for one in with_facts]),
         "answered_all_facts": share([one.has_all_facts for one in with_facts if one.shown.outcome == "answered"]),
-        "dead_ends": share([one.is_dead_end for one in answerable]),
+        "dead_ends": share([not one.has_all_facts and not one.has_page for one in answerable]),
         "contradicted": share([bool(one.contradictions) for one in with_facts]),
         "harmful": share([one.is_harmful for one in judged if one.question.not_from]),
         "beside_the_point": share([beside for one in with_facts for beside in one.beside_the_point]),
@@ -205,12 +283,12 @@ MEDIANS = frozenset(("words", "first_token_ms", "added_ms"))
 def markdown(summary: dict[str, Figure]) -> str:
     lines = ["| figure | value | 95 % interval | n |", "|---|---|---|---|"]
     for name, figure in summary.items():
-        if figure.value is None or figure.low is None or figure.high is None:
+        if figure["value"] is None:
             lines.append(f"| {name.replace('_', ' ')} | | | 0 |")
             continue
         scale, unit = (1, "") if name in MEDIANS else (100, " %")
-        low, value, high = (f"{scale * number:.0f}" for number in (figure.low, figure.value, figure.high))
-        lines.append(f"| {name.replace('_', ' ')} | {value}{unit} | {low} to {high} | {figure.n} |")
+        low, value, high = (f"{scale * number:.0f}" for number in (figure["low"], figure["value"], figure["high"]))
+        lines.append(f"| {name.replace('_', ' ')} | {value}{unit} | {low} to {high} | {figure['n']} |")
     return "\n".join(lines)
 
 
@@ -225,50 +303,34 @@ def _is_page(document: str, articles: Sequence[str]) -> bool:
 Arm: TypeAlias = Literal["search", "shipped", "checked"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HelpdeskResult:
-    """Judged answers, and figures over all of them."""
-
-    answers: tuple[JudgedAnswer, ...]
-    summary: dict[str, Figure]
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "rows": [one.row() for one in self.answers],
-            "summary": {name: asdict(figure) for name, figure in self.summary.items()},
-        }
-
-
 def measure_helpdesk(
     service: Service,
     documents: Path,
     questions: list[CustomerQuestion],
     *,
     arm: Arm,
-    cold: bool,
     report: Callable[[str], None],
-) -> HelpdeskResult:
-    """Ingest the folder, as far as the desk does not have it yet, and ask. cold: do not encode passages before. Raises
-    DeskError if the desk has other documents, which would also be found.
+) -> dict[str, Any]:
+    """Ingest the folder, as far as the desk does not have it yet, and ask. Returns rows, and a summary of figures over
+    all of them. Raises DeskError if the desk has other documents, which would also be found.
     """
-    fill(service, documents, warm=not cold and arm != "search", report=report)
-    alone = SearchAlone(service)
+    fill(service, documents, warm=arm != "search", report=report)
+    decider = Decider(service.settings, service.finder)
     plain_search_ms(service, questions[0])  # opens the index and the embedder
     judged = []
     for number, question in enumerate(questions, start=1):
         shown = (
-            alone.ask(question.question, question.history)
+            ask_search(decider, question.question, question.history)
             if arm == "search"
             else ask_desk(service, question.question, question.history)
         )
         added = max(0.0, shown.find_ms - plain_search_ms(service, question))
         judged.append(JudgedAnswer(question=question, shown=shown, added_ms=added))
         report(f"{number}/{len(questions)} {judged[-1].verdict}: {question.question}")
-    return HelpdeskResult(answers=tuple(judged), summary=figures(judged))
+    return {"rows": [one.row() for one in judged], "summary": figures(judged)}
 
 
 def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str], None]) -> None:
-    """Ingest the documents of a folder. Raises DeskError if there are none, or others in the desk."""
     folder = documents.resolve()
     if not folder.is_dir():
         raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")

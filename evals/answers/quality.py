@@ -16,7 +16,7 @@ see which, and in what is computed in the request (see `ARMS`).
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -100,7 +100,6 @@ def plans(case: Case, arm: Arm, system: Tokens) -> Iterator[tuple[Plan, Tokens]]
 
 
 def passages_read(case: Case, arm: Arm) -> list[tuple[Tokens, Tokens]]:
-    """Return the passages that an arm uses for the last question, each with its left context."""
     pairs = list(zip(case.modules, case.left_contexts, strict=True))
     if arm.reads == "none":
         return []
@@ -116,7 +115,6 @@ def passages_read(case: Case, arm: Arm) -> list[tuple[Tokens, Tokens]]:
 
 
 def place(spans: list[Span], passages: Iterable[tuple[Tokens, Tokens]], arm: Arm, system: Segment) -> int:
-    """Append passages to `spans`. Returns the position id of the text that follows them."""
     base = position = end(spans)
     for tokens, left_context in passages:
         if arm.placement in ("slotted", "unions"):
@@ -138,7 +136,6 @@ def place(spans: list[Span], passages: Iterable[tuple[Tokens, Tokens]], arm: Arm
 
 
 def end(spans: Sequence[Span]) -> int:
-    """Return the position id after all spans."""
     return max(span.end for span in spans)
 
 
@@ -169,34 +166,6 @@ class CaseOutcome:
     ttft_ms: float
     recomputed_tokens: int
     prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QualityRow:
-    """An arm over all cases. Pairs are 95 % intervals; deltas are against full attention. policy: the name of the arm.
-    agree: share of answers like those of full attention. recomputed_tokens: mean of the passage tokens computed in a
-    request; recomputed_share: of all passage tokens. What was not measured is None. For `noise` only the distance is
-    measured.
-    """
-
-    policy: str
-    n: int
-    kl: float | None
-    kl_interval: tuple[float, float] | None
-    kl_p95: float | None
-    kl_first: float | None
-    top1: float | None
-    agree: float | None
-    gold_logp_delta: float | None
-    gold_logp_delta_interval: tuple[float, float] | None
-    contains_gold: float | None
-    contains_gold_delta_interval: tuple[float, float] | None
-    f1: float | None
-    refused_right: float | None
-    refused_wrong: float | None
-    recomputed_tokens: float
-    recomputed_share: float
-    ttft_ms: float | None
 
 
 class Bench:
@@ -294,12 +263,15 @@ class Bench:
         )
 
 
-def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]) -> QualityRow:
-    """Compute means and intervals of an arm."""
+def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]) -> dict[str, Any]:
+    """Sum up an arm over all cases. Pairs are 95 % intervals; deltas are against full attention. agree: share of
+    answers like those of full attention. recomputed_tokens: mean of the passage tokens computed in a request;
+    recomputed_share: of all passage tokens. What was not measured is None. For `noise` only the distance is measured.
+    """
     mine = [outcome[name] for outcome in outcomes]
     full = [outcome[FULL] for outcome in outcomes]
     pairs = list(zip(cases, mine, full, strict=True))
-    judged = [] if name == NOISE else pairs  # for noise only the distance is measured
+    judged = [] if name == NOISE else pairs
     kls = [one.kl for one in mine if one.kl is not None]
     deltas = [
         one.gold_logp - base.gold_logp
@@ -313,52 +285,43 @@ def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, C
         one.recomputed_tokens if arm.reuse == "on" else sum(len(module) for module, _ in passages_read(case, arm))
         for case, one, _ in pairs
     ]
-    return QualityRow(
-        policy=name,
-        n=len(mine),
-        kl=mean(kls),
-        kl_interval=interval(kls),
-        kl_p95=round(percentile(kls, 95), 4) if kls else None,
-        kl_first=mean([one.kl_first for one in mine if one.kl_first is not None]),
-        top1=mean([one.top1 for one in mine if one.top1 is not None]),
-        agree=mean([same_answer(one.text, base.text) for _, one, base in judged]),
-        gold_logp_delta=mean(deltas),
-        gold_logp_delta_interval=interval(deltas),
-        contains_gold=mean([got for got, _ in held]),
-        contains_gold_delta_interval=interval([got - base for got, base in held]),
-        f1=mean([max(f1(one.text, answer) for answer in case.answers) for case, one, _ in judged if case.answers]),
-        refused_right=mean([one.refused for case, one, _ in judged if not case.answers]),
-        refused_wrong=mean([one.refused for case, one, _ in judged if case.answers]),
-        recomputed_tokens=round(statistics.mean(recomputed), 1),
-        recomputed_share=round(sum(recomputed) / max(1, sum(documents)), 4),
-        ttft_ms=round(statistics.median(one.ttft_ms for one in mine), 1) if judged else None,
-    )
+    return {
+        "policy": name,
+        "n": len(mine),
+        "kl": mean(kls),
+        "kl_interval": interval(kls),
+        "kl_p95": round(percentile(kls, 95), 4) if kls else None,
+        "kl_first": mean([one.kl_first for one in mine if one.kl_first is not None]),
+        "top1": mean([one.top1 for one in mine if one.top1 is not None]),
+        "agree": mean([f1(one.text, base.text) >= SAME_ANSWER_F1 for _, one, base in judged]),
+        "gold_logp_delta": mean(deltas),
+        "gold_logp_delta_interval": interval(deltas),
+        "contains_gold": mean([got for got, _ in held]),
+        "contains_gold_delta_interval": interval([got - base for got, base in held]),
+        "f1": mean([max(f1(one.text, answer) for answer in case.answers) for case, one, _ in judged if case.answers]),
+        "refused_right": mean([one.refused for case, one, _ in judged if not case.answers]),
+        "refused_wrong": mean([one.refused for case, one, _ in judged if case.answers]),
+        "recomputed_tokens": round(statistics.mean(recomputed), 1),
+        "recomputed_share": round(sum(recomputed) / max(1, sum(documents)), 4),
+        "ttft_ms": round(statistics.median(one.ttft_ms for one in mine), 1) if judged else None,
+    }
 
 
 def is_right(case: Case, text: str) -> bool:
-    """Return whether a text holds all facts of a case or, without facts, one of its answers."""
     return holds(text, case.facts) if case.facts else any(holds(text, [answer]) for answer in case.answers)
 
 
-def same_answer(text: str, other: str) -> bool:
-    """Return whether two answers have the same words, or nearly."""
-    return normal(text) == normal(other) or f1(text, other) >= SAME_ANSWER_F1
-
-
 def f1(text: str, other: str) -> float:
-    """Harmonic mean of the shares of words that two texts have in common."""
     ours, theirs = Counter(normal(text).split()), Counter(normal(other).split())
     common = (ours & theirs).total()
-    return 2 * common / (ours.total() + theirs.total()) if common else 0.0
+    return 2 * common / (ours.total() + theirs.total()) if common else float(ours == theirs)
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """Rounded mean, None for no values."""
     return round(statistics.mean(values), 4) if values else None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """95 % bootstrap interval of the mean; None for no values."""
     if not values:
         return None
     twice = [*values, *values] if len(values) == 1 else values  # SciPy wants two
@@ -369,4 +332,4 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 def rows_of(
     names: Sequence[str], cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]
 ) -> list[dict[str, Any]]:
-    return [asdict(quality_row(name, cases, outcomes)) for name in names]
+    return [quality_row(name, cases, outcomes) for name in names]

@@ -1,5 +1,8 @@
-"""`warmdesk eval quality`: runs that can be stopped and continued, and their tables and plots for docs/evidence.md."""
+"""`warmdesk eval quality`: runs that can be stopped and continued, and their tables and plots for docs/evidence.md; and
+`warmdesk calibrate`: the policies compared with full attention on the sample questions and on the operator's own.
+"""
 
+import datetime
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -10,8 +13,18 @@ from typing import Any, TextIO
 
 import torch
 
-from app.desk.calibration import find_calibration
+from app.desk.calibration import (
+    FILE,
+    Calibration,
+    PolicyMetrics,
+    decide,
+    find_calibration,
+    refusal_bias,
+    setup_of,
+    write_calibration,
+)
 from app.domain.errors import DeskError
+from app.domain.setting_types import POLICIES, SHIPPED_DATA
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
@@ -22,7 +35,7 @@ from cache.prompt.tokenizer import run_tokens
 from evals.answers.cases import Case, CaseReader
 from evals.answers.quality import ARMS, FULL, NOISE, Bench, CaseOutcome, Report, rows_of
 from evals.report import describe_machine, drawn, table
-from retrieval.search.sentence_embedder import SentenceEmbedder
+from retrieval.search.embedding import SentenceEmbedder
 
 OutcomesByCase = dict[str, dict[str, CaseOutcome]]
 """Outcomes by the id of a case and the name of an arm."""
@@ -38,7 +51,6 @@ def measure_quality(
     conversations: bool,
     report: Report,
 ) -> dict[str, Any]:
-    """Run what is missing and summarise. Raises DeskError, CacheError."""
     unknown = sorted(set(policies) - ARMS.keys())
     if unknown:
         raise DeskError(f"unknown policies {', '.join(unknown)}: choose from {', '.join(ARMS)}", code="usage")
@@ -81,7 +93,6 @@ def measure_quality(
 
 @contextmanager
 def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
-    """Open an engine, and a reader of cases for its model. Raises CacheError, RetrievalError."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     model = load_model(
@@ -127,7 +138,6 @@ def run_missing(
 
 
 def read_outcomes(keeper: TextIO) -> OutcomesByCase:
-    """Read the outcomes of earlier runs. Empty lines, and a line cut by an interruption, are skipped."""
     keeper.seek(0)
     found: OutcomesByCase = {}
     for line in keeper:
@@ -193,7 +203,6 @@ def with_interval(value: float | None, interval: tuple[float, float] | None, for
 
 
 def draw(result: dict[str, Any], file: Path) -> None:
-    """Plot the distance to full attention over the time to the first token, one point for each arm."""
     with drawn(file) as (axes,):
         for row in result["rows"]:
             if row["kl"] is None or row["policy"] in ("none", NOISE):
@@ -203,3 +212,42 @@ def draw(result: dict[str, Any], file: Path) -> None:
             axes.errorbar(*at, yerr=spread, fmt="o", capsize=3)
             axes.annotate(row["policy"], at, xytext=(6, 4), textcoords="offset points", fontsize=8)
         axes.set(xscale="log", xlabel="time to the first token, ms", ylabel="KL to full attention, nats per token")
+
+
+SAMPLES = SHIPPED_DATA
+MEASURED_ARMS = (FULL, *POLICIES)
+
+
+def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Report) -> Calibration:
+    """Measure, decide, and write the result into the data folder. own: a file of the operator's questions. Raises
+    DeskError, CacheError.
+    """
+    if settings.model_server is not None:
+        exact = "the language model runs elsewhere and reads everything exactly: there is no policy to find"
+        raise DeskError(f"{exact}; set answer_mode to checked, quote or free yourself", code="runs-elsewhere")
+    with open_bench(settings) as (bench, reader):
+        cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
+        if own is not None:
+            cases += reader.read(own, settings.passages, limit)
+        outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
+        policy, _ = decide(rows_of(MEASURED_ARMS, cases, outcomes))
+        margins = [found[policy].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
+        bench.refusal_bias = refusal_bias([margin for margin in margins if margin is not None])
+        if bench.refusal_bias:  # measure again, with refusals as the product will give them
+            outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
+        rows = rows_of(MEASURED_ARMS, cases, outcomes)
+        policy, answer_mode = decide(rows)
+        names = [field.name for field in fields(PolicyMetrics)]
+        found = Calibration(
+            setup=setup_of(settings),
+            model=bench.engine.model.info.name,
+            measured=datetime.date.today().isoformat(),
+            questions=len(cases),
+            rows=tuple(PolicyMetrics(**{name: row[name] for name in names}) for row in rows),
+            policy=policy,
+            answer_mode=answer_mode,
+            refusal_bias=bench.refusal_bias,
+            refusal_text=settings.refusal_text,
+        )
+    write_calibration(settings.data_dir / FILE, found)
+    return found

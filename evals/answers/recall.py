@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -30,19 +30,24 @@ from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
-from evals.json_lines import read_json_lines
-from evals.report import describe_machine, percentile, table
-from retrieval.answerability.classifier import judge
-from retrieval.answerability.features import FoundPassageText
-from retrieval.documents.document import Block, Document, Passage, content_hash, split, with_headings
+from evals.report import describe_machine, percentile, read_json_lines, table
+from retrieval.answerability import FoundPassageText, judge
+from retrieval.documents import Block, Document, Passage, content_hash, split, with_headings
 from retrieval.errors import UnreadableDocument
-from retrieval.ranking.encoder import PassageToRead, StatementEncoder
-from retrieval.ranking.scoring import StatementVectors
-from retrieval.reading.reader import FileReader, find_files
+from retrieval.ranking.encoder import PassageToRead, StatementEncoder, StatementVectors
+from retrieval.reading import FileReader, find_files
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.keyword_index import KeywordIndex
-from retrieval.search.reranker import RERANKED, CrossEncoderReranker, Reranker, rerank
-from retrieval.search.retriever import CANDIDATES, PassageHit, Query, Retriever
+from retrieval.search.retriever import (
+    CANDIDATES,
+    RERANKED,
+    CrossEncoderReranker,
+    PassageHit,
+    Query,
+    Reranker,
+    Retriever,
+    rerank,
+)
 from retrieval.search.vector_index import VectorIndex, passage_id, window_texts
 from retrieval.statements.cut import statements_of
 
@@ -66,47 +71,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Passages by number. document_of: the document of each passage. ids: the passage of each row of `vectors`. read:
-    the vectors of the statements of passages that were found.
+    """Passages, the document of each, and what finds them by their places. read: the vectors of the statements of
+    passages that were found.
     """
 
-    passages: dict[int, Passage]
-    document_of: dict[int, str]
-    ids: list[int]
-    vectors: Vectors
+    passages: list[Passage]
+    document_of: list[str]
+    retriever: Retriever
     read: dict[int, StatementVectors] = field(default_factory=dict)
-
-    def retriever(self, embedder: Embedder) -> Retriever:
-        index = VectorIndex(embedder.name, embedder.dimension).updated((), self.ids, self.vectors)
-        texts = {id_: window_texts(passage.heading_path, passage.text) for id_, passage in self.passages.items()}
-        return Retriever(embedder, index, KeywordIndex().updated((), texts))
-
-    def joined(self, other: "Corpus") -> "Corpus":
-        """Join both; the passages of the other one are renumbered."""
-        first = len(self.passages)
-        return Corpus(
-            passages=self.passages | {first + id_: passage for id_, passage in other.passages.items()},
-            document_of=self.document_of | {first + id_: name for id_, name in other.document_of.items()},
-            ids=[*self.ids, *(first + id_ for id_ in other.ids)],
-            vectors=np.concatenate([self.vectors, other.vectors]),
-        )
-
-
-class RememberingEmbedder:
-    """Embeds each text once, so that only the search is timed afterwards."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-        self.name, self.dimension = embedder.name, embedder.dimension
-        self.knows_word, self.knowledge = embedder.knows_word, embedder.knowledge
-        self.embed_documents, self.count_tokens = embedder.embed_documents, embedder.count_tokens
-        self._known: dict[str, Vectors] = {}
-
-    def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """As the wrapped embedder; the same text is embedded once."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        self._known |= zip(new, self._embedder.embed_queries(new), strict=True)
-        return np.array([self._known[text] for text in texts], np.float32).reshape(-1, self.dimension)
 
 
 def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question], dict[str, Document]]:
@@ -138,15 +110,7 @@ def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question
     return questions, documents
 
 
-def read_distractors(files: Sequence[Path], corpus: Corpus) -> dict[str, Document]:
-    """Read the documents of files {title, context, qas} that the corpus does not have. Raises DeskError."""
-    documents = {name: document for file in files for name, document in read_questions(file, frozenset())[1].items()}
-    there = frozenset(corpus.document_of.values())
-    return {name: document for name, document in documents.items() if name not in there}
-
-
 def read_folder(folder: Path) -> dict[str, Document]:
-    """Read the readable documents of a folder by their path in it. Raises DeskError if there are none."""
     found: dict[str, Document] = {}
     with FileReader() as reader:
         for path, problem in find_files([folder]):
@@ -160,38 +124,45 @@ def read_folder(folder: Path) -> dict[str, Document]:
 
 def build_corpus(
     documents: dict[str, Document],
+    others: dict[str, Document],
+    most: int | None,
     settings: Settings,
     embedder: Embedder,
     report: Callable[[str], None],
-    most: int | None = None,
 ) -> Corpus:
     """Cut and embed documents as the product does. Vectors are stored in parts, so that a stopped run can continue and
-    a second run is quick. most: maximum number of passages; the documents after them are skipped.
+    a second run is quick. most: maximum number of passages of the others; the documents after them are skipped.
     """
     tokenizer, _ = load_tokenizer(settings.model, converted=settings.models_folder)
-    passages: dict[int, Passage] = {}
-    document_of: dict[int, str] = {}
-    for name, document in documents.items():
-        if most is not None and len(passages) >= most:
-            break
-        for passage in split(document, lambda text: len(tokenizer.encode([Text(text=text)])), settings.passage_tokens):
-            document_of[len(passages)] = name
-            passages[len(passages)] = passage
+    passages: list[Passage] = []
+    document_of: list[str] = []
+
+    def cut(some: dict[str, Document], most: int | None) -> None:
+        for name, document in some.items():
+            if most is not None and len(passages) >= most:
+                break
+            passages.extend(
+                split(document, lambda text: len(tokenizer.encode([Text(text=text)])), settings.passage_tokens)
+            )
+            document_of.extend([name] * (len(passages) - len(document_of)))
+
+    cut(documents, None)
+    cut({name: one for name, one in others.items() if name not in documents}, most and len(passages) + most)
     folder = settings.data_dir / "evals" / "vectors"
     folder.mkdir(parents=True, exist_ok=True)
-    ids: list[int] = []
-    parts: list[Vectors] = []
+    windows = {id_: window_texts(passage.heading_path, passage.text) for id_, passage in enumerate(passages)}
+    index = VectorIndex(embedder.name, embedder.dimension)
     for first in range(0, len(passages), PART):
         some = range(first, min(first + PART, len(passages)))
-        windows = [window_texts(passages[id_].heading_path, passages[id_].text) for id_ in some]
-        ids += [id_ for id_, texts in zip(some, windows, strict=True) for _ in texts]
-        parts.append(_embedded(list(chain.from_iterable(windows)), embedder, folder))
+        ids = [id_ for id_ in some for _ in windows[id_]]
+        vectors = _embedded([text for id_ in some for text in windows[id_]], embedder, folder)
+        index = index.updated((), ids, vectors)
         report(f"embedded {some.stop}/{len(passages)} passages")
-    return Corpus(passages=passages, document_of=document_of, ids=ids, vectors=np.concatenate(parts))
+    retriever = Retriever(embedder, index, KeywordIndex().updated((), windows))
+    return Corpus(passages=passages, document_of=document_of, retriever=retriever)
 
 
 def _embedded(texts: Sequence[str], embedder: Embedder, folder: Path) -> Vectors:
-    """Embed texts, or load their vectors from a file named by embedder and texts."""
     file = folder / f"{content_hash(json.dumps([embedder.name, *texts]).encode())}.npy"
     if not file.exists():
         unfinished = file.with_suffix(".tmp.npy")
@@ -212,7 +183,6 @@ def _about_article(row: dict[str, Any]) -> Question:
 
 
 def _last_question(history: Any) -> str | None:
-    """Find the last question of a history of pairs: question and answer, or role and text."""
     for first, second in reversed(history or []):
         if first not in ROLES:
             return str(first)
@@ -239,28 +209,6 @@ RRF = 60
 
 
 Ranker: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecallRow:
-    """One ranker on one source. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these
-    whose document is among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the
-    decision to refuse, None if there is none. embed_ms_p50: time to embed one question.
-    """
-
-    source: str
-    retriever: str
-    n: int
-    answerable: int
-    hit1: float
-    hit3: float
-    hit5: float
-    mrr: float
-    refusal_precision: float | None
-    refusal_recall: float | None
-    ms_p50: float
-    ms_p95: float
-    embed_ms_p50: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +239,10 @@ def measure_recall(
     """
     questions, documents = read_questions(data, leave_out)
     questions = questions[:limit]
-    remembering = RememberingEmbedder(embedder)
     documents = documents or read_folder(data.parent / "knowledge")
-    corpus = build_corpus(documents, settings, remembering, report)
-    if distractors:
-        others = read_distractors(distractors, corpus)
-        corpus = corpus.joined(build_corpus(others, settings, remembering, report, num_distractors))
-    retriever = corpus.retriever(remembering)
+    others = dict(chain.from_iterable(read_questions(file, frozenset())[1].items() for file in distractors))
+    corpus = build_corpus(documents, others, num_distractors, settings, embedder, report)
+    retriever = corpus.retriever
     encoder = StatementEncoder(find_ranker(settings))
     classifier = find_classifier(settings, embedder.name, encoder.name)
     rankers: dict[str, Ranker] = dict(RANKERS)
@@ -333,10 +278,10 @@ def measure_recall(
     return {
         "machine": describe_machine(),
         "embedder": embedder.name,
-        "documents": len(set(corpus.document_of.values())),
+        "documents": len(set(corpus.document_of)),
         "passages": len(corpus.passages),
-        "vectors": len(corpus.ids),
-        "rows": [asdict(recall_row(source, name, outcomes)) for (source, name), outcomes in found.items()],
+        "vectors": len(retriever.index),
+        "rows": [recall_row(source, name, outcomes) for (source, name), outcomes in found.items()],
     }
 
 
@@ -371,7 +316,6 @@ def by_keywords(retriever: Retriever, queries: Sequence[Query]) -> list[PassageH
 
 
 def by_ranks(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-    """Fuse the reciprocal ranks of both."""
     scores: defaultdict[int, float] = defaultdict(float)
     for hits in (by_embedding(retriever, queries), by_keywords(retriever, queries)):
         for rank, hit in enumerate(hits):
@@ -404,7 +348,11 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
     return [PassageHit(id=id_, score=score, cosine=score, share=score) for id_, score in in_order]
 
 
-def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> RecallRow:
+def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
+    """n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these whose document is among the
+    first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to refuse, None if
+    there is none. embed_ms_p50: time to embed one question.
+    """
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]
     refused = [outcome for outcome in judged if outcome.refused]
@@ -414,21 +362,21 @@ def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -
     def hits(most: int) -> float:
         return round(sum(rank is not None and rank < most for rank in ranks) / max(1, len(ranks)), 4)
 
-    return RecallRow(
-        source=source,
-        retriever=retriever,
-        n=len(outcomes),
-        answerable=len(ranks),
-        hit1=hits(1),
-        hit3=hits(3),
-        hit5=hits(5),
-        mrr=round(sum(1 / (rank + 1) for rank in ranks if rank is not None) / max(1, len(ranks)), 4),
-        refusal_precision=round(right / len(refused), 4) if unanswered and refused else None,
-        refusal_recall=round(right / len(unanswered), 4) if unanswered else None,
-        ms_p50=round(percentile([outcome.search_ms for outcome in outcomes], 50), 3),
-        ms_p95=round(percentile([outcome.search_ms for outcome in outcomes], 95), 3),
-        embed_ms_p50=round(percentile([outcome.embed_ms for outcome in outcomes], 50), 3),
-    )
+    return {
+        "source": source,
+        "retriever": retriever,
+        "n": len(outcomes),
+        "answerable": len(ranks),
+        "hit1": hits(1),
+        "hit3": hits(3),
+        "hit5": hits(5),
+        "mrr": round(sum(1 / (rank + 1) for rank in ranks if rank is not None) / max(1, len(ranks)), 4),
+        "refusal_precision": round(right / len(refused), 4) if unanswered and refused else None,
+        "refusal_recall": round(right / len(unanswered), 4) if unanswered else None,
+        "ms_p50": round(percentile([outcome.search_ms for outcome in outcomes], 50), 3),
+        "ms_p95": round(percentile([outcome.search_ms for outcome in outcomes], 95), 3),
+        "embed_ms_p50": round(percentile([outcome.embed_ms for outcome in outcomes], 50), 3),
+    }
 
 
 COLUMNS = {

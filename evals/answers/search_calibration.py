@@ -1,4 +1,4 @@
-"""Fit the models of `retrieval.answerability.classifier`: do the most likely statements answer, and which one does?
+"""Fit the models of `retrieval.answerability`: do the most likely statements answer, and which one does?
 
 Logistic regression over the features of search results, for questions of several help desks: answerable questions,
 unanswerable ones, and near misses. A near miss is an answerable question asked again while the passages that hold its
@@ -17,6 +17,7 @@ help desk only, without a consecutive tenth of its questions.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,8 +35,14 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import CANDIDATES, Finder, JudgedQuestion
 from evals.answers.questions import LabelledQuestion, read_labelled
-from retrieval.answerability.classifier import AnswerabilityClassifier, LogisticModel, statement_logit
-from retrieval.answerability.features import LEAST_TRUST, Candidate, QuestionFeatures
+from retrieval.answerability import (
+    LEAST_TRUST,
+    AnswerabilityClassifier,
+    Candidate,
+    LogisticModel,
+    QuestionFeatures,
+    statement_logit,
+)
 
 ANSWERED = 0.3
 """Share of the unanswerable questions, including near misses, that may get a confident answer."""
@@ -79,39 +86,24 @@ class JudgedCase:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the embedder knows the language well enough."""
         return self.ranked[0][1].features.trust >= LEAST_TRUST
 
     @property
     def ranked(self) -> tuple[tuple[float, Candidate], ...]:
-        """The candidates with their log-odds."""
         return self.judged.statements.ranked
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchCalibration:
-    """The fitted classifier, and its quality on questions it was not fitted on. auc: area under the ROC curve of right
-    answers against all others. answered, answered_right, answered_wrongly: shares of the answerable questions with a
-    confident answer, of those that are right, and of the unanswerable ones with a confident answer. written_...: the
-    same for the models that use words only.
-    """
-
-    classifier: AnswerabilityClassifier
-    answerable: int
-    unanswerable: int
-    auc: float
-    answered: float
-    answered_right: float
-    answered_wrongly: float
-    written_auc: float
-    written_answered: float
-    written_answered_right: float
-    written_answered_wrongly: float
+Calibration = tuple[AnswerabilityClassifier, dict[str, float]]
+"""The fitted classifier, and its quality on questions it was not fitted on. answerable, unanswerable: their numbers.
+auc: area under the ROC curve of right answers against all others. answered, answered_right, answered_wrongly: shares of
+the answerable questions with a confident answer, of those that are right, and of the unanswerable ones with a confident
+answer. written_...: the same for the models that use words only.
+"""
 
 
 def calibrate(
     settings: Settings, data: Sequence[Path], documents: Sequence[Path], *, report: Callable[[str], None]
-) -> SearchCalibration:
+) -> Calibration:
     """Search for the questions of each file in its documents, in a separate desk, and fit. documents: a folder for each
     file, or none to use the desk of the settings. Raises DeskError.
     """
@@ -168,7 +160,6 @@ def judged_cases(
 
 
 def _without_answers(case: JudgedCase) -> JudgedCase:
-    """Make a near miss: the same passages without the statements that answer."""
     left = [one for one, right in zip(case.ranked, case.right, strict=True) if not right]
     statements = replace(case.judged.statements, ranked=tuple(left))
     judged = replace(case.judged, statements=statements)
@@ -184,7 +175,7 @@ def labelled(question: LabelledQuestion, judged: JudgedQuestion, desk: str) -> J
     return JudgedCase(desk=desk, judged=judged, is_answerable=question.is_answerable, right=right)
 
 
-def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibration:
+def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> Calibration:
     """Fit all models and measure them. Raises DeskError if there are too few questions with or without an answer."""
     answerable = sum(case.is_answerable for case in cases)
     if min(answerable, len(cases) - answerable) < LEAST:
@@ -195,8 +186,13 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
         )
     known = _of_many([case for case in cases if case.is_known])
     foreign = _of_many([case for case in cases if not case.is_known])
-    trusting = _FittedModels.of(known if _are_enough(known) else cases, _trusting_models)
-    written = _FittedModels.of(foreign if _are_enough(foreign) else cases, _written_models)
+    trusting = _FittedModels.of(
+        known if _are_enough(known) else cases, partial(_models, STATEMENT_FEATURES, QUESTION_FEATURES)
+    )
+    written = _FittedModels.of(
+        foreign if _are_enough(foreign) else cases,
+        partial(_models, WRITTEN_STATEMENT_FEATURES, WRITTEN_FEATURES, likely="parts", spread=SPREAD),
+    )
     desks = sorted({case.desk for case in cases if case.is_answerable})
     classifier = AnswerabilityClassifier(
         embedder=embedder,
@@ -209,10 +205,9 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> SearchCalibr
         written=written.shifted_to(trusting),
         written_statement=written.models.statement,
     )
-    quality = trusting.quality() | {f"written_{name}": value for name, value in written.quality().items()}
-    return SearchCalibration(
-        classifier=classifier, answerable=answerable, unanswerable=len(cases) - answerable, **quality
-    )
+    counts = {"answerable": answerable, "unanswerable": len(cases) - answerable}
+    of_words = {f"written_{name}": value for name, value in written.quality().items()}
+    return classifier, counts | trusting.quality() | of_words
 
 
 def _of_many(cases: Sequence[JudgedCase]) -> list[JudgedCase]:
@@ -236,7 +231,6 @@ class _Models:
     answered: LogisticModel
 
     def judged(self, case: JudgedCase) -> tuple[float, bool]:
-        """Return the probability that the case is answered, and whether the shown statements are right."""
         order, features = _ranked(self.statement, case)
         return self.answered.probability(asdict(features)), any(case.right[n] for n in order[:SHOWN])
 
@@ -254,7 +248,6 @@ class _FittedModels:
 
     @classmethod
     def of(cls, cases: Sequence[JudgedCase], fit_models: Callable[[Sequence[JudgedCase]], _Models]) -> "_FittedModels":
-        """Fit, and fit again without each part of the cases."""
         desks = sorted({case.desk for case in cases if case.is_answerable})
         many = len(desks) > 1
         parts = [case.desk if many else str(n * FOLDS // len(cases)) for n, case in enumerate(cases)]
@@ -279,7 +272,6 @@ class _FittedModels:
         )
 
     def quality(self) -> dict[str, float]:
-        """Compute the figures of `SearchCalibration`."""
         told, sure = self.answerable, self.probabilities >= self.certain
         return {
             "auc": round(float(roc_auc_score(self.right & told, self.probabilities)), 4),
@@ -301,33 +293,23 @@ class _FittedModels:
 
 
 def _scaled(model: LogisticModel, factor: float) -> LogisticModel:
-    """Multiply the log-odds of a model."""
     weights = {name: round(factor * weight, 5) for name, weight in model.weights.items()}
     return replace(model, weights=weights, bias=round(factor * model.bias, 5))
 
 
 def _ranked(statement: LogisticModel, case: JudgedCase) -> tuple[list[int], QuestionFeatures]:
-    """Order the candidates by a model, most likely first. Also returns the features of that order."""
     assert case.judged.statements.measures is not None
     logits = [statement_logit(statement, one.features) for _, one in case.ranked]
     order = sorted(range(len(logits)), key=lambda n: -logits[n])
     return order, case.judged.statements.measures.features([(logits[n], case.ranked[n][1]) for n in order])
 
 
-def _trusting_models(cases: Sequence[JudgedCase]) -> _Models:
-    return _models(cases, STATEMENT_FEATURES, QUESTION_FEATURES, likely="ranked")
-
-
-def _written_models(cases: Sequence[JudgedCase]) -> _Models:
-    return _models(cases, WRITTEN_STATEMENT_FEATURES, WRITTEN_FEATURES, likely="parts", spread=SPREAD)
-
-
 def _models(
-    cases: Sequence[JudgedCase],
     statement_names: Sequence[str],
     names: Sequence[str],
+    cases: Sequence[JudgedCase],
     *,
-    likely: str,
+    likely: str = "ranked",
     spread: float = 1.0,
 ) -> _Models:
     """Fit both models. likely: the feature that selects statements. spread: factor of their log-odds."""
@@ -355,7 +337,6 @@ def _models(
 def fitted(
     names: Sequence[str], rows: Sequence[dict[str, float]], labels: Sequence[bool], weights: Sequence[float]
 ) -> LogisticModel:
-    """Fit a logistic regression over named features. weights: of the rows."""
     matrix: Matrix = np.array([[row[name] for name in names] for row in rows])
     model: Any = make_pipeline(StandardScaler(), LogisticRegression(C=STRENGTH, max_iter=500))
     counted = np.asarray(weights) / np.mean(weights)

@@ -22,9 +22,8 @@ from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
 from cache.model.loading import find_device
-from evals.gpu.card import Share, describe_card, synchronize
 from evals.gpu.plan import PLANS, Measure, reason_of
-from evals.gpu.session import Session
+from evals.gpu.session import Session, Share, describe_card, synchronize
 
 
 class LastError(logging.Handler):
@@ -96,7 +95,6 @@ def measure(session: Session, name: str, tell: Callable[[dict[str, Any]], None],
 
 
 def works(device: torch.device) -> bool:
-    """Return whether a device can still be used."""
     try:
         synchronize(device)
         torch.ones(1, device=device).item()

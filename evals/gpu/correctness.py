@@ -25,8 +25,7 @@ from cache.model.language_model import LanguageModel
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
 from evals.gpu.plan import Goal, GpuRow, RowPlan, reason_of
-from evals.gpu.session import Session
-from evals.gpu.sizes import random_model, word_tokenizer
+from evals.gpu.session import Session, random_model, word_tokenizer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, tokens
 from evals.speed.models import warm_engine
 
@@ -43,7 +42,6 @@ SLOTS, LONGEST, TRIALS = 4096, 600, 6
 
 
 def measure_attention(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Compare each kernel of the device in each dtype over the same items. A failure does not stop the others."""
     trials, longest = (1, LONGEST // 8) if session.is_tiny else (TRIALS, LONGEST)
     for dtype, tolerance in TOLERANCES.items():
         for name, pass_of in kernels(session.device).items():
@@ -59,7 +57,6 @@ def measure_attention(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def kernels(device: torch.device) -> dict[str, PassOf]:
-    """Return the ways to compute a pass on a device, by name."""
     rotation = rotation_of(HEAD_DIM)
     heads = KV_HEADS * GROUP
     found: dict[str, PassOf] = {"matmul": partial(Pass, kernel=matmul, device=device, rotation=rotation)}
@@ -71,7 +68,6 @@ def kernels(device: torch.device) -> dict[str, PassOf]:
 
 
 def rotation_of(size: int) -> Rotation:
-    """Return the rotary frequencies of all dimensions."""
     return Rotation(10_000 ** -(torch.arange(0, size, 2) / size))
 
 
@@ -96,7 +92,6 @@ def random_chunks(seed: int, longest: int) -> list[Chunk]:
 
 
 def difference(pass_of: PassOf, chunks: Sequence[Chunk], dtype: torch.dtype, device: torch.device) -> float:
-    """Return the largest difference between a kernel and the reference."""
     shape = KVShape(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype=dtype)
     arena = Arena(shape, SLOTS, device)
     numbers = torch.Generator(device).manual_seed(0)
@@ -131,7 +126,6 @@ def reference(chunks: Sequence[Chunk], arena: Arena, q: Tensor) -> Tensor:
 
 
 def turned(keys: Tensor, offset: int) -> Tensor:
-    """Rotate keys `[L, H, D]` by a number of position ids."""
     angles = offset * rotation_of(HEAD_DIM).frequencies.double().to(keys.device)
     cos, sin = torch.cat((angles, angles)).cos(), torch.cat((angles, angles)).sin()
     first, second = keys.chunk(2, -1)
@@ -167,7 +161,6 @@ def measure_logits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def engine_logits(hf: Any, shape: str, documents: RandomDocuments, prompt: Plan) -> Tensor:
-    """Return the logits of the first token, float32 in host memory, with all modules placed."""
     tokenizer = ModelTokenizer(word_tokenizer(hf.config.vocab_size))
     model = LanguageModel(hf, tokenizer, name=shape, fingerprint=digest("logits", shape))
     with warm_engine(model, 2 * (prompt.num_tokens + SYSTEM_TOKENS), documents.modules) as engine:
@@ -212,7 +205,6 @@ def one_pass(hf: Any, prompt: Plan) -> Tensor:
 
 
 def largest(tensor: Tensor) -> float:
-    """Return the largest absolute value."""
     return float(torch.nan_to_num(tensor.abs(), nan=NOT_A_NUMBER, posinf=NOT_A_NUMBER).max())
 
 

@@ -1,8 +1,13 @@
 """Tokens per second of answers after cached modules, one and many at once, with KV memory and 8-bit weights.
 
+Also: what the GPU reaches, and device memory, the engine's peak and whether it grows with every question.
+
 All answers have the same modules in different orders, and their prompts were computed before, so that only decoding
 counts. The lower bound of a step is that of a pass with a row for each answer: one read of the weights and of the
 stored keys and values, or its multiplications (`ModelCost.decode_rate`).
+
+Memory is what PyTorch has allocated, not what it reserves. The engine's own bookkeeping is checked as well: the slots
+of its KV memory cover it exactly, and nothing is held while nothing runs.
 """
 
 import random
@@ -14,15 +19,14 @@ from typing import get_args
 
 import torch
 
+from cache.engine.engine import Engine
+from cache.engine.request import Request
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import Weights, check_rounding, round_weights
 from cache.prompt.plan import Plan
-from evals.gpu.card import Times, repeated
-from evals.gpu.memory import in_use
 from evals.gpu.plan import GpuRow, RowPlan
-from evals.gpu.session import OpenedModel, Session
-from evals.gpu.sizes import twin
+from evals.gpu.session import OpenedModel, Session, Times, repeated, synchronize, twin
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, no_stop_tokens, token_ids, tokens
 from evals.speed.models import decode_rate, most_slots_used, warm_engine
 
@@ -36,7 +40,6 @@ def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Measure many answers that share modules. transformers gets the modules in the same order in every prompt, because
     it can share their memory only then.
     """
-    assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     documents = shared_documents(session, subject)
     count, own = sizes.conversations, sizes.question + sizes.answer
@@ -70,8 +73,6 @@ def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Measure the slots in use, in an engine that has nothing else."""
-    assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     documents = shared_documents(session, subject)
     prompts, answer = questions(session, subject, documents), max(2, sizes.answer // 4)
@@ -89,8 +90,6 @@ def measure_kv_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_alone(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Measure one answer, compared with `generate` of transformers with its cache."""
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     yield alone_row(session, plan, subject, alone_rates(session, subject)).judged(plan.goal)
     prompt, answer = token_ids(session.prompt(subject)), session.sizes.answer
@@ -101,7 +100,6 @@ def measure_alone(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def alone_rates(session: Session, subject: OpenedModel) -> Times:
-    """Return tokens per second of one answer after the cached modules."""
     sizes, prompt = session.sizes, session.prompt(subject)
     room = 2 * sizes.cached + (sizes.repeats + 4) * (sizes.question + sizes.answer)
     with warm_engine(subject.model, room, subject.documents.modules) as engine:
@@ -110,7 +108,6 @@ def alone_rates(session: Session, subject: OpenedModel) -> Times:
 
 
 def alone_row(session: Session, plan: RowPlan, subject: OpenedModel, rates: Times) -> GpuRow:
-    """Compare the rates of one answer with the lower bound of the GPU."""
     seen = session.sizes.cached + session.sizes.question + session.sizes.answer // 2
     return plan.line(
         session,
@@ -149,8 +146,6 @@ AS_THEY_ARE = "weights as the model has them"
 
 
 def measure_weights(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Measure each type of weights. The lower bound is that of the bytes which it has to read."""
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     plain = alone_rates(session, subject)
     for weights in get_args(Weights):
@@ -173,10 +168,78 @@ def measure_weights(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def with_rounded_weights(subject: OpenedModel, weights: Weights) -> OpenedModel:
-    """Return the same model with rounded layers. The original layers stay."""
     hf, info, cost = twin(subject.peer.hf), subject.model.info, subject.cost
     fingerprint = digest(info.fingerprint, round_weights(hf, weights))
     model = LanguageModel(hf, subject.model.tokenizer, name=info.name, fingerprint=fingerprint)
     model.info = no_stop_tokens(model.info)
     read = (cost.layer_weights + cost.head_weights * cost.weight_bytes) / (cost.layer_weights + cost.head_weights)
     return replace(subject, model=model, cost=replace(cost, weight_bytes=read))
+
+
+def measure_limits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    floor, dtype = session.floor, str(session.dtype).removeprefix("torch.")
+    yield plan.line(
+        session, what="memory, read and written by a large copy", value=floor.own.bytes_per_s / 1e9, unit="GB/s"
+    )
+    yield plan.line(session, what=f"{dtype} products", value=floor.own.flops / 1e12, unit="TFLOP/s")
+    yield plan.line(session, what="copy from page-locked host memory", value=floor.host_bytes_per_s / 1e9, unit="GB/s")
+
+
+SETTLED = 2
+"""Rounds until everything that is made once exists."""
+AT_ONCE = 4
+
+
+def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
+    """Ask rounds of questions with too little memory for all results, so that much is evicted."""
+    subject, sizes = session.opened(plan.shape), session.sizes
+    before = in_use(session)
+    if session.is_gpu:
+        torch.cuda.reset_peak_memory_stats(session.device)
+    room = sizes.cached + 2 * AT_ONCE * (sizes.question + sizes.answer) + 64
+    used: list[int] = []
+    with warm_engine(subject.model, room) as engine:
+        for _ in range(sizes.rounds):
+            ask(session, subject, engine)
+            used.append(in_use(session))
+            if session.share.is_over:
+                break
+    after = in_use(session)
+    if not session.is_gpu:
+        yield plan.line(session, note="the engine's bookkeeping is consistent; a CPU has no device memory to count")
+        return
+    mebi = 2**20
+    yield plan.line(
+        session,
+        value=(used[-1] - used[min(SETTLED, len(used)) - 1]) / mebi,
+        unit="MiB",
+        runs=len(used),
+        note=f"the engine's bookkeeping is consistent; {(after - before) / mebi:,.1f} MiB more in use after closing it",
+    ).judged(plan.goal)
+    taken = subject.weight_bytes + room * subject.token_bytes
+    yield plan.line(
+        session,
+        what="device memory in use at most; the floor is weights and KV memory",
+        value=torch.cuda.max_memory_allocated(session.device) / 2**30,
+        floor=taken / 2**30,
+        unit="GiB",
+    )
+
+
+def ask(session: Session, subject: OpenedModel, engine: Engine) -> None:
+    rng = random.Random(0)
+    prompts = [session.prompt(subject) for _ in range(AT_ONCE)]
+    lengths = [rng.randint(2, session.sizes.answer) for _ in prompts]
+    answers = [
+        engine.submit(Request(plan=prompt, sampling=answer_of(length)))
+        for prompt, length in zip(prompts, lengths, strict=True)
+    ]
+    for answer in answers:
+        _ = answer.completion
+    engine.settle()
+    engine.call(lambda store: store.check_integrity())
+
+
+def in_use(session: Session) -> int:
+    synchronize(session.device)
+    return torch.cuda.memory_allocated(session.device) if session.is_gpu else 0

@@ -24,9 +24,8 @@ from cache.engine.request import Completion, Request
 from cache.memory.disk import DiskTier, ModuleHeader, file_name, save_module
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Plan, Segment, Span
-from evals.gpu.card import Times, repeated
 from evals.gpu.plan import NO_TIME, GpuRow, RowPlan
-from evals.gpu.session import OpenedModel, Session
+from evals.gpu.session import OpenedModel, Session, Times, repeated
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, Zipf, token_ids, tokens
 from evals.report import percentile
 from evals.speed.models import warm_engine
@@ -36,7 +35,6 @@ FULL = "transformers, whole prompt (sdpa)"
 
 def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Measure with modules on the device, compared with transformers with and without its prefix cache."""
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     with warm_engine(subject.model, room_of(session), subject.documents.modules) as engine:
         ours = repeated(
@@ -56,9 +54,8 @@ def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_from_host(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
-    copied = session.floor.copy_seconds(session.sizes.cached * subject.token_bytes)
+    copied = session.sizes.cached * subject.token_bytes / session.floor.host_bytes_per_s
     floor = max(copied, 1e-3 * pass_floor_ms(session, subject))
     room, host = room_of(session), 4 * session.sizes.cached * subject.token_bytes
     with warm_engine(subject.model, room, subject.documents.modules, host_memory=host) as engine:
@@ -67,8 +64,6 @@ def measure_from_host(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def measure_from_disk(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Measure with modules on disk. The operating system may have the files in memory."""
-    assert plan.shape is not None
     subject = session.opened(plan.shape)
     tier = DiskTier(session.folder / "modules", 4 * session.sizes.cached * subject.token_bytes)
     with warm_engine(subject.model, room_of(session), subject.documents.modules, disk=tier) as engine:
@@ -101,17 +96,14 @@ def leave_device(engine: Engine, modules: tuple[Segment, ...]) -> None:
 
 
 def sources_of(completion: Completion) -> list[str]:
-    """Return where the modules of an answer were, without the system text."""
     return [use.source for use in completion.modules if use.name != "system"]
 
 
 def room_of(session: Session) -> int:
-    """Return the tokens of KV memory for the modules and all repeats."""
     return 2 * session.sizes.cached + (session.sizes.repeats + 4) * (session.sizes.question + 8)
 
 
 def pass_floor_ms(session: Session, subject: OpenedModel) -> float:
-    """Return the lower bound of the pass that computes the question."""
     sizes = session.sizes
     return subject.cost.first_token_ms(session.floor.own, computed=sizes.question, placed=sizes.cached)
 
@@ -150,7 +142,6 @@ WRITERS = 8
 
 def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Measure hit rates by memory size, and first tokens by place with the middle size."""
-    assert plan.shape is not None
     subject, sizes = session.opened(plan.shape), session.sizes
     size = sizes.many * sizes.many_tokens
     documents = RandomDocuments.make(size, subject.vocabulary, random.Random(4), sizes.many_tokens)

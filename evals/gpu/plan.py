@@ -5,9 +5,9 @@ A result is a value next to its goal, the baseline of the same run and the lower
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evals.gpu.sizes import NAMES, Shape
+from evals.gpu.session import NAMES, Session, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,6 @@ class Goal:
         return "; ".join(part for part in parts if part is not None)
 
     def is_met(self, row: "GpuRow") -> bool | None:
-        """Return None if a needed number was not measured, unless another part is missed already."""
         checks: list[bool | None] = []
         if self.faster is not None:
             checks.append(None if row.ratio is None else row.ratio >= self.faster)
@@ -89,24 +88,18 @@ class GpuRow:
 
     def as_json(self) -> dict[str, Any]:
         numbers = {"ratio": self.ratio, "of_floor": self.of_floor}
-        rounded = {name: rounded_to_four(value) for name, value in (asdict(self) | numbers).items()}
+        rounded = {
+            name: float(f"{value:.4g}") if isinstance(value, float) else value
+            for name, value in (asdict(self) | numbers).items()
+        }
         order = ("row", "what", "shape", "value", "best", "p95", "unit", "runs", "baseline", "baseline_name", "ratio")
         return {name: rounded[name] for name in (*order, "floor", "of_floor", "goal", "met", "note")}
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe an error in one line."""
     line = next(iter(str(error).strip().splitlines()), "")
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
-
-def rounded_to_four(value: Any) -> Any:
-    """Round floating-point numbers to four significant digits."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-if TYPE_CHECKING:
-    from evals.gpu.session import Session
 
 MINUTES = 10
 """Time for the seconds of all rows and the start."""
@@ -136,14 +129,14 @@ class RowPlan:
             note=note,
         )
 
-    def line(self, session: "Session", **fields: Any) -> GpuRow:
+    def line(self, session: Session, **fields: Any) -> GpuRow:
         """Make a row with a result. fields: of `GpuRow`. Sizes in `what` are those of a full run."""
         shape = session.name_of(self.shape) if self.shape else ""
         row = GpuRow(**{"row": self.name, "what": self.what, "shape": shape} | fields)
         return replace(row, what=f"{row.what} ({TRIAL})") if session.is_tiny else row
 
 
-Measure = Callable[["Session", RowPlan], Iterator[GpuRow]]
+Measure = Callable[[Session, RowPlan], Iterator[GpuRow]]
 """Measures a row. A later row replaces an earlier one of the same name and `what`."""
 
 SOONER = Goal(faster=15, of_floor=1.5)
@@ -156,7 +149,7 @@ def _first_token(shape: Shape, seconds: float) -> RowPlan:
 
 
 PLANS = (
-    RowPlan(name="card", what="what the GPU reaches", shape=None, seconds=15, where="memory.measure_limits"),
+    RowPlan(name="card", what="what the GPU reaches", shape=None, seconds=15, where="decoding.measure_limits"),
     RowPlan(
         name="attention",
         what="largest difference of each attention kernel from a float64 reference with a block mask",
@@ -212,7 +205,7 @@ PLANS = (
         shape="8b",
         goal=Goal(at_most=1.0),
         seconds=25,
-        where="memory.measure_memory",
+        where="decoding.measure_memory",
     ),
     RowPlan(
         name="weights-8b",

@@ -20,7 +20,7 @@ from typing import Any
 
 from app.domain.errors import DeskError
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, RowPlan
-from evals.gpu.sizes import Size
+from evals.gpu.session import Size
 from evals.report import table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,13 +66,11 @@ class RowProcess:
         return message
 
     def end(self) -> str:
-        """Kill the process. Returns how it ended."""
         self._process.kill()
         status = self._process.wait()
         return f"exit status {status}" if status >= 0 else f"signal {-status}"
 
     def wait(self) -> str:
-        """Wait for the process to end by itself. Returns how it ended."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         return self.end()
@@ -127,7 +125,6 @@ class Run:
         self._child: RowProcess | None = None
 
     def measure(self, plan: RowPlan) -> list[dict[str, Any]]:
-        """The lines of a row: at least one, which says why if there is no value."""
         share = plan.seconds * self._scale
         if self._end - time.monotonic() < ENOUGH * share:
             return self._without_value(plan, NO_TIME)
@@ -148,7 +145,6 @@ class Run:
         return [plan.empty(note).as_json()]
 
     def _ask(self, plan: RowPlan, share: float, lines: dict[str, dict[str, Any]]) -> str:
-        """Collect the lines of a row by their subject. Returns why it failed, or ""."""
         try:
             child = self._ready()
             if child is None:
@@ -193,15 +189,6 @@ def describe(row: dict[str, Any]) -> str:
     return f"{row['row']:14s} {row['what']}: {', '.join(numbers) or row['note']}"
 
 
-def row_names(text: str | None) -> list[str]:
-    """Parse --rows: all if None. Raises DeskError."""
-    known = [plan.name for plan in PLANS]
-    names = known if text is None else [name.strip() for name in text.split(",")]
-    if strange := [name for name in names if name not in known]:
-        raise DeskError(f"--rows has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
-    return names
-
-
 COLUMNS = {
     "row": "row",
     "what": "what",
@@ -228,7 +215,6 @@ def markdown(result: dict[str, Any], command: str) -> str:
 
 
 def readable(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Format numbers with their units. A row that was not measured gets the command that measures it."""
     return [
         {
             **row,
@@ -254,14 +240,12 @@ def beside(other: float | None, times: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format three significant digits, without powers of ten above them."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def drawing_of(plot: Path, page: Path | None) -> str:
-    """Return a line with the plot for a page in the same folder, "" for other pages."""
     if page is None or page.absolute().parent != plot.absolute().parent:
         return ""
     return f"\n\n![Distance of the rows from the lower bound of the GPU]({plot.name})"

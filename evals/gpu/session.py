@@ -1,16 +1,31 @@
-"""The shared state of the rows of one process: the device, its lower bounds, and the open model.
+"""The shared state of the rows of one process: the device, its lower bounds, and the open model; amounts and models.
 
-A model stays open until a row needs another one. So the plan lists the rows of one shape together.
+The lower bounds are measured in the same process as the results compared with them, each as the best of several:
+  memory    a copy within its memory reads and writes every byte: 2 * size / seconds
+  products  a product of two matrices of width n has 2 * n^3 operations
+  host      a copy from pinned host memory: size / seconds
+On a CPU the same is measured with ordinary memory. Work on a GPU is timed by its events, answers by the wall clock.
+
+Models have random weights, which take the same time as trained ones. A model stays open until a row needs another one.
+So the plan lists the rows of one shape together. The amounts are full on a GPU. The tiny ones take a CPU seconds.
 """
 
 import gc
+import importlib.metadata
 import random
+import time
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any, Literal
 
 import torch
+from tokenizers import Tokenizer, models
+from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
 from cache.engine.engine import Engine
 from cache.engine.request import Completion
@@ -19,12 +34,216 @@ from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_stock, wrap_tokenizer
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
-from evals.gpu.card import CardFloor, Share, Times, measure_card, repeated, synchronize
-from evals.gpu.sizes import NAMES, SIZES, Shape, Size, Sizes, random_model, tensors_of, twin, word_tokenizer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
-from evals.speed.floor import ModelCost
-from evals.speed.models import first_token
+from evals.report import processor
+from evals.speed.floor import Floor, ModelCost, shortest, wall_seconds
+from evals.speed.models import SHAPE, config_of, first_token
+
+Size = Literal["full", "tiny"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """cached: tokens of system text and documents that a prompt reuses, in `modules` of them. question: fresh tokens.
+    conversations, shared_modules, shared_tokens: that answer at the same time, the modules they share, tokens of each
+    module. many, many_tokens: modules of the largest set, tokens of each; asked: requests that count; budgets: modules
+    that device and host memory have room for; drawn: modules of a request. repeats: runs of everything timed, at most.
+    rounds: of requests to see whether memory grows. copied, product: bytes and width to measure the GPU.
+    """
+
+    cached: int = 4096
+    modules: int = 8
+    question: int = 32
+    conversations: int = 64
+    shared_modules: int = 16
+    shared_tokens: int = 512
+    answer: int = 64
+    many: int = 20_000
+    many_tokens: int = 32
+    asked: int = 400
+    drawn: int = 4
+    budgets: tuple[tuple[int, int], ...] = ((500, 1500), (2000, 4000), (6000, 8000))
+    repeats: int = 15
+    rounds: int = 20
+    copied: int = 2 << 30
+    product: int = 8192
+
+
+SIZES: dict[Size, Sizes] = {
+    "full": Sizes(),
+    "tiny": Sizes(
+        cached=72,
+        modules=2,
+        question=4,
+        conversations=3,
+        shared_modules=2,
+        shared_tokens=16,
+        answer=4,
+        many=24,
+        many_tokens=8,
+        asked=12,
+        drawn=2,
+        budgets=((4, 4), (8, 8)),
+        repeats=2,
+        rounds=4,
+        copied=1 << 20,
+        product=64,
+    ),
+}
+
+
+Shape = Literal["8b", "4b", "0.5b", "bundled", "tiny"]
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+CONFIGS: dict[str, Callable[[], Any]] = {
+    "8b": lambda: LlamaConfig(
+        **config_of("Llama-3.1-8B"), max_position_embeddings=131_072, rope_parameters=LLAMA3_ROPE
+    ),
+    "4b": lambda: Qwen3Config(
+        **config_of("Qwen3-4B"), head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=True
+    ),
+    "0.5b": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=True),
+    "tiny": lambda: LlamaConfig(
+        vocab_size=300,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+    ),
+}
+NAMES: dict[Shape, str] = {
+    "8b": "Llama 3.1 8B, random",
+    "4b": "Qwen3 4B, random",
+    "0.5b": "Qwen2.5 0.5B, random",
+    "bundled": "the bundled model",
+    "tiny": "tiny, random",
+}
+
+
+def random_model(shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
+    torch.manual_seed(0)
+    with device:
+        return AutoModelForCausalLM.from_config(CONFIGS[shape](), dtype=dtype).eval()
+
+
+def word_tokenizer(vocabulary: int) -> Any:
+    """Return a transformers tokenizer with `vocabulary` words; the first one replaces unknown text."""
+    words = {f"t{number}": number for number in range(vocabulary)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "t0")), unk_token="t0")
+
+
+def twin(hf: Any) -> Any:
+    """Copy a transformers model over the same tensors. Changes to the modules of one do not affect the other."""
+    return deepcopy(hf, {id(tensor): tensor for tensor in tensors_of(hf)})
+
+
+def tensors_of(hf: nn.Module) -> list[torch.Tensor]:
+    return [*hf.parameters(), *hf.buffers()]
+
+
+Times = list[float]
+"""Results of several runs, in their unit."""
+
+
+class Share:
+    """The time of a row, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._end
+
+
+def repeated(run: Callable[[], float], repeats: int, share: Share, *, warm_up: int = 2) -> Times:
+    """Run several times, after runs that do not count because kernels are compiled then. Stops at the end of the share,
+    but runs at least once.
+    """
+    for _ in range(warm_up):
+        if not share.is_over:
+            run()
+    values = [run()]
+    while len(values) < repeats and not share.is_over:
+        values.append(run())
+    return values
+
+
+def device_seconds(device: torch.device, run: Callable[[], object]) -> float:
+    if device.type != "cuda":
+        return wall_seconds(run)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+REPEATS = 10
+PACKAGES = ("torch", "transformers", "triton", "torchao")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardFloor:
+    """What the GPU reached. own: reading and multiplying. host_bytes_per_s: copies from the host."""
+
+    own: Floor
+    host_bytes_per_s: float
+
+
+def measure_card(device: torch.device, sizes: Sizes, dtype: torch.dtype) -> CardFloor:
+    fastest = partial(shortest, timed=partial(device_seconds, device), repeats=REPEATS)
+    source = torch.ones(sizes.copied, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    in_host = torch.ones(sizes.copied // 2, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    part = target[: len(in_host)]
+    left, right = torch.randn(2, sizes.product, sizes.product, device=device).to(dtype)
+    return CardFloor(
+        own=Floor(
+            threads=1,
+            bytes_per_s=2 * len(source) / fastest(lambda: target.copy_(source)),
+            flops=2 * sizes.product**3 / fastest(lambda: left @ right),
+        ),
+        host_bytes_per_s=len(in_host) / fastest(lambda: part.copy_(in_host, non_blocking=True)),
+    )
+
+
+def describe_card(device: torch.device) -> dict[str, Any]:
+    versions = {name: version_of(name) for name in PACKAGES}
+    if device.type != "cuda":
+        return {"device": str(device), "card": processor(), **versions}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": str(device),
+        "card": properties.name,
+        "memory_gib": round(properties.total_memory / 2**30, 1),
+        "capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda,
+        **versions,
+    }
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,7 +266,6 @@ class OpenedModel:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of keys and values of a token."""
         return self.model.info.kv.bytes_per_token
 
 
@@ -73,8 +291,8 @@ class Session:
     def name_of(self, shape: Shape) -> str:
         return NAMES["tiny" if self.is_tiny else shape]
 
-    def opened(self, shape: Shape) -> OpenedModel:
-        """Return the model of a shape. Raises ModelError if the bundled one is not installed."""
+    def opened(self, shape: Shape | None) -> OpenedModel:
+        assert shape is not None
         wanted = "tiny" if self.is_tiny else shape
         if self._opened is None or self._opened[0] != wanted:
             self.close()
@@ -124,7 +342,6 @@ class Session:
         return subject.prefill
 
     def first_token(self, engine: Engine, plan: Plan) -> tuple[float, Completion]:
-        """Return the seconds until the client has the first token, and the answer of that one token."""
         synchronize(self.device)
         started = perf_counter()
         completion = first_token(engine, plan)

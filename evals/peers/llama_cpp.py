@@ -148,7 +148,8 @@ class LlamaServer:
         total = time.perf_counter() - started
         if response.status != http.client.OK:
             raise DeskError(f"llama.cpp refused a request: {lines[0].decode()}", code="peer")
-        timings = last_event(lines)["timings"]
+        last = [line for line in lines if line.startswith(b"data: {")][-1]
+        timings = json.loads(last.removeprefix(b"data: "))["timings"]
         return ServedAnswer(
             ttft_s=ttft,
             total_s=total,
@@ -205,13 +206,8 @@ class LlamaCpp:
         return cls(program, file, converted, f"xllamacpp {importlib.metadata.version('xllamacpp')}")
 
     def serve(self, weight_type: WeightType, *, threads: int, slots: int, context: int) -> LlamaServer:
-        """Start a server for the model with a type of weights. Raises DeskError, ModelError."""
         file = convert_weights(self.file, weight_type, self.folder)
         return LlamaServer(self.program, file, threads=threads, slots=slots, context=context)
-
-
-def last_event(lines: Sequence[bytes]) -> Any:
-    return json.loads([line for line in lines if line.startswith(b"data: {")][-1].removeprefix(b"data: "))
 
 
 def free_port() -> int:

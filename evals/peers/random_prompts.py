@@ -29,7 +29,6 @@ class RandomDocuments:
     def make(
         cls, size: int, vocabulary: int, rng: random.Random, module_tokens: int = MODULE_TOKENS
     ) -> "RandomDocuments":
-        """Draw about `size` tokens of documents in modules of at most `module_tokens`."""
         system = Segment(name="system", tokens=tokens(SYSTEM_TOKENS, vocabulary, rng))
         modules = [
             Segment(
@@ -64,7 +63,6 @@ class Zipf:
         return rng.choices(self.items, cum_weights=self._weights)[0]
 
     def draw_different(self, count: int, rng: random.Random) -> tuple[Segment, ...]:
-        """Draw `count` different items, in the order drawn; all if there are not more."""
         drawn: dict[Segment, None] = {}
         while len(drawn) < min(count, len(self.items)):
             drawn[self.draw(rng)] = None
@@ -72,17 +70,14 @@ class Zipf:
 
 
 def tokens(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
-    """Draw ordinary token ids."""
     return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))
 
 
 def token_ids(plan: Plan) -> list[int]:
-    """Return the prompt as other programs get it."""
     return [token for span in plan.spans for token in span.tokens]
 
 
 def answer_of(num_tokens: int) -> Sampling:
-    """Return how an answer of `num_tokens` tokens is generated."""
     return Sampling(max_tokens=num_tokens, temperature=TEMPERATURE, top_k=TOP_K)
 
 

@@ -6,13 +6,13 @@ import itertools
 import queue
 import threading
 import time
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
+from app.domain.settings import Settings
 from cache.model.loading import find_device, load_stock
 from evals.peers.random_prompts import TEMPERATURE, TOP_K
 
@@ -30,13 +30,11 @@ class TransformersPeer:
         self._cached: tuple[list[int], Any] | None = None
 
     @classmethod
-    def load(cls, model: str | None, converted: Path) -> "TransformersPeer":
-        """Load a model on the CPU. Raises ModelError."""
-        return cls(load_stock(model, device=find_device("cpu"), converted=converted)[0])
+    def load(cls, settings: Settings) -> "TransformersPeer":
+        return cls(load_stock(settings.model, device=find_device("cpu"), converted=settings.models_folder)[0])
 
     @torch.inference_mode()
     def first_token(self, prompt: list[int], *, keep: bool) -> float:
-        """Return the seconds to the first token. keep: start from the common prefix with the previous prompt."""
         started = time.perf_counter()
         past, known = None, 0
         if keep and self._cached is not None:
@@ -51,12 +49,10 @@ class TransformersPeer:
         return time.perf_counter() - started
 
     def drop_cache(self) -> None:
-        """Free the memory of the previous prompt's cache."""
         self._cached = None
 
     @torch.inference_mode()
     def decode_rate(self, prompt: list[int], new_tokens: int) -> float:
-        """Return tokens per second of `generate` after the prompt, without prefill."""
         ids = torch.tensor([prompt], device=self.hf.device)
         mask = torch.ones_like(ids)
         seconds = {}
@@ -137,12 +133,10 @@ class ContinuousBatching:
 
 
 def sampled() -> GenerationConfig:
-    """Return how answers are generated: as by every other program."""
     return GenerationConfig(do_sample=True, temperature=TEMPERATURE, top_k=TOP_K, eos_token_id=NO_TOKEN)
 
 
 def batches_of(tokens: int) -> ContinuousBatchingConfig:
-    """Return the settings of continuous batching with space for `tokens` tokens."""
     return ContinuousBatchingConfig(
         page_size=PAGE_TOKENS, num_blocks=tokens // PAGE_TOKENS + 1, max_batch_tokens=BATCH_TOKENS
     )

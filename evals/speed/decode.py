@@ -14,11 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from app.domain.settings import Settings
 from cache.prompt.plan import Plan
 from evals.peers.llama_cpp import LlamaCpp, LlamaServer, WeightType
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
@@ -35,23 +34,9 @@ Measure = Callable[[], float]
 """Tokens per second of all conversations together, measured once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeRow:
-    """One arm. tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of the
-    machine's limit with the model's own weights.
-    """
-
-    arm: str
-    conversations: int
-    context_tokens: int
-    tokens_per_s: float
-    of_floor: float
-
-
 def measure_decode(
     *,
-    model: str | None,
-    converted: Path,
+    settings: Settings,
     documents: int,
     conversations: Sequence[int],
     repeats: int,
@@ -59,14 +44,18 @@ def measure_decode(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it."""
-    measured = Measured.load(model, converted)
-    rounded = Measured.load(model, converted, weights="int8") if "warmdesk (int8)" in arms else None
+    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it.
+
+    Of its rows, tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of the
+    machine's limit with the model's own weights.
+    """
+    measured = Measured.load(settings)
+    rounded = Measured.load(settings, weights="int8") if "warmdesk (int8)" in arms else None
     floor = measure_floor(measured.model.info.kv.dtype)
     rng, vocabulary = random.Random(documents), measured.model.info.vocabulary
     texts = RandomDocuments.make(documents, vocabulary, rng)
     context = SYSTEM_TOKENS + documents + QUESTION_TOKENS
-    rows: list[DecodeRow] = []
+    rows: list[dict[str, Any]] = []
     for count in conversations:
         plans = [texts.shuffled(tokens(QUESTION_TOKENS, vocabulary, rng), rng) for _ in range(count)]
         own = QUESTION_TOKENS + ANSWER_TOKENS // 2
@@ -79,7 +68,7 @@ def measure_decode(
         if rounded is not None:
             opened["warmdesk (int8)"] = partial(open_warmdesk, rounded, texts, plans, repeats)
         if count == 1:
-            opened["transformers"] = partial(open_transformers, model, converted, plans[0])
+            opened["transformers"] = partial(open_transformers, settings, plans[0])
         if llama_cpp is not None:
             for name, kind in LLAMA_CPP_ARMS.items():
                 opened[name] = partial(open_llama_cpp, llama_cpp, kind, floor.threads, plans)
@@ -87,13 +76,13 @@ def measure_decode(
             with opened[arm]() as measure:
                 rate = max(measure() for _ in range(repeats))
             rows.append(
-                DecodeRow(
-                    arm=arm,
-                    conversations=count,
-                    context_tokens=context,
-                    tokens_per_s=round(rate, 1),
-                    of_floor=round(rate / allowed, 3),
-                )
+                {
+                    "arm": arm,
+                    "conversations": count,
+                    "context_tokens": context,
+                    "tokens_per_s": round(rate, 1),
+                    "of_floor": round(rate / allowed, 3),
+                }
             )
             report(f"{count:2d} conversations  {arm:15s} {rate:7.1f} tokens/s")
     return {
@@ -104,13 +93,12 @@ def measure_decode(
         "llama_cpp": None if llama_cpp is None else llama_cpp.version,
         "answer_tokens": ANSWER_TOKENS,
         "repeats": repeats,
-        "rows": [asdict(row) for row in rows],
+        "rows": rows,
     }
 
 
 @contextmanager
 def open_warmdesk(measured: Measured, texts: RandomDocuments, plans: Sequence[Plan], repeats: int) -> Iterator[Measure]:
-    """Open this engine and compute the prompts."""
     own = SYSTEM_TOKENS + QUESTION_TOKENS + ANSWER_TOKENS
     room = sum(len(module.tokens) for module in texts.modules) + (repeats + 2) * len(plans) * own
     with warm_engine(measured.model, 2 * room, texts.modules) as engine:
@@ -119,14 +107,13 @@ def open_warmdesk(measured: Measured, texts: RandomDocuments, plans: Sequence[Pl
 
 
 @contextmanager
-def open_transformers(model: str | None, converted: Path, plan: Plan) -> Iterator[Measure]:
-    transformers = TransformersPeer.load(model, converted)
+def open_transformers(settings: Settings, plan: Plan) -> Iterator[Measure]:
+    transformers = TransformersPeer.load(settings)
     yield lambda: transformers.decode_rate(token_ids(plan), ANSWER_TOKENS)
 
 
 @contextmanager
 def open_llama_cpp(llama_cpp: LlamaCpp, kind: WeightType, threads: int, plans: Sequence[Plan]) -> Iterator[Measure]:
-    """Open a server and compute each prompt in its slot."""
     context = plans[0].num_tokens + ANSWER_TOKENS + 8
     with llama_cpp.serve(kind, threads=threads, slots=len(plans), context=context) as server:
         for slot, plan in enumerate(plans):
@@ -136,7 +123,6 @@ def open_llama_cpp(llama_cpp: LlamaCpp, kind: WeightType, threads: int, plans: S
 
 
 def served_times(server: LlamaServer, plan: Plan, slot: int) -> tuple[float, float]:
-    """Return when the first and the last token of llama.cpp's answer came."""
     started = time.perf_counter()
     served = server.answer(token_ids(plan), ANSWER_TOKENS, slot)
     return started + served.ttft_s, started + served.total_s

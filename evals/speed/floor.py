@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from app.domain.settings import Settings
 from cache.model.loading import find_device, load_stock
 from evals.report import describe_machine, table
 
@@ -46,7 +46,6 @@ class Floor:
     flops: float
 
     def seconds(self, num_bytes: float, operations: float) -> float:
-        """Return the shortest time of a pass that reads `num_bytes` and computes `operations`."""
         return max(num_bytes / self.bytes_per_s, operations / self.flops)
 
 
@@ -88,7 +87,6 @@ class ModelCost:
         return floor.seconds(weights * self.weight_bytes + stored * self.kv_bytes, operations)
 
     def decode_rate(self, floor: Floor, *, conversations: int, seen: int, stored: int) -> float:
-        """Return the most tokens per second of answers generated at the same time."""
         seconds = self.pass_seconds(floor, rows=conversations, seen=seen, stored=stored, outputs=conversations)
         return conversations / seconds
 
@@ -99,7 +97,6 @@ class ModelCost:
 
 
 def measure_floor(dtype: torch.dtype) -> Floor:
-    """Take the best of several repeats, with the current number of threads."""
     numbers = torch.ones(READ_BYTES // 4)
     rows, inputs, outputs = PRODUCT
     left, right = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
@@ -119,17 +116,13 @@ def wall_seconds(run: Callable[[], object]) -> float:
 def shortest(
     run: Callable[[], object], timed: Callable[[Callable[[], object]], float] = wall_seconds, repeats: int = REPEATS
 ) -> float:
-    """Seconds of the fastest of several runs, after three that do not count."""
     for _ in range(3):
         run()
     return min(timed(run) for _ in range(repeats))
 
 
-def measure_floors(
-    *, model: str | None, converted: Path, threads: tuple[int, ...], sizes: tuple[int, ...]
-) -> dict[str, Any]:
-    """Compute the limits of a model for several numbers of document tokens; the result is ready for JSON."""
-    hf, _, _ = load_stock(model, device=find_device("cpu"), converted=converted)
+def measure_floors(settings: Settings, threads: tuple[int, ...], sizes: tuple[int, ...]) -> dict[str, Any]:
+    hf, _, _ = load_stock(settings.model, device=find_device("cpu"), converted=settings.models_folder)
     cost = ModelCost.of(hf)
     floors, rows = [], []
     for count in threads:
@@ -139,7 +132,7 @@ def measure_floors(
         rows += [allowed(cost, floor, size) for size in sizes]
     return {
         "machine": describe_machine(),
-        "model": model or "bundled",
+        "model": settings.model or "bundled",
         "dtype": str(hf.dtype).removeprefix("torch."),
         "question_tokens": QUESTION_TOKENS,
         "cost": asdict(cost),
@@ -157,7 +150,6 @@ def describe_floor(floor: Floor) -> dict[str, float]:
 
 
 def allowed(cost: ModelCost, floor: Floor, size: int) -> dict[str, float]:
-    """Return the limits after `size` document tokens."""
     return {
         "threads": floor.threads,
         "document_tokens": size,

@@ -1,6 +1,6 @@
 """Time to the first token with and without reuse, compared with transformers and llama.cpp on the same weights.
 
-Each request asks a new question of `question_tokens` about the same documents in a new order, as customers do. Arms:
+Each request asks a new question of `QUESTION_TOKENS` about the same documents in a new order, as customers do. Arms:
   full_prefill    transformers computes the whole prompt (its default attention, an empty cache)
   no_reuse        this engine computes the whole prompt
   prefix_cache    transformers keeps the cache of the previous request and computes what follows the common prefix
@@ -15,11 +15,10 @@ random token ids, which take the same time as text. Out of scope: quality, retri
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
+from app.domain.settings import Settings
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Reuse
 from cache.prompt.plan import Plan
@@ -31,109 +30,79 @@ from evals.speed.floor import Floor, describe_floor, measure_floor, using_thread
 from evals.speed.models import Measured, decode_rate, first_token, random_half_billion, warm_engine
 
 LLAMA_CPP = "llama.cpp bf16"
+QUESTION_TOKENS = 24
+DECODE_AT = 2048  # document tokens
 ARMS = ("full_prefill", "no_reuse", "prefix_cache", "reuse", LLAMA_CPP)
 
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyRow:
-    """One arm at one size. times_floor: ttft_ms_min divided by the lower bound of the rows that it computes: with reuse
-    the question, else all. faster: ratio to `full_prefill`. decode_tokens_per_s: the best of the repeats. The last two
-    are None if not measured.
-    """
-
-    model: str
-    arm: str
-    threads: int
-    document_tokens: int
-    question_tokens: int
-    ttft_ms_min: float
-    ttft_ms_median: float
-    runs: int
-    times_floor: float
-    faster: float | None = None
-    decode_tokens_per_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A model under test. baseline: transformers on the same weights. llama_cpp: None omits it."""
-
-    measured: Measured
-    baseline: TransformersPeer
-    llama_cpp: LlamaCpp | None = None
-
-
 def measure(
     *,
-    model: str | None,
-    converted: Path,
+    settings: Settings,
     half_billion: bool,
     sizes: tuple[int, ...],
     threads: tuple[int, ...],
-    question_tokens: int,
     repeats: int,
-    decode_at: int,
     arms: Sequence[str],
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     """Run arms; the result is ready for JSON. half_billion: also on the model with random weights, which llama.cpp does
-    not have. decode_at: the size at which decoding is also measured. llama_cpp: None omits it. report: called with a
-    line per finished row.
+    not have. llama_cpp: None omits it. report: called with a line per finished row.
     """
-    rows: list[LatencyRow] = []
+    rows: list[Row] = []
     floors: dict[int, Floor] = {}
-    for subject in subjects(model, converted, llama_cpp, half_billion=half_billion):
-        dtype = subject.measured.model.info.kv.dtype
+    measured = Measured.load(settings)
+    subjects = [(measured, TransformersPeer.load(settings), llama_cpp)]
+    if half_billion:
+        random_one = Measured.half_billion(measured.model.tokenizer, settings.models_folder)
+        subjects.append((random_one, TransformersPeer(random_half_billion()), None))
+    for subject in subjects:
         for count in threads:
             with using_threads(count):
-                floor = floors.setdefault(count, measure_floor(dtype))
+                floor = floors.setdefault(count, measure_floor(measured.model.info.kv.dtype))
                 for size in sizes:
-                    for row in measure_size(
-                        subject, size, floor, question_tokens, repeats, decode=size == decode_at, arms=arms
-                    ):
+                    for row in measure_size(*subject, size, floor, repeats, decode=size == DECODE_AT, arms=arms):
                         rows.append(row)
-                        report(describe(asdict(row)))
+                        report(describe(row))
     return {
         "machine": describe_machine(),
-        "model": rows[0].model,
-        "dtype": str(dtype).removeprefix("torch."),
+        "model": rows[0]["model"],
+        "dtype": measured.dtype,
         "module_tokens": MODULE_TOKENS,
         "system_tokens": SYSTEM_TOKENS,
         "llama_cpp": None if llama_cpp is None else llama_cpp.version,
         "floors": [describe_floor(floor) for floor in floors.values()],
-        "rows": [asdict(row) for row in rows],
-        "slopes": slopes([asdict(row) for row in rows]),
+        "rows": rows,
+        "slopes": slopes(rows),
     }
 
 
-def subjects(
-    model: str | None, converted: Path, llama_cpp: LlamaCpp | None, *, half_billion: bool
-) -> Iterator[Subject]:
-    """Yield the product's model, and the one with random weights."""
-    measured = Measured.load(model, converted)
-    tokenizer = measured.model.tokenizer
-    yield Subject(measured=measured, baseline=TransformersPeer.load(model, converted), llama_cpp=llama_cpp)
-    if half_billion:
-        yield Subject(
-            measured=Measured.half_billion(tokenizer, converted), baseline=TransformersPeer(random_half_billion())
-        )
-
-
 def measure_size(
-    subject: Subject, size: int, floor: Floor, question_tokens: int, repeats: int, *, decode: bool, arms: Sequence[str]
-) -> Iterator[LatencyRow]:
-    """Measure the arms for documents of one size, in turn within each repeat so that drift affects all arms equally."""
-    with warm_engine(subject.measured.model, 2 * size + 4096) as engine:
-        baseline, info = subject.baseline, subject.measured.model.info
+    measured: Measured,
+    baseline: TransformersPeer,
+    llama_cpp: LlamaCpp | None,
+    size: int,
+    floor: Floor,
+    repeats: int,
+    *,
+    decode: bool,
+    arms: Sequence[str],
+) -> Iterator[Row]:
+    """Measure the arms for documents of one size, in turn within each repeat so that drift affects all arms equally.
+
+    times_floor: ttft_ms_min divided by the lower bound of the rows that an arm computes: with reuse the question, else
+    all. faster: ratio to `full_prefill`. decode_tokens_per_s: the best of the repeats. Both are None if not measured.
+    """
+    with warm_engine(measured.model, 2 * size + 4096) as engine:
+        info = measured.model.info
         rng = random.Random(size)
         documents = RandomDocuments.make(size, info.vocabulary, rng)
         context = SYSTEM_TOKENS + size
 
         def plan() -> Plan:
-            return documents.shuffled(tokens(question_tokens, info.vocabulary, rng), rng)
+            return documents.shuffled(tokens(QUESTION_TOKENS, info.vocabulary, rng), rng)
 
         def prompt() -> list[int]:
             return token_ids(plan())
@@ -149,13 +118,13 @@ def measure_size(
         }
         times: dict[str, list[float]] = {arm: [] for arm in ways if arm in arms}
         first_token(engine, plan())  # encodes the documents
-        baseline.first_token(prompt()[: 2 * question_tokens], keep=False)
+        baseline.first_token(prompt()[: 2 * QUESTION_TOKENS], keep=False)
         for _ in range(repeats):
             for arm, seconds in times.items():
                 seconds.extend(ways[arm]() for _ in range(3 if arm == "reuse" else 1))
-        if LLAMA_CPP in arms and subject.llama_cpp is not None:
-            room = context + question_tokens + 8
-            with subject.llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
+        if LLAMA_CPP in arms and llama_cpp is not None:
+            room = context + QUESTION_TOKENS + 8
+            with llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
                 server.answer(prompt(), 1)
                 times[LLAMA_CPP] = [server.answer(prompt(), 1).ttft_s for _ in range(repeats)]
         decoded: dict[str, Callable[[], float]] = {
@@ -167,22 +136,22 @@ def measure_size(
         full = min(times["full_prefill"]) if "full_prefill" in times else None
         for arm, seconds in times.items():
             is_placed = arm == "reuse"
-            computed = question_tokens if is_placed else context + question_tokens
+            computed = QUESTION_TOKENS if is_placed else context + QUESTION_TOKENS
             placed = context if is_placed else 0
-            allowed_ms = subject.measured.cost.first_token_ms(floor, computed=computed, placed=placed)
-            yield LatencyRow(
-                model=info.name,
-                arm=arm,
-                threads=floor.threads,
-                document_tokens=size,
-                question_tokens=question_tokens,
-                ttft_ms_min=round(min(seconds) * 1e3, 2),
-                ttft_ms_median=round(statistics.median(seconds) * 1e3, 2),
-                runs=len(seconds),
-                times_floor=round(min(seconds) * 1e3 / allowed_ms, 2),
-                faster=None if full is None else round(full / min(seconds), 2),
-                decode_tokens_per_s=round(rates[arm], 1) if arm in rates else None,
-            )
+            allowed_ms = measured.cost.first_token_ms(floor, computed=computed, placed=placed)
+            yield {
+                "model": info.name,
+                "arm": arm,
+                "threads": floor.threads,
+                "document_tokens": size,
+                "question_tokens": QUESTION_TOKENS,
+                "ttft_ms_min": round(min(seconds) * 1e3, 2),
+                "ttft_ms_median": round(statistics.median(seconds) * 1e3, 2),
+                "runs": len(seconds),
+                "times_floor": round(min(seconds) * 1e3 / allowed_ms, 2),
+                "faster": None if full is None else round(full / min(seconds), 2),
+                "decode_tokens_per_s": round(rates[arm], 1) if arm in rates else None,
+            }
 
 
 def slopes(rows: list[Row]) -> list[Row]:

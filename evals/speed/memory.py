@@ -6,66 +6,48 @@ use until all have ended. Out of scope: weights and other memory of the program.
 """
 
 import random
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from app.domain.settings import Settings
 from evals.peers.random_prompts import RandomDocuments, tokens
 from evals.report import describe_machine, table
 from evals.speed.models import Measured, most_slots_used, warm_engine
 
-MODULE_TOKENS, QUESTION_TOKENS = 256, 24
+MODULE_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 256, 24, 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRow:
-    """Tokens of KV memory. shared: one copy of system text and modules. private: questions and answers. used: the most
-    in use. separate: with a copy of the modules for each conversation. ratio: used / (shared + private).
-    """
-
-    conversations: int
-    modules: int
-    shared_tokens: int
-    private_tokens: int
-    used_tokens: int
-    separate_tokens: int
-    ratio: float
-    used_mib: float
-
-
-def measure_memory(
-    *, model: str | None, converted: Path, conversations: int, modules: int, answer_tokens: int
-) -> dict[str, Any]:
-    """Answer all conversations at once and count; the result is ready for JSON."""
-    measured = Measured.load(model, converted)
-    row = measure_conversations(measured, conversations, modules, answer_tokens)
+def measure_memory(settings: Settings, conversations: int, modules: int) -> dict[str, Any]:
+    measured = Measured.load(settings)
     return {
         "machine": describe_machine(),
         "model": measured.model.info.name,
         "dtype": measured.dtype,
-        "rows": [asdict(row)],
+        "rows": [measure_conversations(measured, conversations, modules)],
     }
 
 
-def measure_conversations(measured: Measured, conversations: int, modules: int, answer_tokens: int) -> MemoryRow:
+def measure_conversations(measured: Measured, conversations: int, modules: int) -> dict[str, float]:
+    """Return tokens of KV memory. shared: one copy of system text and modules. private: questions and answers. used:
+    the most in use. separate: with a copy of the modules for each conversation. ratio: used / (shared + private).
+    """
     rng, info = random.Random(0), measured.model.info
     documents = RandomDocuments.make(modules * MODULE_TOKENS, info.vocabulary, rng, MODULE_TOKENS)
     plans = [documents.shuffled(tokens(QUESTION_TOKENS, info.vocabulary, rng), rng) for _ in range(conversations)]
-    separate = sum(plan.num_tokens + answer_tokens for plan in plans)
-    private = conversations * (QUESTION_TOKENS + answer_tokens)
+    separate = sum(plan.num_tokens + ANSWER_TOKENS for plan in plans)
+    private = conversations * (QUESTION_TOKENS + ANSWER_TOKENS)
     shared = (separate - private) // conversations
     with warm_engine(measured.model, 2 * separate, documents.modules) as engine:
-        used = most_slots_used(engine, plans, answer_tokens)
-    return MemoryRow(
-        conversations=conversations,
-        modules=modules,
-        shared_tokens=shared,
-        private_tokens=private,
-        used_tokens=used,
-        separate_tokens=separate,
-        ratio=round(used / (shared + private), 3),
-        used_mib=round(used * info.kv.bytes_per_token / 2**20, 1),
-    )
+        used = most_slots_used(engine, plans, ANSWER_TOKENS)
+    return {
+        "conversations": conversations,
+        "modules": modules,
+        "shared_tokens": shared,
+        "private_tokens": private,
+        "used_tokens": used,
+        "separate_tokens": separate,
+        "ratio": round(used / (shared + private), 3),
+        "used_mib": round(used * info.kv.bytes_per_token / 2**20, 1),
+    }
 
 
 def markdown(result: dict[str, Any], command: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from app.domain.settings import Settings
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
@@ -21,25 +22,32 @@ from cache.memory.store import Store
 from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, find_device, load_stock, wrap_tokenizer
 from cache.native.decoder import PackedWeights
+from cache.planning.costs import SHAPES
 from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import ModelTokenizer
 from evals.peers.random_prompts import answer_of, no_stop_tokens
 from evals.speed.floor import ModelCost
 
 NAME = "0.5B shape, random"
-SHAPE = {
-    "vocab_size": 151_936,
-    "hidden_size": 896,
-    "intermediate_size": 4864,
-    "num_hidden_layers": 24,
-    "num_attention_heads": 14,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32_768,
-}
+
+
+def config_of(model: str) -> dict[str, int]:
+    """Return the sizes of a model that `warmdesk plan` knows, as transformers names them."""
+    shape = SHAPES[model]
+    return {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+    }
+
+
+SHAPE = config_of("Qwen2.5-0.5B") | {"max_position_embeddings": 32_768}
 
 
 def random_half_billion() -> Any:
-    """Return transformers' own model on the CPU, with the same weights in every call."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(Qwen2Config(**SHAPE), dtype=default_dtype(torch.device("cpu"))).eval()
 
@@ -52,8 +60,8 @@ class Measured:
     cost: ModelCost
 
     @classmethod
-    def load(cls, name: str | None, converted: Path, weights: PackedWeights = "model") -> "Measured":
-        """Load a model on the CPU. Raises ModelError."""
+    def load(cls, settings: Settings, weights: PackedWeights = "model") -> "Measured":
+        name, converted = settings.model, settings.models_folder
         hf, tokenizer, fingerprint = load_stock(name, device=find_device("cpu"), converted=converted)
         return cls.of(hf, wrap_tokenizer(tokenizer, name), name or "bundled", fingerprint, converted, weights)
 
@@ -98,7 +106,6 @@ def warm_engine(
 
 
 def first_token(engine: Engine, plan: Plan, reuse: Reuse = "on") -> Completion:
-    """Answer a prompt with one token."""
     return engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse=reuse)).completion
 
 
@@ -117,7 +124,6 @@ def decode_rate(engine: Engine, plans: Sequence[Plan], sampling: Sampling, reuse
 
 
 def most_slots_used(engine: Engine, plans: Sequence[Plan], answer_tokens: int) -> int:
-    """Answer all prompts at once. Returns the most slots of KV memory in use at any moment."""
     answers = [engine.submit(Request(plan=plan, sampling=answer_of(answer_tokens))) for plan in plans]
     used = 0
     for answer in answers:

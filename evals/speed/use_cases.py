@@ -11,10 +11,10 @@ on the values of weights; its tokens are those of the product's tokenizer).
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from app.domain.settings import Settings
 from app.pml.commands import read_prompt, read_schema
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Reuse
@@ -26,61 +26,43 @@ from evals.report import describe_machine, table
 from evals.speed.floor import using_threads
 from evals.speed.models import Measured, first_token, warm_engine
 
+Row = dict[str, Any]
 USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UseCaseRow:
-    """One use case on one model. ratio: of the smallest times. encode_ms: all modules of the schema, once."""
-
-    use_case: str
-    model: str
-    threads: int
-    prompt_tokens: int
-    computed_tokens: int
-    computed_ms_min: float
-    computed_ms_median: float
-    reused_ms_min: float
-    reused_ms_median: float
-    ratio: float
-    encode_ms: float
 
 
 def measure_use_cases(
     *,
-    model: str | None,
-    converted: Path,
+    settings: Settings,
     folder: Path,
     threads: tuple[int, ...],
     repeats: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all use cases on both models; the result is ready for JSON. Raises DeskError, CacheError."""
-    desk = load_model(model, device="cpu", converted=converted)
-    rows: list[UseCaseRow] = []
-    for language_model in (desk, Measured.half_billion(desk.tokenizer, converted).model):
+    desk = load_model(settings.model, device="cpu", converted=settings.models_folder)
+    rows: list[Row] = []
+    for language_model in (desk, Measured.half_billion(desk.tokenizer, settings.models_folder).model):
         for count in threads:
             with using_threads(count):
                 for row in measure_model(language_model, folder, count, repeats):
                     rows.append(row)
-                    report(f"{row.model}, {count} threads, {row.use_case}: {row.ratio:.1f}x")
+                    report("{model}, {threads} threads, {use_case}: {ratio:.1f}x".format(**row))
     return {
         "machine": describe_machine(),
         "dtype": str(desk.info.kv.dtype).removeprefix("torch."),
         "repeats": repeats,
-        "rows": [asdict(row) for row in rows],
+        "rows": rows,
     }
 
 
-def measure_model(model: LanguageModel, folder: Path, threads: int, repeats: int) -> Iterator[UseCaseRow]:
+def measure_model(model: LanguageModel, folder: Path, threads: int, repeats: int) -> Iterator[Row]:
     for use_case, name in USE_CASES.items():
         with warm_engine(model, 16_384) as engine:
             schema, prompt = folder / f"{name}.pml", folder / f"{name}-prompt.pml"
-            yield measure_case(engine, use_case, schema, prompt, threads, repeats)
+            yield {"use_case": use_case} | measure_case(engine, schema, prompt, threads, repeats)
 
 
-def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, threads: int, repeats: int) -> UseCaseRow:
-    """Encode the modules of a use case, then run both arms in turn."""
+def measure_case(engine: Engine, schema: Path, prompt: Path, threads: int, repeats: int) -> Row:
+    """Run both arms in turn. ratio: of the smallest times. encode_ms: all modules of the schema, once."""
     schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
     layout = schemas.add(read_schema(schema))
     plan = schemas.bind(read_prompt(prompt)).plan
@@ -100,19 +82,18 @@ def measure_case(engine: Engine, use_case: str, schema: Path, prompt: Path, thre
         reused.extend(answered("on") for _ in range(3))
     slow = [completion.timings.ttft for completion in computed]
     fast = [completion.timings.ttft for completion in reused]
-    return UseCaseRow(
-        use_case=use_case,
-        model=engine.model.info.name,
-        threads=threads,
-        prompt_tokens=plan.num_tokens,
-        computed_tokens=reused[-1].usage.computed,
-        computed_ms_min=round(min(slow), 1),
-        computed_ms_median=round(statistics.median(slow), 1),
-        reused_ms_min=round(min(fast), 1),
-        reused_ms_median=round(statistics.median(fast), 1),
-        ratio=round(min(slow) / min(fast), 1),
-        encode_ms=round(encode_ms, 1),
-    )
+    return {
+        "model": engine.model.info.name,
+        "threads": threads,
+        "prompt_tokens": plan.num_tokens,
+        "computed_tokens": reused[-1].usage.computed,
+        "computed_ms_min": round(min(slow), 1),
+        "computed_ms_median": round(statistics.median(slow), 1),
+        "reused_ms_min": round(min(fast), 1),
+        "reused_ms_median": round(statistics.median(fast), 1),
+        "ratio": round(min(slow) / min(fast), 1),
+        "encode_ms": round(encode_ms, 1),
+    }
 
 
 def markdown(result: dict[str, Any], command: str) -> str:

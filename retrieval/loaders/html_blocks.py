@@ -14,8 +14,8 @@ from bs4 import Tag
 from bs4.builder import HTMLTreeBuilder
 from bs4.element import CData, NavigableString, PageElement
 
-from retrieval.documents.document import Block, BlockKind
-from retrieval.loaders.rows import row_line
+from retrieval.documents import Block, BlockKind
+from retrieval.loaders.records import row_line
 from retrieval.text.terms import readable
 
 _MAX_SPAN = 50  # a hostile page could declare millions of cells
@@ -23,7 +23,6 @@ _PAGE_PARTS = frozenset(("table", "h1", "h2", "h3", "h4", "h5", "h6"))
 
 
 def is_data(table: Tag) -> bool:
-    """Return whether the table contains data and does not just arrange parts of a page."""
     waiting = list(table.contents)  # find() would search to the deepest element, for every nested table
     while waiting:
         node = waiting.pop()
@@ -96,7 +95,9 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
                 writer.text(str(node))
         elif not entering:
             writer.leave(node)
-        elif not (writer.skips(node) or leave_out(node)):
+        elif node.name in _NEVER_TEXT or (node.name == "button" and not writer.headings) or leave_out(node):
+            pass  # a button inside a heading is the title of an accordion; other buttons are controls
+        else:
             writer.enter(node)
             waiting.append((node, False))
             if not (node.name == "table" and is_data(node)):
@@ -127,10 +128,6 @@ class _HtmlBlockWriter:
     items: list[_Item] = field(default_factory=list)  # lines of the current list
     headings: int = 0  # open heading or summary elements
     preformatted: int = 0
-
-    def skips(self, tag: Tag) -> bool:
-        # A button inside a heading is the title of an accordion; other buttons are controls.
-        return tag.name in _NEVER_TEXT or (tag.name == "button" and not self.headings)
 
     def text(self, text: str) -> None:
         text = readable(text)

@@ -24,14 +24,20 @@ from bs4.dammit import EncodingDetector
 from docutils.core import publish_parts
 from pptx import Presentation
 
-from retrieval.documents.document import Block, BlockKind, Contents, Document, content_hash
+from retrieval.documents import Block, BlockKind, Contents, Document, content_hash
 from retrieval.errors import UnreadableDocument, file_problem
 from retrieval.loaders.decoding import check_container, decode, parsing
 from retrieval.loaders.html_blocks import HEADINGS, blocks_of
 from retrieval.loaders.markdown import load_markdown, web_address
 from retrieval.loaders.pdf import load_pdf
-from retrieval.loaders.records import load_delimited, load_json, load_json_lines, load_spreadsheet
-from retrieval.loaders.rows import one_line, table_blocks
+from retrieval.loaders.records import (
+    load_delimited,
+    load_json,
+    load_json_lines,
+    load_spreadsheet,
+    one_line,
+    table_blocks,
+)
 from retrieval.text.terms import readable
 
 _LONGEST_HEADING = 80
@@ -39,7 +45,6 @@ _LIST_ITEM = re.compile(r"[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]")
 
 
 def load_text(data: bytes, path: Path) -> Contents:
-    """Read a plain text file. Raises UnreadableDocument for binary content."""
     text = readable(decode(data, path))
     found = re.split(r"\n[ \t]*(?:\n[ \t]*)+", text)
     paragraphs = [paragraph.strip("\n").rstrip() for paragraph in found if paragraph.strip()]
@@ -63,7 +68,6 @@ _FIRST_ROW_IS_HEADER_FROM = 3  # columns; a table of two columns is always "name
 
 
 def load_docx(data: bytes, path: Path) -> Contents:
-    """Read a Word file. Raises UnreadableDocument for a damaged or encrypted one."""
     check_container(data, path)
     with parsing(path):
         html = mammoth.convert_to_html(io.BytesIO(data), style_map=_STYLES, convert_image=lambda image: []).value
@@ -97,7 +101,6 @@ def _headings_of_bold_lines(page: BeautifulSoup) -> None:
 
 
 def load_pptx(data: bytes, path: Path) -> Contents:
-    """Read a presentation. Raises UnreadableDocument for a damaged or encrypted one."""
     check_container(data, path)
     blocks: list[Block] = []
     with parsing(path):
@@ -158,7 +161,6 @@ _ROLE = re.compile(r":[\w:.+-]+:`~?([^`<]*?)(?:\s*<[^>`]*>)?`")
 
 
 def load_rst(data: bytes, path: Path) -> Contents:
-    """Read a reStructuredText page. Raises UnreadableDocument for binary content."""
     source = readable(decode(data, path))
     with parsing(path):
         html = publish_parts(source, writer="html5", settings_overrides=dict(_SETTINGS))["html_body"]
@@ -176,7 +178,6 @@ _ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
 
 
 def load_html(data: bytes, path: Path) -> Contents:
-    """Read an HTML page. Raises UnreadableDocument for binary content and for a page of pictures alone."""
     declared = EncodingDetector.find_declared_encoding(data, is_html=True)
     page = BeautifulSoup(decode(data, path, declared=declared), "lxml")
     body = page.body or page
@@ -250,7 +251,6 @@ _LONGEST_TITLE = 200
 
 
 def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
-    """Read one file. Raises UnreadableDocument for an unsupported type, over `max_bytes`, or without readable text."""
     suffix = path.suffix.lower()
     if suffix in _REPLACEMENTS:
         raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_REPLACEMENTS[suffix]}")

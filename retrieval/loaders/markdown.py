@@ -20,7 +20,7 @@ from bs4 import BeautifulSoup
 from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 
-from retrieval.documents.document import Block, Contents
+from retrieval.documents import Block, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import decode
 from retrieval.loaders.html_blocks import blocks_of
@@ -131,7 +131,6 @@ _NEEDS_NO_CLOSING_TAG = frozenset("br col dd dt embed hr img input li option p s
 
 
 def load_markdown(data: bytes, path: Path) -> Contents:
-    """Read a Markdown page. Raises UnreadableDocument for binary content and for pages without text."""
     front, body = split_front_matter(readable(decode(data, path)))
     if front is None:
         blocks = _blocks(body)
@@ -139,7 +138,9 @@ def load_markdown(data: bytes, path: Path) -> Contents:
             raise UnreadableDocument(path, "only pictures, no text in it")
         return Contents(blocks=blocks)
     # Only pages with front matter go through a site generator.
-    blocks = _blocks(_with_table_rules(without_liquid(body, front.fields)))
+    text = without_liquid(body, front.fields)
+    # The rule below the first row of a table: kramdown needs none, Markdown does.
+    blocks = _blocks(_BARE_TABLE.sub(lambda row: row[0] + "|---" * (row[1].count("|") - 1) + "|\n", text))
     blocks = blocks or _blocks(without_liquid(front.text, front.fields))
     if not blocks:
         raise UnreadableDocument(path, "only front matter and template tags, no text")
@@ -154,11 +155,6 @@ def load_markdown(data: bytes, path: Path) -> Contents:
 def _blocks(text: str) -> tuple[Block, ...]:
     html = _renderer(text).render(text)
     return blocks_of(BeautifulSoup(html, "lxml")) if html.strip() else ()
-
-
-def _with_table_rules(text: str) -> str:
-    """Add the rule below the first row of a table: kramdown needs none, Markdown does."""
-    return _BARE_TABLE.sub(lambda row: row[0] + "|---" * (row[1].count("|") - 1) + "|\n", text)
 
 
 def _renderer(text: str) -> MarkdownIt:

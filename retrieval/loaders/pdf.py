@@ -29,10 +29,10 @@ from pdfminer.pdftypes import dict_value, int_value, resolve1
 from pdfplumber.page import Page as PlumberPage
 from pdfplumber.utils.exceptions import PdfminerException
 
-from retrieval.documents.document import Block, BlockKind, Contents
+from retrieval.documents import Block, BlockKind, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import parsing
-from retrieval.loaders.rows import is_header, one_line, row_line, row_lines, without_empty
+from retrieval.loaders.records import is_header, one_line, row_line, row_lines, without_empty
 from retrieval.text.terms import readable
 
 MAX_PAGES = 2000
@@ -81,7 +81,6 @@ class Page:
 
 
 def load_pdf(data: bytes, path: Path) -> Contents:
-    """Read a PDF. Raises UnreadableDocument for a damaged, encrypted or scanned file, and for too many pages."""
     if b"%PDF-" not in data[:1024]:
         raise UnreadableDocument(path, "damaged, or not a .pdf file")
     pages = list(pdf_pages(data, path))
@@ -108,7 +107,6 @@ def _numbers(pages: list[int]) -> str:
 
 
 def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:
-    """Yield the pages. Raises UnreadableDocument for files that are damaged, encrypted or too long."""
     with parsing(path):
         try:
             pdf = pdfplumber.open(io.BytesIO(data), laparams={})

@@ -1,4 +1,8 @@
-"""Tables and records: delimited text, spreadsheets, JSON.
+"""Tables and records: rows of cells as text, delimited text, spreadsheets, JSON.
+
+**Rows** of all formats: each becomes a line that can be read alone, `header: value; header: value`. Loaders find the
+cells, and the header if the format marks it. In a table of questions and answers, each pair becomes a section with the
+question as heading. Such tables are recognised by the usual column names in several languages.
 
 **Delimited text**: the delimiter is the one that splits the first rows into as many cells as the header has.
 csv.Sniffer and clevercsv mistake commas inside answers for the delimiter. Every cell is text.
@@ -16,17 +20,129 @@ import csv
 import datetime
 import io
 import json
-from collections.abc import Iterator, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
 from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
-from retrieval.documents.document import Block, Contents
+from retrieval.documents import Block, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import check_container, decode, parsing
-from retrieval.loaders.rows import faq_blocks, table_blocks
 from retrieval.text.terms import readable
+
+_NUMBER = re.compile(r"[-+(]?[^\w\s]?\s?\d[\d.,:/%\s-]*\W*")
+_LONGEST_NAME = 60  # characters; a longer cell in the first row is data
+_SENTENCE_END = (".", "?", "!", "。", "？", "！")
+
+
+def row_line(header: Sequence[str], values: Sequence[str]) -> str:
+    names = [*header, *[""] * (len(values) - len(header))]
+    cells = zip(names, values, strict=False)
+    return "; ".join(f"{name}: {value}" if name else value for name, value in cells if value)
+
+
+def table_blocks(rows: Iterable[Sequence[str]]) -> list[Block]:
+    """Return the blocks of a table whose format does not mark the header.
+
+    A single cell in a row above the header is a caption. The first row is the header if its cells look like names.
+    """
+    captions, table = parted([[one_line(cell) for cell in row] for row in rows])
+    blocks = [Block(kind="text", text=caption) for caption in captions]
+    lines = row_lines(table)
+    return [*blocks, Block(kind="table", text="\n".join(lines))] if lines else blocks
+
+
+def row_lines(table: Sequence[Sequence[str]]) -> list[str]:
+    header: Sequence[str] = table[0] if len(table) > 1 and is_header(table[0]) else ()
+    return [row_line(header, row) for row in (table[1:] if header else table)]
+
+
+def parted(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return the captions above the table, and the table without empty rows and columns."""
+    table = without_empty(rows)
+    captions = 0
+    while captions < len(table) - 1 and len(table[0]) > 1 and sum(map(bool, table[captions])) == 1:
+        captions += 1
+    if captions == len(table) - 1:  # only such rows: a list, not captions
+        captions = 0
+    return ["".join(row) for row in table[:captions]], without_empty(table[captions:])
+
+
+def without_empty(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    width = max(map(len, rows), default=0)
+    full = [[*row, *[""] * (width - len(row))] for row in rows if any(row)]
+    used = [column for column in range(width) if any(row[column] for row in full)]
+    return [[row[column] for column in used] for row in full]
+
+
+def is_header(row: Sequence[str]) -> bool:
+    """Return whether a first row looks like column names: most cells are short texts, neither numbers nor sentences."""
+    names = [
+        cell
+        for cell in row
+        if cell and len(cell) <= _LONGEST_NAME and not _NUMBER.fullmatch(cell) and not cell.endswith(_SENTENCE_END)
+    ]
+    return 2 * len(names) > len(row)
+
+
+def one_line(cell: str) -> str:
+    return " ".join(readable(cell).split())
+
+
+_QUESTION = frozenset(
+    "question questions q query faq frage fragen pregunta domanda pergunta 问题 標準問 标准问 問題 质问 質問".split()  # noqa: SIM905
+)
+_ANSWER = frozenset(
+    "answer answers a response reply antwort antworten respuesta réponse risposta resposta 答案 回答 答复 答え".split()  # noqa: SIM905
+)
+_CATEGORY = frozenset(("category", "topic", "section", "kategorie", "分类", "类别", "分類", "カテゴリ"))
+_NAMED_ROWS = 10  # maximum row numbers in a remark
+
+
+def faq_blocks(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, first: int = 2, level: int = 1, row_name: str = "row"
+) -> tuple[list[Block], list[str]] | None:
+    """Return (blocks, remarks), or None if the header names no question and answer.
+
+    first: number of the first of `rows`, for the remarks. level: of the headings. row_name: for the remarks.
+    """
+    names = [unicodedata.normalize("NFKC", name).strip(" \t\n:*").casefold() for name in header]
+    question_at, answer_at, category_at = (
+        next((place for place, name in enumerate(names) if name in known), None)
+        for known in (_QUESTION, _ANSWER, _CATEGORY)
+    )
+    if question_at is None or answer_at is None:
+        return None
+    others = [place for place in range(len(header)) if place not in (question_at, answer_at, category_at)]
+    blocks: list[Block] = []
+    skipped: list[int] = []
+    open_category = ""
+    for number, row in enumerate(rows, first):
+        cells = [*row, *[""] * (len(header) - len(row))]
+        question, answer = one_line(cells[question_at]), readable(cells[answer_at]).strip()
+        if not question or not answer:
+            if any(cells):
+                skipped.append(number)
+            continue
+        category = "" if category_at is None else one_line(cells[category_at])
+        if category and category != open_category:
+            blocks.append(Block(kind="heading", text=category, level=level))
+        open_category = category
+        details = [row_line([one_line(header[place])], [one_line(cells[place])]) for place in others]
+        blocks.append(Block(kind="heading", text=question, level=level + 1 if category else level))
+        blocks.append(Block(kind="text", text="\n".join([answer, *filter(None, details)])))
+    return blocks, _remarks(skipped, row_name)
+
+
+def _remarks(skipped: list[int], row_name: str) -> list[str]:
+    if len(skipped) == 1:
+        return [f"{row_name} {skipped[0]} skipped: no question or no answer"]
+    numbers = ", ".join(map(str, skipped[:_NAMED_ROWS])) + (", …" if len(skipped) > _NAMED_ROWS else "")
+    return [f"{len(skipped)} {row_name}s skipped, without question or answer: {numbers}"] if skipped else []
+
 
 _DELIMITERS = ",;\t|^~¦\x1f"  # the more likely first
 _PREFERRED = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
@@ -36,7 +152,6 @@ _LARGEST_CELL = 2**20  # characters
 
 
 def load_delimited(data: bytes, path: Path) -> Contents:
-    """Read a table. Raises UnreadableDocument for binary content, and for a cell over 1 MB with its row."""
     rows = _delimited_rows(decode(data, path), path)
     faq = faq_blocks(rows[0], rows[1:]) if rows else None
     blocks, remarks = faq or (table_blocks(rows), [])
@@ -73,7 +188,6 @@ def _evenness(sample: str, delimiter: str) -> float:
 
 
 def load_spreadsheet(data: bytes, path: Path) -> Contents:
-    """Read a workbook. Raises UnreadableDocument for a damaged or encrypted one."""
     if path.suffix.lower() != ".xls":
         check_container(data, path)
     sheets = [(name, rows) for name, rows in _sheets(data, path) if any(map(any, rows))]
@@ -133,7 +247,6 @@ _WANTED = "question and answer, or text, content, body or context"
 
 
 def load_json_lines(data: bytes, path: Path) -> Contents:
-    """Read one JSON object per line. Raises UnreadableDocument with the number of the first bad line."""
     records = []
     for number, line in enumerate(decode(data, path).split("\n"), start=1):
         if line.strip():
@@ -145,7 +258,6 @@ def load_json_lines(data: bytes, path: Path) -> Contents:
 
 
 def load_json(data: bytes, path: Path) -> Contents:
-    """Read a JSON list of objects. Raises UnreadableDocument for anything else."""
     text = decode(data, path)
     items = _parsed(text, path) if text.strip() else []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

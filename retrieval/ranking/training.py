@@ -318,7 +318,7 @@ def all_scores(
     statements: tuple[Tensor, Tensor],
     spans: Sequence[tuple[int, int, int]],
 ) -> tuple[Tensor, Tensor]:
-    """Return scores `[questions, spans]` and bars `[questions]`, as `scoring.Mixture` computes them."""
+    """Return scores `[questions, spans]` and bars `[questions]`, as `Mixture` computes them."""
     wholes, tokens, weights, bars = model.questions(*asked)
     statement_wholes, statement_tokens = statements
     number, length, _ = tokens.shape

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from safetensors.numpy import load, save
 from scipy import sparse
 
-from retrieval.documents.document import content_hash
+from retrieval.documents import content_hash
 from retrieval.errors import IndexDamaged
 from retrieval.search.vector_index import (
     WINDOWS_PER_PASSAGE,
@@ -117,7 +117,6 @@ class KeywordSegment:
         return _in_order(ids, all_words, stems, sparse.vstack(parts, format="csr"), tuple(languages))
 
     def only(self, stays: npt.NDArray[np.bool_]) -> "KeywordSegment":
-        """Return a new segment with the windows for which `stays` is true, without words that no longer occur."""
         kept = self.counts[stays]
         in_use = np.flatnonzero(kept.getnnz(axis=0)).tolist()
         some = [self.words[column] for column in in_use]
@@ -137,7 +136,6 @@ class KeywordSegment:
         return next((term for language in self.languages if (term := stem(word, language)) in self._terms), None)
 
     def with_word(self, word: str) -> tuple[npt.NDArray[np.int32], Counts]:
-        """Return the rows of windows that have a form of a word, and its counts there. Both are empty if none has."""
         column = self._terms.get(self.term_of(word) or "")
         span = slice(0, 0) if column is None else slice(*self._of_terms.indptr[column : column + 2])
         return self._of_terms.indices[span], self._of_terms.data[span]
@@ -244,12 +242,10 @@ class KeywordIndex:
         return np.isin(passage_ids(self.window_ids), np.array([*passages], np.int64))
 
     def having(self, word: str, among: npt.NDArray[np.bool_] | None = None) -> int:
-        """Return the number of windows with a form of a folded word. among: windows that count; all by default."""
         rows = [start + segment.with_word(word)[0] for start, segment in zip(self._starts, self.segments, strict=False)]
         return sum(len(some) if among is None else int(among[some].sum()) for some in rows)
 
     def words_from(self, letter: str) -> list[Sequence[str]]:
-        """Return the words that begin with this letter, in lists that may overlap."""
         return [segment.words_from(letter) for segment in self.segments]
 
     def is_near_copy(self, first: int, second: int) -> bool:

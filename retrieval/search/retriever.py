@@ -13,18 +13,22 @@ Misspelt words of a question are corrected to words of the passages. A word is m
 and the embedder does not know it. It is replaced by the most similar word with the same first letter (optimal string
 alignment distance), if one is similar enough, and the most frequent of equally similar ones. Only words of four letters
 or more, in scripts with spaces, are corrected.
+
+A cross-encoder may rank them again. It reads question and passage together, which is better and much slower.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from rapidfuzz import process
 from rapidfuzz.distance import OSA
 
-from retrieval.errors import RetrievalError
+from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Embedder, Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.vector_index import Ids, Scores, VectorIndex, passage_ids
@@ -189,3 +193,41 @@ def _largest(shares: Scores, number: int) -> tuple[Ids, float]:
         return places, 0.0
     parted = np.argpartition(-shares[places], number)
     return places[parted[:number]], float(shares[places[parted[number]]])
+
+
+RERANKED = 20  # number of passages to rerank
+MAX_TOKENS = 512
+
+
+class Reranker(Protocol):
+    """Scores how well texts answer a question. Safe to call from several threads."""
+
+    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        """Return one score per text; higher is better."""
+
+
+class CrossEncoderReranker:
+    """A cross-encoder by folder or hub name. Raises RetrievalError with the fix if it cannot be loaded."""
+
+    def __init__(self, name_or_path: str, device: str = "cpu") -> None:
+        from sentence_transformers import CrossEncoder  # takes seconds, and few servers use a reranker
+
+        folder = Path(name_or_path).expanduser()
+        is_local = folder.is_dir()
+        try:
+            name = str(folder) if is_local else name_or_path
+            self._model = CrossEncoder(name, device=device, max_length=MAX_TOKENS, local_files_only=is_local)
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = f"cannot be loaded ({first_line(error)}); give a folder or a hub name, or unset the setting"
+            raise RetrievalError(f"reranker {name_or_path}: {reason}") from error
+
+    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        pairs = [(question, text) for text in texts]
+        return [float(score) for score in self._model.predict(pairs, show_progress_bar=False)]
+
+
+def rerank(
+    reranker: Reranker, question: str, found: Sequence[PassageHit], text_of: Callable[[PassageHit], str]
+) -> list[PassageHit]:
+    scores = reranker.scores(question, [text_of(hit) for hit in found])
+    return [found[place] for place in sorted(range(len(found)), key=lambda place: -scores[place])]

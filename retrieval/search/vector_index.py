@@ -26,14 +26,14 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 
 from durable import replacing
-from retrieval.documents.document import content_hash, cut, with_headings
+from retrieval.documents import content_hash, cut, with_headings
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Vectors
 
@@ -43,7 +43,6 @@ S = TypeVar("S", bound=Sized)
 
 
 def parted(number: int) -> list[slice]:
-    """Return where to cut a number of windows into segments of at most `LARGEST`."""
     return [slice(first, first + LARGEST) for first in range(0, number, LARGEST)]
 
 
@@ -110,13 +109,7 @@ def passage_id(window_id: int) -> int:
 
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
-
-
-class Selection:
-    """A set of windows to which a search can be limited."""
-
-    def __init__(self, window_ids: Ids) -> None:
-        self.parameters = faiss.SearchParameters(sel=faiss.IDSelectorBatch(window_ids))  # type: ignore[call-arg]
+Selection: TypeAlias = faiss.SearchParameters
 
 
 class VectorSegment:
@@ -141,7 +134,6 @@ class VectorSegment:
         return cls.of(np.concatenate([segment.window_ids for segment in segments]), vectors)
 
     def only(self, stays: npt.NDArray[np.bool_]) -> "VectorSegment":
-        """Return a new segment with the windows for which `stays` is true."""
         return VectorSegment.of(self.window_ids[stays], self.vectors(np.flatnonzero(stays)))
 
     def __len__(self) -> int:
@@ -157,13 +149,11 @@ class VectorSegment:
         return np.argsort(self.window_ids, kind="stable")
 
     def places_of(self, wanted: Ids) -> Ids:
-        """Return the position of each of these windows, -1 for unknown ones."""
         places = np.searchsorted(self.window_ids, wanted, sorter=self._in_order)
         places = self._in_order[np.minimum(places, len(self) - 1)]
         return np.where(self.window_ids[places] == wanted, places, -1)
 
     def vectors(self, places: Ids) -> Vectors:
-        """Return the vectors at these positions, `[places, dimension]`."""
         rows: Vectors = self._faiss.index.reconstruct_batch(places)
         return rows
 
@@ -171,12 +161,11 @@ class VectorSegment:
         """Return scores and window ids of the `k` nearest windows, and of all ties with the last of them, best first.
         k: at least 1. within: only these windows; an id of -1 means none.
         """
-        parameters = None if within is None else within.parameters
         number = k + 1
         while True:
             number = min(number, len(self))
             with _one_thread():
-                scores, ids = self._faiss.search(vector[np.newaxis], number, params=parameters)
+                scores, ids = self._faiss.search(vector[np.newaxis], number, params=within)
             if number == len(self) or ids[0, -1] < 0 or scores[0, -1] < scores[0, k - 1]:
                 return scores[0], ids[0]
             number *= 2
@@ -252,8 +241,10 @@ class VectorIndex:
         return VectorIndex(self.embedder, self.dimension, merged(segments, VectorSegment.merged))
 
     def selection(self, passages: Collection[int]) -> Selection:
+        """Return what limits a search to some passages."""
         ids = self._window_ids
-        return Selection(ids[np.isin(passage_ids(ids), np.array([*passages], np.int64))])
+        wanted = ids[np.isin(passage_ids(ids), np.array([*passages], np.int64))]
+        return faiss.SearchParameters(sel=faiss.IDSelectorBatch(wanted))  # type: ignore[call-arg]
 
     def search(self, vector: Vectors, k: int, *, within: Selection | None = None) -> list[WindowHit]:
         """Return the `k` nearest windows, or fewer if there are fewer, best first. within: only these windows.
@@ -293,8 +284,7 @@ class VectorIndex:
         if (header["embedder"], header["dimension"]) != (embedder, dimension):
             made_by = f"made by {header['embedder']} with {header['dimension']} numbers a vector"
             raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
-        sizes = header.get("segments", [len(payload)])  # earlier versions had one
-        ends = np.cumsum([0, *sizes]).tolist()
+        ends = np.cumsum([0, *header["segments"]]).tolist()
         parts = [memoryview(payload)[start:end] for start, end in pairwise(ends)]
         return cls(embedder, dimension, [VectorSegment.unpacked(part) for part in parts])
 

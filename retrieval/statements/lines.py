@@ -1,6 +1,6 @@
 """The lines of a passage's text, and the statements of its lists.
 
-Lists and tables are written as loaders write them (see `retrieval.documents.document.Block`). Headings have no mark in
+Lists and tables are written as loaders write them (see `retrieval.documents.Block`). Headings have no mark in
 the text of a passage, so a short line without a sentence end is a heading.
 
 The statements of a list are single items, runs of short items, and procedures, each with the line that governs the
@@ -123,7 +123,6 @@ def _is_heading(line: str) -> bool:
 
 
 def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
-    """Return whether a line with a colon ("Once a month: the heating element") is a heading of the next line."""
     is_like_heading = line.kind == "text" and ": " in line.text and _is_heading(line.text.replace(": ", " ", 1))
     if not is_like_heading or text.count("\n", line.end, following.start) != 1:
         return False
@@ -185,7 +184,6 @@ def _tree(lines: Sequence[TextLine]) -> list[_Entry]:
 
 
 def _said(text: str, groups: Sequence[Group]) -> str:
-    """Return the text of an item; "" for a mere link to another page."""
     if not groups or (len(groups) == 1 and _QUESTION_LINK.match(text) and is_fragment(text)):
         return ""
     return ("" if UNSPACED.search(groups[0].text[-2:]) else " ").join(group.text for group in groups)

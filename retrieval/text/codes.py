@@ -65,7 +65,6 @@ class _Code:
 
 
 def codes(text: str) -> frozenset[str]:
-    """Return the codes and models of a text, each in one spelling: "e3", "km450", "sv3pro", "form1040"."""
     return frozenset(code.name for code in _found(text))
 
 
@@ -95,12 +94,13 @@ def names_code(question: str, statement: str, headings: Sequence[str]) -> bool:
     told = list(_found(statement))
     names = above | {code.name for code in told}
     asked = [code for code in _found(question, is_question=True) if code.name not in above]
-    found = [code for code in asked if any(_may_be(code, other) for other in told)]
+    found = [
+        code
+        for code in asked
+        for other in told
+        if code.name == other.name or (code.family == "error" and not other.is_model and code.number == other.number)
+    ]
     return bool(found) and all(code.name in names for code in asked if code not in found)
-
-
-def _may_be(asked: _Code, told: _Code) -> bool:
-    return asked.name == told.name or (asked.family == "error" and not told.is_model and asked.number == told.number)
 
 
 def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
@@ -111,7 +111,6 @@ def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], abo
 
 
 def _is_on_anothers_page(asked: Sequence[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
-    """Return whether the question names a model and its error code, and that code is on another model's page."""
     models = {code.family for code in asked if code.is_model or len(code.family) > 1}
     others = {code.family for code in above if code.is_model}
     if not models or not others or models & {code.family for code in (*told, *above)}:

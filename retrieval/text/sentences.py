@@ -59,7 +59,6 @@ def as_said(statement: str) -> str:
 
 
 def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, str]], str]:
-    """Return the complete sentences of a growing text, as `parted` does, and the rest."""
     language = language or language_of(text)
     line = text.rfind("\n") + 1
     marker = MARKER.match(text, line)

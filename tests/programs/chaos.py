@@ -14,7 +14,6 @@ A database of an older version must be migrated, with a complete copy next to it
 finding, and exits with 1 if there is one. Out of scope: failures of a database server's disk.
 """
 
-import argparse
 import ctypes
 import json
 import os
@@ -34,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import typer
 from postgres_server import EMPTY, PostgresServer, binaries, running_server
 from programs.desk_examination import (
     Place,
@@ -104,12 +104,10 @@ def in_process(
 
 
 def fill_disk(rng: random.Random) -> None:
-    """Limit the size of the files of this process."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (rng.randrange(20_000, LARGEST_FILE), resource.RLIM_INFINITY))
 
 
 def jump_clock(rng: random.Random) -> None:
-    """Move `time.time` of this process by years."""
     real, jump = time.time, rng.choice([-1, 1]) * rng.random() * 3e8
     time.time = lambda: real() + jump
 
@@ -126,7 +124,6 @@ class ReadOnlyFolder:
         self._folder, self._modes = folder, dict[Path, int]()
 
     def freeze(self) -> None:
-        """Make the folder read-only for processes that `obey_permissions`."""
         for path in [self._folder, *self._folder.rglob("*")]:
             with suppress(FileNotFoundError):  # a file that was deleted meanwhile
                 mode = path.stat().st_mode & 0o777
@@ -134,14 +131,12 @@ class ReadOnlyFolder:
                 self._modes.setdefault(path, mode)
 
     def thaw(self) -> None:
-        """Restore the permissions."""
         for path, mode in self._modes.items():
             with suppress(FileNotFoundError):
                 path.chmod(mode)
 
 
 def obey_permissions() -> None:
-    """Let this process write only what its user may write, even as root. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION, 0)
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted and inheritable of the first 32, and of the others
@@ -153,7 +148,6 @@ def obey_permissions() -> None:
 
 
 def damage(file: Path, rng: random.Random) -> None:
-    """Cut a file, or change a bit or a block of it."""
     data = bytearray(file.read_bytes())
     at = rng.randrange(len(data))
     match rng.randrange(4):
@@ -197,7 +191,6 @@ REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {
 
 
 def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, str]:
-    """Do one action. Returns the error that refused it, if any."""
     if fault == "full":
         fill_disk(rng)
     if fault == "clock":
@@ -231,7 +224,6 @@ def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, 
 
 
 def unclear(said: dict[str, str], words: str) -> list[str]:
-    """Return a refusal that is not one line with these words."""
     line = said.get("refused", words)
     return [] if words in line and "\n" not in line else [f"unclear: {line}"]
 
@@ -261,7 +253,6 @@ class Chaos:
     ended: int = 0
 
     def round(self, action: str, fault: str) -> list[str]:
-        """Run one round. Returns everything that was wrong."""
         write_pages(self.place.pages, self.rng)
         self.done[f"{action}, {fault}"] += 1
         try:
@@ -275,7 +266,6 @@ class Chaos:
 
     @contextmanager
     def _older(self) -> Iterator[tuple[Place, dict[str, int]]]:
-        """Yield the place with an older database, and the number of rows of its tables."""
         with nullcontext() if self.server is None else self.server.database(EMPTY) as url:
             place = replace(self.place, older_url=url)
             rows = in_process(lambda: make_older(place))
@@ -329,13 +319,11 @@ class Chaos:
 
 
 def told(look: Callable[[], list[str]]) -> list[str]:
-    """Return what a process finds. Raises TimeoutError."""
     found: list[str] | dict[str, str] = in_process(look)
     return [found["error"]] if isinstance(found, dict) else found
 
 
 def prepared(place: Place, rng: random.Random) -> list[str]:
-    """Make a desk with documents of each kind."""
     with tiny_desk(place.desk, **place.settings) as desk:
         desk.ingest([place.pages])
         upload(desk, rng)
@@ -343,13 +331,11 @@ def prepared(place: Place, rng: random.Random) -> list[str]:
 
 
 def backed_up(settings: Settings, archive: Path) -> list[str]:
-    """Save a desk, and replace an existing archive."""
     back_up_folder(settings, archive, overwrite=True)
     return []
 
 
 def restored(folder: Path, archive: Path) -> list[str]:
-    """Restore a backup, and replace the existing data."""
     restore_folder(small_settings(folder), archive, force=True)
     return []
 
@@ -384,18 +370,13 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--postgres", action="store_true")
-    asked = parser.parse_args()
-    if asked.postgres and binaries() is None:
-        parser.error("initdb and postgres are not installed")
-    result = measure(asked.rounds, asked.seed, on_server=asked.postgres)
+def main(rounds: int = 200, seed: int = 0, postgres: bool = False) -> None:
+    if postgres and binaries() is None:
+        sys.exit("initdb and postgres are not installed")
+    result = measure(rounds, seed, on_server=postgres)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -39,7 +39,7 @@ from app.storage.migrate import ENDING
 from app.storage.tables import ConversationRow
 from evals.answers.questions import LabelledQuestion
 from evals.answers.search_calibration import LEAST, fit, judged_cases
-from retrieval.documents.document import content_hash
+from retrieval.documents import content_hash
 
 PAGES, PARTS = 8, 4
 CANARY: Final = "quokka"
@@ -83,7 +83,6 @@ class Place:
 
     @property
     def revisions(self) -> Path:
-        """Return the revisions of a later version."""
         return self.folder / "revisions"
 
     @property
@@ -92,7 +91,6 @@ class Place:
 
     @property
     def asked(self) -> Path:
-        """A file with the ids of all answered conversations."""
         return self.folder / "asked"
 
     @property
@@ -101,12 +99,10 @@ class Place:
 
     @property
     def forgotten(self) -> Path:
-        """A file with a word of each document that was to be deleted."""
         return self.folder / "forgotten"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that differ from those of every tiny desk."""
         return {} if self.database_url is None else {"database_url": self.database_url}
 
     @property
@@ -115,7 +111,6 @@ class Place:
 
 
 def write_pages(folder: Path, rng: random.Random) -> None:
-    """Rewrite some of the pages."""
     folder.mkdir(exist_ok=True)
     for number in range(PAGES):
         if rng.random() < 0.5 or not (folder / f"page{number}.md").exists():
@@ -128,7 +123,6 @@ def price(rng: random.Random) -> str:
 
 
 def ask(desk: Service, asked: Path) -> None:
-    """Ask three questions, and add the answered conversations to the file."""
     for number in range(3):
         stream = desk.ask(f"What does item {number} cost?")
         for _ in stream:
@@ -138,13 +132,11 @@ def ask(desk: Service, asked: Path) -> None:
 
 
 def upload(desk: Service, rng: random.Random) -> None:
-    """Upload a file, perhaps over an existing one, with a word that no other has."""
     text = f"# Delivery\n\nThe word of the day is {CANARY}{rng.randrange(10**12):012}.\n"
     desk.upload(f"upload{rng.randrange(3)}.md", text.encode(), collection=rng.choice(("", "shop")))
 
 
 def change_faq(desk: Service, rng: random.Random) -> None:
-    """Add, change or delete a pair."""
     pairs = desk.quality.faq()
     answer = f"The word of the day is {CANARY}{rng.randrange(10**12):012}."
     if pairs and rng.random() < 0.5:
@@ -157,7 +149,6 @@ def change_faq(desk: Service, rng: random.Random) -> None:
 
 
 def forget(desk: Service, forgotten: Path, rng: random.Random) -> None:
-    """Delete a document, and add the words that only it has to the file."""
     if not desk.documents():
         upload(desk, rng)
     path = rng.choice(desk.documents()).path
@@ -167,7 +158,6 @@ def forget(desk: Service, forgotten: Path, rng: random.Random) -> None:
 
 
 def canaries(desk: Service, path: str) -> set[str]:
-    """Return the words that only this document has."""
     return set(re.findall(rf"{CANARY}\d+", " ".join(one.text for one in desk.library.passages_of(path))))
 
 
@@ -184,13 +174,12 @@ def calibrate(desk: Service, pages: Path) -> None:
     ]
     questions += [LabelledQuestion(question=f"quagga{number} zebra{number}") for number in range(LEAST)]
     cases = list(judged_cases(desk.finder, questions, "this desk", CANDIDATES, lambda _: None))
-    found = fit(cases, desk.search.embedder.name, desk.statements.encoder.name)
-    write_classifier(desk.settings.data_dir / SEARCH_FILE, found.classifier)
+    classifier, _ = fit(cases, desk.search.embedder.name, desk.statements.encoder.name)
+    write_classifier(desk.settings.data_dir / SEARCH_FILE, classifier)
     write_calibration(desk.settings.data_dir / FILE, made_up(setup_of(desk.settings)))
 
 
 def made_up(setup: str) -> Calibration:
-    """Invent the result of a calibration."""
     return Calibration(
         setup=setup, model="tiny", measured="2026-01-01", questions=0, rows=(), policy="fast", answer_mode="quote"
     )
@@ -198,13 +187,11 @@ def made_up(setup: str) -> Calibration:
 
 @contextmanager
 def later_version(place: Place) -> Iterator[None]:
-    """Let Warmdesk have one more revision, which the older database lacks."""
     with patch.object(migrate, "REVISIONS", place.revisions):
         yield
 
 
 def open_older(place: Place) -> None:
-    """Open the older database, which migrates it."""
     with later_version(place):
         open_database(place.older_database).close()
 
@@ -241,7 +228,6 @@ def value_of(column: Column[Any], number: int) -> object:
 
 
 def num_rows(connection: Connection) -> dict[str, int]:
-    """Count the rows of each table that a migration does not change."""
     names = sorted(set(inspect(connection).get_table_names()) - CHANGED)
     return {name: connection.scalar(text(f"SELECT count(*) FROM {name}")) or 0 for name in names}
 
@@ -257,7 +243,6 @@ CHECKS = (
 
 
 def examine(place: Place) -> list[str]:
-    """Ingest the pages again and return everything that is wrong."""
     found, began = list[str](), time.monotonic()
     with lock_data_folder(place.desk, "chaos"), tiny_desk(place.desk, **place.settings) as desk:
         for aside in place.desk.glob(f"{REPLACED}*"):
@@ -328,7 +313,6 @@ def examine_older(place: Place, before: dict[str, int]) -> list[str]:
 
 
 def broken_copy(file: Path, before: dict[str, int]) -> list[str]:
-    """Return what a copy from before a migration lacks."""
     with closing(sqlite3.connect(file)) as copy:
         migration = check_database(copy)
         rows = {name: copy.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in before}
@@ -337,7 +321,6 @@ def broken_copy(file: Path, before: dict[str, int]) -> list[str]:
 
 
 def partial_files(folder: Path) -> list[str]:
-    """Return files that a killed process left."""
     names = [file.name for file in folder.rglob("*")]
     return [f"left over: {name}" for name in names if name.startswith(".") or name.endswith((".tmp", ".part"))]
 
@@ -352,7 +335,6 @@ def broken_rows(database: Database) -> list[str]:
 
 
 def left_over(desk: Service) -> list[str]:
-    """Return passages and modules without each other."""
     ids, snapshot = set(desk.library.all_ids()), desk.search.snapshot
     windows = {"vectors": snapshot.index.passage_ids, "keywords": snapshot.keywords.passage_ids}
     found = [f"{name} differ from passages" for name, there in windows.items() if set(there) != ids]

@@ -10,7 +10,6 @@ in the temporary folder or found with the text of a secret file. All requests co
 address apply to both. Out of scope: many visitors, other IP addresses.
 """
 
-import argparse
 import http.client
 import json
 import multiprocessing
@@ -31,6 +30,7 @@ from queue import Empty
 from typing import Any, Final
 
 import psutil
+import typer
 
 from app.access.identity import COOKIE, new_token
 from evals.report import describe_machine
@@ -61,7 +61,6 @@ class Browser:
         self._connection: http.client.HTTPConnection | None = None
 
     def open(self, method: str, path: str, body: bytes = b"") -> http.client.HTTPResponse:
-        """Send a request and return the unread response. Raises OSError and HTTPException."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(HOST, self._port, timeout=60)
         try:
@@ -72,19 +71,16 @@ class Browser:
             raise
 
     def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Return status and body. Raises OSError and HTTPException."""
         response = self.open(method, path, body)
         return response.status, response.read()
 
     def close(self) -> None:
-        """Close the connection. The next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 def event(config: Mapping[str, Any], name: str, *data: object, page: str) -> bytes:
-    """Encode a page's event of this name."""
     number = next(one["id"] for one in config["dependencies"] if any(target[1] == name for target in one["targets"]))
     return json.dumps({"fn_index": number, "session_hash": page, "data": data, "event_data": None}).encode()
 
@@ -108,7 +104,6 @@ def first_words_s(port: int, number: int) -> float:
 
 
 def ask_for(port: int, seconds: float) -> list[float]:
-    """Ask for some seconds. Returns a customer's times to the first words."""
     until, found = time.monotonic() + seconds, list[float]()
     for number in count():
         if time.monotonic() > until:
@@ -120,7 +115,6 @@ def ask_for(port: int, seconds: float) -> list[float]:
 
 
 def flood(port: int, until: float, secret: str, statuses: "multiprocessing.Queue[Counter[str]]") -> None:
-    """Send everything that one visitor can send."""
     token = new_token()
     config = json.loads(Browser(port, token).send("GET", "/config")[1])
     device, address = "/dev/zero", f"http://{HOST}:{port}/healthz"
@@ -152,7 +146,6 @@ def flood(port: int, until: float, secret: str, statuses: "multiprocessing.Queue
                 browser.close()
 
     def hold(request: bytes, many: int) -> None:
-        """Open connections, send a request on each, and read nothing."""
         held = list[socket.socket]()
         while time.time() < until:
             with suppress(OSError):
@@ -233,7 +226,6 @@ class Watch:
 
 
 def holding(files: Iterator[Path], words: str) -> list[str]:
-    """Return the files that contain these words."""
     found = []
     for file in files:
         with suppress(OSError):
@@ -295,13 +287,9 @@ def _times(times: list[float]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in found.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=60)
-    asked = parser.parse_args()
-    print(json.dumps(measure(asked.folder.resolve(), asked.seconds), indent=1))
+def main(folder: Path, seconds: float = 60) -> None:
+    print(json.dumps(measure(folder.resolve(), seconds), indent=1))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -8,7 +8,6 @@ than some rows: who writes meanwhile waits for one at most. Prints one JSON docu
 customer waited at the most, and exits with 1 if there is a finding. Not covered: PostgreSQL.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+import typer
 from sqlalchemy import Connection, event
 from tiny_desk import tiny_desk
 
@@ -44,29 +44,24 @@ class Writes:
         self._its, self._of = threading.local(), threading.get_ident()
 
     def asks(self, connection: Connection) -> None:
-        """It asks for its turn."""
         self._its.asked_at = time.perf_counter()
 
     def begins(self, connection: Connection) -> None:
-        """It has its turn."""
         self._its.rows = num_changed(connection)
         if threading.get_ident() != self._of:
             self.longest_s = max(self.longest_s, time.perf_counter() - self._its.asked_at)
 
     def ends(self, connection: Connection) -> None:
-        """It is committed."""
         if threading.get_ident() == self._of:
             self.most_rows = max(self.most_rows, num_changed(connection) - self._its.rows)
 
 
 def num_changed(connection: Connection) -> int:
-    """Rows that a connection has changed since it was opened."""
     return int(connection.connection.dbapi_connection.total_changes)  # type: ignore[union-attr]
 
 
 @contextmanager
 def watched(database: Database) -> Iterator[Writes]:
-    """What transactions do in the block."""
     writes = Writes()
     event.listen(database.engine, "begin", writes.asks, insert=True)  # before the lock is taken
     listeners = (("begin", writes.asks), ("begin", writes.begins), ("commit", writes.ends))
@@ -138,15 +133,11 @@ def measure(passages: int, customers: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passages", type=int, default=5000)
-    parser.add_argument("--customers", type=int, default=16)
-    asked = parser.parse_args()
-    result = measure(asked.passages, asked.customers)
+def main(passages: int = 5000, customers: int = 16) -> None:
+    result = measure(passages, customers)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -12,7 +12,6 @@ with one clear error. Nothing takes longer than ten seconds. Prints one JSON doc
 the page's queue, scripts of pages (`tests/test_app_browser.py`).
 """
 
-import argparse
 import gzip
 import io
 import json
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+import typer
 from fastapi.testclient import TestClient
 from tiny_desk import tiny_desk
 
@@ -58,7 +58,7 @@ from cache.prompt.tokenizer import Tokenizer
 from evals.answers.questions import read_labelled
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import SUPPORTED
-from retrieval.reading.reader import FileReader
+from retrieval.reading import FileReader
 
 DEEP = b"[" * 3000 + b"]" * 3000
 SCHEMAS = SHIPPED_DATA / "schemas"
@@ -93,7 +93,6 @@ class HostileFiles:
         self._schema = SCHEMAS / "trip.pml"
 
     def seeds(self) -> Mapping[str, tuple[bytes, ...]]:
-        """Return good files of each kind, and some bad ones."""
         calibrations = ((SHIPPED_DATA / name).read_bytes() for name in ("search.json", "calibration.json"))
         return {
             "pml": tuple(path.read_bytes() for path in sorted(SCHEMAS.glob("*.pml"))),
@@ -241,13 +240,11 @@ class HostileSite:
         assert signed_in.status_code == 303, signed_in.text
 
     def ask_api(self, data: bytes, rng: random.Random) -> str:
-        """Return what is wrong with the response to a program, or ""."""
         path, body = rng.choice(API)
         sent = json.dumps(body(read(data))).encode() if rng.random() < 0.5 else data
         return self._judged(path, self.program.post(path, content=sent, headers={"content-type": "application/json"}))
 
     def upload(self, data: bytes, rng: random.Random) -> str:
-        """Return what is wrong with the upload and removal of a document, or ""."""
         name = f"a{rng.choice(sorted(SUPPORTED))}" if rng.random() < 0.9 else read(data)[:200]
         wanted = {"collection": rng.choice(("", "shop", read(data)[:90]))}
         response = self.program.post("/v1/documents", files={"file": (name, data)}, data=wanted)
@@ -257,7 +254,6 @@ class HostileSite:
         return self._judged(f"upload of {name!r}", response) or self._judged("its removal", removed)
 
     def ask_pages(self, data: bytes, rng: random.Random) -> str:
-        """Return what is wrong with the response to a visitor or an admin, or ""."""
         client, (way, path, body) = rng.choice([(self._visitor, rng.choice(PAGE)), (self._admin, rng.choice(ADMIN))])
         sent = body(read(data)[:2000])
         if way == "query":
@@ -324,7 +320,6 @@ class Elements(HTMLParser):
 
 
 def mutated(data: bytes, rng: random.Random, seeds: list[bytes]) -> bytes:
-    """Change some of the data."""
     changed = bytearray(data)
     for _ in range(rng.randrange(5)):
         at = rng.randrange(len(changed) + 1)
@@ -349,7 +344,6 @@ def mutated(data: bytes, rng: random.Random, seeds: list[bytes]) -> bytes:
 
 
 def archive(text: str) -> bytes:
-    """Make a zip file with the text where office files have theirs."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as zipped:
         for name in ("word/document.xml", "content.xml", "ppt/slides/slide1.xml", "xl/worksheets/sheet1.xml"):
@@ -358,7 +352,6 @@ def archive(text: str) -> bytes:
 
 
 def read_document(reader: FileReader, path: Path, data: bytes) -> str:
-    """Return what is wrong with how a document is read, or ""."""
     path.write_bytes(data)
     try:
         return "" if reader.load(path).blocks else f"{path.suffix}: a document without blocks"
@@ -371,7 +364,6 @@ def read_document(reader: FileReader, path: Path, data: bytes) -> str:
 
 
 def show(data: bytes, tokenizer: Tokenizer, special: frozenset[int]) -> str:
-    """Return what is wrong with a text in a prompt or in an answer, or ""."""
     text = read(data)
     if found := special.intersection(tokenizer.encode([Text(text=text)])):
         return f"special tokens {sorted(found)}"
@@ -433,22 +425,17 @@ def measure(cases: int, seed: int) -> dict[str, Any]:
 
 
 def special_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the tokens of the chat template, which no text may produce."""
     marks = [Text(text=mark, structural=True) for mark in ("<|im_start|>", "<|im_end|>", "<|endoftext|>")]
     found = [tokenizer.encode([mark]) for mark in marks]
     assert all(len(tokens) == 1 for tokens in found), "the bundled model has these"
     return frozenset(token for tokens in found for token in tokens)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    result = measure(asked.cases, asked.seed)
+def main(cases: int = 10_000, seed: int = 0) -> None:
+    result = measure(cases, seed)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

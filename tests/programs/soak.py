@@ -10,7 +10,6 @@ wrong with the data folder afterwards (`desk_examination`). Prints one JSON docu
 finding. Out of scope: requests over HTTP, an engine in its own process, restarts (`chaos`), runs of several days.
 """
 
-import argparse
 import faulthandler
 import json
 import queue
@@ -29,6 +28,7 @@ from typing import Any
 
 import psutil
 import torch
+import typer
 from programs.desk_examination import Place, examine, left_over
 from tiny_desk import tiny_desk
 
@@ -132,7 +132,6 @@ class ChangingPages:
 
 
 def quoted_before(answer: Answer, oldest: Found) -> list[str]:
-    """Return what an answer quotes of editions before these."""
     said = [answer.answer, *(one.quote for one in answer.citations)]
     marks = {(int(page), int(edition)) for text in said for page, edition in MARK.findall(text)}
     return [f"quotes page {page} edition {edition}" for page, edition in sorted(marks) if edition < oldest[page]]
@@ -171,7 +170,6 @@ class Soak:
     due: "queue.Queue[bool]" = field(default_factory=lambda: queue.Queue(1))
 
     def begin(self) -> bool:
-        """Return whether to ask one more question."""
         with self.lock:
             if self.asked == self.requests or time.monotonic() > self.ends:
                 return False
@@ -182,7 +180,6 @@ class Soak:
         return True
 
     def done(self, outcome: str, found: Sequence[str]) -> None:
-        """Count an ended question."""
         with self.lock:
             self.outcomes[outcome] += 1
             self.findings += found
@@ -192,7 +189,6 @@ class Soak:
                 print(total, self.readings[-1], len(self.findings), file=sys.stderr, flush=True)
 
     def ask(self, client: int, rng: random.Random) -> None:
-        """Hold conversations until all questions are asked."""
         number = 0
         while True:
             owner, conversation = f"v-{client}-{number}", None
@@ -203,7 +199,6 @@ class Soak:
                 conversation = self.turn(owner, conversation, rng)
 
     def turn(self, owner: str, conversation: str | None, rng: random.Random) -> str | None:
-        """Ask one question and read its answer. Returns its conversation."""
         oldest, way = self.pages.oldest, rng.choice(WAYS) if rng.random() < STOPPED else ""
         question = f"What does item {rng.randrange(3)} of page {rng.randrange(PAGES)} cost?"
         outcome, found = "no answer", list[str]()
@@ -237,7 +232,6 @@ class Soak:
                     self.findings.append(traceback.format_exc())
 
     def run(self, clients: int, rng: random.Random) -> None:
-        """Ask all questions."""
         changing = threading.Thread(target=self.change, name="changing")
         asking = [threading.Thread(target=self.ask, args=(n, random.Random(rng.random()))) for n in range(clients)]
         for thread in (changing, *asking):
@@ -248,7 +242,6 @@ class Soak:
         changing.join()
 
     def look(self) -> None:
-        """Check the desk after the last question."""
         engine = self.desk.engine
         assert isinstance(engine, LocalEngine)
         engine.call(Store.check_integrity)
@@ -295,19 +288,13 @@ def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    faulthandler.dump_traceback_later(asked.minutes * 60 + WAIT_S, exit=True)
+def main(requests: int = 2000, clients: int = 8, minutes: float = 10.0, seed: int = 0) -> None:
+    faulthandler.dump_traceback_later(minutes * 60 + WAIT_S, exit=True)
     torch.set_num_threads(1)
-    result = measure(asked.requests, asked.clients, asked.minutes, asked.seed)
+    result = measure(requests, clients, minutes, seed)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

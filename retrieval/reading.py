@@ -1,28 +1,33 @@
 """Finds files, and reads them in a separate process with limits of time and memory.
 
 A hostile file can cost a minute but cannot stop the server. A child that exceeds a limit is replaced. It is not a
-sandbox: it may open every file that its user may open. Only JSON comes back.
+sandbox: it may open every file that its user may open. Requests and responses are lines of JSON on standard input and
+output, so a file that takes over the child can only produce a wrong document. The child never imports torch.
 """
 
 import contextlib
 import json
+import logging
 import os
 import queue
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from pydantic import TypeAdapter
 
-from retrieval.documents.document import Document
+from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument, file_problem
+from retrieval.loaders.load import load
 from retrieval.text.terms import printable
 
 _ROOT = Path(__file__).resolve().parents[2]
-_COMMAND = (sys.executable, "-m", "retrieval.reading.process")
+_COMMAND = (sys.executable, "-m", "retrieval.reading")
 _LONGEST_RESPONSE = 256 * 2**20
 _DOCUMENT = TypeAdapter(Document)
 
@@ -175,3 +180,41 @@ def _document(response: bytes | None, path: Path) -> Document:
         return _DOCUMENT.validate_python(fields | {"path": path})
     except (ValueError, TypeError, RecursionError):
         raise UnreadableDocument(path, "the reader stopped unexpectedly on it") from None
+
+
+def main() -> None:
+    """Answer requests until the parent ends. The program's argument is the limit of its address space, in bytes."""
+    responses = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a library's output is not a response
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit, macOS refuses it
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, requests), daemon=True).start()
+    while True:
+        responses.write(_response(requests.get()) + b"\n")
+        responses.flush()
+
+
+def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
+    """End the process when the parent has ended, even while a file is being read."""
+    for line in source:
+        requests.put(line)
+    os._exit(0)
+
+
+def _response(request: bytes) -> bytes:
+    try:
+        return json.dumps(asdict(load(Path(json.loads(request)["path"]))), default=str).encode()
+    except UnreadableDocument as error:
+        reason = error.reason
+    except MemoryError:
+        reason = "needs too much memory to read"
+    return json.dumps({"reason": reason}).encode()
+
+
+if __name__ == "__main__":
+    main()

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from app.domain.settings import Settings
 from cache.engine.engine import Engine
 from cache.engine.request import Limits, Request
 from cache.errors import EngineFull
@@ -35,6 +35,7 @@ ARMS = ("warmdesk", "transformers", "llama.cpp bf16")
 START_EVERY_S = 0.1
 """Seconds between the first questions of two clients."""
 
+Row = dict[str, Any]
 Ask = Callable[[Plan, int], float | None]
 """Asks for an answer of N tokens and waits for its end. Returns seconds to its first piece, None if refused."""
 
@@ -59,48 +60,30 @@ class LoadTest:
         return self.requests or max(8, 4 * clients)
 
     def draw_answers(self, count: int) -> list[int]:
-        """Draw the tokens of `count` answers, the same in every call."""
         rng = random.Random(2)
         return [rng.randint(-(-self.answer_tokens // 2), self.answer_tokens * 3 // 2) for _ in range(count)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThroughputRow:
-    """One arm with a number of clients. of_floor: tokens_per_s as a share of the machine's limit."""
-
-    arm: str
-    clients: int
-    requests: int
-    tokens_per_s: float
-    requests_per_s: float
-    ttft_ms_p50: float
-    ttft_ms_p95: float
-    refused: int
-    of_floor: float
-
-
 def measure_throughput(
     *,
-    model: str | None,
-    converted: Path,
+    settings: Settings,
     clients: Sequence[int],
     load: LoadTest,
     arms: Sequence[str],
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms with each number of clients; the result is ready for JSON. llama_cpp: None omits it."""
-    measured = Measured.load(model, converted)
+    measured = Measured.load(settings)
     floor = measure_floor(measured.model.info.kv.dtype)
     vocabulary = measured.model.info.vocabulary
     documents = RandomDocuments.make(load.documents * MODULE_TOKENS, vocabulary, random.Random(0), MODULE_TOKENS)
     opened: dict[str, Callable[[int], AbstractContextManager[Ask]]] = {
         "warmdesk": lambda count: open_warmdesk(measured, documents, load, count),
-        "transformers": lambda count: open_transformers(model, converted, load, count),
+        "transformers": lambda count: open_transformers(settings, load, count),
     }
     if llama_cpp is not None:
         opened["llama.cpp bf16"] = lambda count: open_llama_cpp(llama_cpp, load, floor.threads, count)
-    rows: list[ThroughputRow] = []
+    rows: list[Row] = []
     for count in clients:
         plans = draw_plans(documents, load, vocabulary, load.num_requests(count) + 1)
         allowed = allowed_rate(measured.cost, floor, load, count)
@@ -109,7 +92,10 @@ def measure_throughput(
                 ask(plans[0], load.answer_tokens)  # the first answer is slower and does not count
                 answers = load.draw_answers(len(plans) - 1)
                 rows.append(run_load(arm, ask, [*zip(plans[1:], answers, strict=True)], count, allowed))
-            report(describe(rows[-1]))
+            report(
+                "{clients:3d} clients  {arm:15s} {tokens_per_s:7.1f} tokens/s  first token p50 {ttft_ms_p50:9.1f} ms  "
+                "p95 {ttft_ms_p95:9.1f} ms  {refused} of {requests} refused".format(**rows[-1])
+            )
     return {
         "machine": describe_machine(),
         "model": measured.model.info.name,
@@ -117,12 +103,11 @@ def measure_throughput(
         "floor": describe_floor(floor),
         "llama_cpp": None if llama_cpp is None else llama_cpp.version,
         "load": {**asdict(load), "module_tokens": MODULE_TOKENS, "question_tokens": QUESTION_TOKENS},
-        "rows": [asdict(row) for row in rows],
+        "rows": rows,
     }
 
 
 def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, count: int) -> list[Plan]:
-    """Draw prompts with Zipf passages, the same in every call."""
     rng, popularity = random.Random(1), Zipf(load.zipf, documents.modules)
     return [
         documents.plan(tokens(QUESTION_TOKENS, vocabulary, rng), popularity.draw_different(load.passages, rng))
@@ -130,9 +115,9 @@ def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, coun
     ]
 
 
-def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int, allowed: float) -> ThroughputRow:
+def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int, allowed: float) -> Row:
     """Ask all prompts, each with the tokens of its answer, with `clients` clients at once. allowed: tokens per second
-    that the machine allows.
+    that the machine allows; of_floor is the share of it.
     """
 
     def ask_in_turn(number: int) -> float | None:
@@ -146,22 +131,21 @@ def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int
     seconds = time.perf_counter() - started
     first = [ttft * 1e3 for ttft in times if ttft is not None]
     rate = sum(tokens for (_, tokens), ttft in zip(asked, times, strict=True) if ttft is not None) / seconds
-    return ThroughputRow(
-        arm=arm,
-        clients=clients,
-        requests=len(asked),
-        tokens_per_s=round(rate, 1),
-        requests_per_s=round(len(first) / seconds, 3),
-        ttft_ms_p50=round(percentile(first, 50), 1),
-        ttft_ms_p95=round(percentile(first, 95), 1),
-        refused=len(asked) - len(first),
-        of_floor=round(rate / allowed, 3),
-    )
+    return {
+        "arm": arm,
+        "clients": clients,
+        "requests": len(asked),
+        "tokens_per_s": round(rate, 1),
+        "requests_per_s": round(len(first) / seconds, 3),
+        "ttft_ms_p50": round(percentile(first, 50), 1),
+        "ttft_ms_p95": round(percentile(first, 95), 1),
+        "refused": len(asked) - len(first),
+        "of_floor": round(rate / allowed, 3),
+    }
 
 
 @contextmanager
 def open_warmdesk(measured: Measured, documents: RandomDocuments, load: LoadTest, clients: int) -> Iterator[Ask]:
-    """Open this engine with all documents in memory, and space for what the requests compute."""
     own = (load.num_requests(clients) + clients + 1) * (QUESTION_TOKENS + 2 * load.answer_tokens)
     room = (load.documents + 1) * MODULE_TOKENS + own
     with warm_engine(measured.model, 2 * room, documents.modules) as engine:
@@ -182,17 +166,15 @@ def ask_engine(engine: Engine, plan: Plan, answer_tokens: int) -> float | None:
 
 
 @contextmanager
-def open_transformers(model: str | None, converted: Path, load: LoadTest, clients: int) -> Iterator[Ask]:
-    """Open continuous batching with space for as many requests as this engine runs at most."""
+def open_transformers(settings: Settings, load: LoadTest, clients: int) -> Iterator[Ask]:
     one = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
-    hf = TransformersPeer.load(model, converted).hf
+    hf = TransformersPeer.load(settings).hf
     with ContinuousBatching(hf, tokens=2 * one * min(clients, Limits().running)) as batching:
         yield lambda plan, count: batching.answer(token_ids(plan), count)
 
 
 @contextmanager
 def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: int) -> Iterator[Ask]:
-    """Open a server with as many slots as this engine runs requests at most."""
     context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
     slots = min(clients, Limits().running)
     with llama_cpp.serve("bf16", threads=threads, slots=slots, context=context) as server:
@@ -209,13 +191,6 @@ def allowed_rate(cost: ModelCost, floor: Floor, load: LoadTest, clients: int) ->
         floor, conversations=running, seen=placed + own, stored=shared + running * own
     )
     return load.answer_tokens / (decode + cost.first_token_ms(floor, computed=QUESTION_TOKENS, placed=placed) / 1e3)
-
-
-def describe(row: ThroughputRow) -> str:
-    return (
-        f"{row.clients:3d} clients  {row.arm:15s} {row.tokens_per_s:7.1f} tokens/s  first token"
-        f" p50 {row.ttft_ms_p50:9.1f} ms  p95 {row.ttft_ms_p95:9.1f} ms  {row.refused} of {row.requests} refused"
-    )
 
 
 def markdown(result: dict[str, Any], command: str) -> str:

@@ -218,7 +218,6 @@ class _Splitter:
         return root
 
     def _shortened(self, heading: str) -> str:
-        """Return the start of a long question, as the heading of its section."""
         return cut(heading, self.count, max(1, int(self.limit * _LONGEST_HEADING) - 1))[0].rstrip() + "…"
 
     def pieces(self, section: _Section) -> list[_Piece]:

@@ -13,8 +13,8 @@ accounting is checked after every request. Other policies:
 import random
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from statistics import mean
@@ -28,11 +28,11 @@ from cache.memory.device import CacheEntry
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
-from evals.json_lines import read_json_lines
 from evals.peers.random_prompts import Zipf
-from evals.report import describe_machine, table
+from evals.report import describe_machine, read_json_lines, table
 
 MODULE_TOKENS = 8
+PASSAGES = 4
 SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32)
 
 Requests = Sequence[Sequence[str]]
@@ -48,21 +48,6 @@ class Trace:
     chances: Rank | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvictionRow:
-    """One policy with one budget, means over the traces. hit_rate: share of requested modules that were in memory.
-    of_optimum: of the optimum's hits; least, most: of one trace. evictions: None if not counted.
-    """
-
-    policy: str
-    budget: int
-    hit_rate: float
-    of_optimum: float
-    of_optimum_least: float
-    of_optimum_most: float
-    evictions: float | None = None
-
-
 def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: str) -> dict[str, Any]:
     """Replay traces with each budget; the result is ready for JSON. source: of the traces. Raises DeskError if a budget
     is smaller than a request.
@@ -70,62 +55,53 @@ def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: st
     largest = max(len(set(request)) for trace in traces for request in trace.requests)
     if min(budgets) < largest:
         raise DeskError(f"a request has {largest} modules: give at least that --budget", code="usage")
-    rows: list[EvictionRow] = []
+    rows: list[dict[str, Any]] = []
     for budget in budgets:
         stores = [replay_store(trace.requests, budget) for trace in traces]
-        others = [count_hits(trace, budget) for trace in traces]
-        hits = {"warmdesk": [hits for hits, _ in stores]} | {name: [one[name] for one in others] for name in others[0]}
-        evictions = mean(evicted for _, evicted in stores)
-        rows += [
-            row_of(policy, budget, traces, counts, hits["optimum"], evictions if policy == "warmdesk" else None)
-            for policy, counts in hits.items()
-        ]
+        hits = defaultdict[str, list[int]](list, warmdesk=[hits for hits, _ in stores])
+        for trace in traces:
+            uses = [*chain.from_iterable(trace.requests)]
+            ranks = {"lru": last_used(uses), "lfu": least_used(uses)}
+            if trace.chances is not None:
+                ranks["informed"] = trace.chances
+            for policy, rank in ranks.items():
+                hits[policy].append(replay(trace.requests, budget, rank))
+            hits["optimum"].append(replay(trace.requests, budget, last_needed(uses), pins=False))
+        found = [row_of(policy, budget, traces, counts, hits["optimum"]) for policy, counts in hits.items()]
+        found[0]["evictions"] = mean(evicted for _, evicted in stores)
+        rows += found
     return {
         "machine": describe_machine(),
         "trace": source,
         "traces": len(traces),
         "requests": len(traces[0].requests),
         "modules": round(mean(len({*chain.from_iterable(trace.requests)}) for trace in traces)),
-        "rows": [asdict(row) for row in rows],
+        "rows": rows,
     }
 
 
 def row_of(
-    policy: str,
-    budget: int,
-    traces: Sequence[Trace],
-    hits: Sequence[int],
-    optimum: Sequence[int],
-    evictions: float | None,
-) -> EvictionRow:
+    policy: str, budget: int, traces: Sequence[Trace], hits: Sequence[int], optimum: Sequence[int]
+) -> dict[str, Any]:
+    """Return the means over the traces. hit_rate: share of requested modules that were in memory. of_optimum: of the
+    optimum's hits; least, most: of one trace. evictions: None if not counted.
+    """
     shares = [count / max(best, 1) for count, best in zip(hits, optimum, strict=True)]
     uses = [sum(map(len, trace.requests)) for trace in traces]
-    return EvictionRow(
-        policy=policy,
-        budget=budget,
-        hit_rate=round(sum(hits) / sum(uses), 4),
-        of_optimum=round(mean(shares), 4),
-        of_optimum_least=round(min(shares), 4),
-        of_optimum_most=round(max(shares), 4),
-        evictions=evictions,
-    )
+    return {
+        "policy": policy,
+        "budget": budget,
+        "hit_rate": round(sum(hits) / sum(uses), 4),
+        "of_optimum": round(mean(shares), 4),
+        "of_optimum_least": round(min(shares), 4),
+        "of_optimum_most": round(max(shares), 4),
+        "evictions": None,
+    }
 
 
-def count_hits(trace: Trace, budget: int) -> dict[str, int]:
-    """Count the hits of the other policies."""
-    uses = [*chain.from_iterable(trace.requests)]
-    ranks = {"lru": last_used(uses), "lfu": least_used(uses)}
-    if trace.chances is not None:
-        ranks["informed"] = trace.chances
-    hits = {policy: replay(trace.requests, budget, rank) for policy, rank in ranks.items()}
-    return hits | {"optimum": replay(trace.requests, budget, last_needed(uses), pins=False)}
-
-
-def draw_trace(
-    modules: int, requests: int, passages: int, exponent: float, *, changes: int = 0, seed: int = 0
-) -> Trace:
-    """Draw requests of different modules with Zipf popularity. changes: number of times, at equal distances, that each
-    module gets the popularity of another one.
+def draw_trace(modules: int, requests: int, exponent: float, *, changes: int = 0, seed: int = 0) -> Trace:
+    """Draw requests with Zipf popularity. changes: number of times, at equal distances, that each module gets the
+    popularity of another one.
     """
     rng = random.Random(seed)
     segments = [Segment(name=str(number), tokens=(0,)) for number in range(modules)]
@@ -137,14 +113,13 @@ def draw_trace(
         popularity = Zipf(exponent, segments)
         ranked = {segment.name: rank for rank, segment in enumerate(segments)}
         for _ in range(len(drawn), requests * (part + 1) // (changes + 1)):
-            drawn.append([segment.name for segment in popularity.draw_different(passages, rng)])
+            drawn.append([segment.name for segment in popularity.draw_different(PASSAGES, rng)])
             ranks.append(ranked)
-    size = min(passages, modules)
+    size = min(PASSAGES, modules)
     return Trace(drawn, lambda name, index: (-ranks[index // size][name],))
 
 
 def read_trace(file: Path) -> Trace:
-    """Read a recorded trace. Raises DeskError."""
     wanted = 'trace: write one JSON object {"modules": [name, ...]} a line'
     trace = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
     if not any(trace):
@@ -153,7 +128,6 @@ def read_trace(file: Path) -> Trace:
 
 
 def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
-    """Return hits and evictions of the engine's store with memory for `budget` modules."""
     store = Store(Arena(SHAPE, budget * MODULE_TOKENS, torch.device("cpu")), "eviction")
     names = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(requests)))}
     segments = {name: Segment(name=name, tokens=(number,) * MODULE_TOKENS) for name, number in names.items()}
@@ -187,20 +161,14 @@ def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) ->
                 hits += 1
             else:
                 if len(cached) == budget:
-                    cached.discard(victim_of(cached - used if pins else cached, rank, index))
+                    cached.discard(min(cached - used if pins else cached, key=lambda one: (*rank(one, index), one)))
                 cached.add(name)
             used.add(name)
             index += 1
     return hits
 
 
-def victim_of(cached: Set[str], rank: Rank, index: int) -> str:
-    """Return the lowest, among equals the first by name so that a replay is reproducible."""
-    return min(cached, key=lambda name: (*rank(name, index), name))
-
-
 def places_of(uses: Sequence[str]) -> dict[str, list[int]]:
-    """Return where in a trace each module is used, ascending."""
     places: dict[str, list[int]] = defaultdict(list)
     for index, name in enumerate(uses):
         places[name].append(index)

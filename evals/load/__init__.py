@@ -1,1 +1,0 @@
-"""Many clients, and more modules than memory holds."""

@@ -1,1 +1,0 @@
-"""Decides whether passages answer a question, and which statement does."""

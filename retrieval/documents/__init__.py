@@ -1,1 +1,0 @@
-"""Documents as blocks of text, and how they are cut into passages."""

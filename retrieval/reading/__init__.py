@@ -1,1 +1,0 @@
-"""Finds files and reads them in a separate process."""
