@@ -92,16 +92,21 @@ class AnswerStream(Protocol[T_co]):
 
     `cancel` may be called from another thread, more than once, and after the end. It does not wait: the iteration ends
     soon afterwards, and `answer` is the text until then. A desk's answer is stored like any other, with a notice. If
-    there is no text yet, both raise DeskError (no-answer), and nothing is stored. `finish` records an answer that
-    nobody reads.
+    there is no text yet, both raise DeskError (no-answer), and nothing is stored.
     """
 
     def __iter__(self) -> Iterator[str]: ...
 
-    is_finished: threading.Event
-
     @property
     def answer(self) -> T_co: ...
+
+    def cancel(self) -> None: ...
+
+
+class OpenAnswer(Protocol):
+    """A running answer as the end of the desk needs it. finish: record it, also if nobody reads it."""
+
+    is_finished: threading.Event
 
     def cancel(self) -> None: ...
 
@@ -199,13 +204,13 @@ class OpenAnswers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.is_ending = threading.Event()
-        self._answers: WeakSet[AnswerStream[object]] = WeakSet()  # an answer that was asked for may have no reader
+        self._answers: WeakSet[OpenAnswer] = WeakSet()  # an answer that was asked for may have no reader
 
-    def add(self, answer: AnswerStream[object]) -> None:
+    def add(self, answer: OpenAnswer) -> None:
         with self._lock:
             self._answers.add(answer)
 
-    def remove(self, answer: AnswerStream[object]) -> None:
+    def remove(self, answer: OpenAnswer) -> None:
         with self._lock:
             self._answers.discard(answer)
 
@@ -231,7 +236,7 @@ class OpenAnswers:
             log.error("%d of the answers did not end within %g s and are not recorded", left, most_s)
 
 
-def _finish(answer: AnswerStream[object]) -> None:
+def _finish(answer: OpenAnswer) -> None:
     try:
         answer.finish()
     except Exception as error:  # the other answers are still recorded

@@ -67,6 +67,14 @@ def load_model_of(settings: Settings) -> LanguageModel:
     )
 
 
+def load_embedder_of(settings: Settings) -> Embedder:
+    return SentenceEmbedder(settings.embedder)
+
+
+def load_ranker_of(settings: Settings) -> StatementRanker:
+    return StatementEncoder(find_ranker(settings))
+
+
 def limits_of(settings: Settings) -> Limits:
     return Limits(
         running=settings.questions_at_once, waiting=settings.questions_waiting, seconds=settings.answer_seconds
@@ -171,8 +179,8 @@ class Parts:
         self.opening = RLock()  # parts need other parts
         self.awaited = ""
         self._load_model = loading.get("model", load_model_of)
-        self._load_embedder = loading.get("embedder", lambda settings: SentenceEmbedder(settings.embedder))
-        self._load_ranker = loading.get("ranker", lambda settings: StatementEncoder(find_ranker(settings)))
+        self._load_embedder = loading.get("embedder", load_embedder_of)
+        self._load_ranker = loading.get("ranker", load_ranker_of)
         self.is_elsewhere = settings.model_server is not None
         may_start = loading.get("may_start_process", False) and not self.is_elsewhere
         self._has_cluster = settings.cluster is not None and may_start
