@@ -11,7 +11,8 @@ pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[RealSite]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSite]:
+    monkeypatch.setattr("app.web.chat_page.PERIOD_S", 0.4)
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), office_hours=None) as desk:
         desk.prepare()
         site = RealSite(desk)
