@@ -42,9 +42,8 @@ def write_pages(folder: Path) -> Path:
     return folder
 
 
-def finish(service: Service, question: str, **options: str) -> Answer:
+def finish(service: Service, question: str, **options: Any) -> Answer:
     """The whole answer."""
     stream = service.ask(question, **options)
-    for _ in stream:
-        pass
+    list(stream)
     return stream.answer

@@ -415,16 +415,20 @@ class FakeDesk:
     def reading_cost(self, neighbours):
         return ReadingCost(modules=412, seconds=60.0 * (1 + neighbours))
 
-    def warm_module(self, key):
+    @property
+    def module_care(self):
+        return self
+
+    def warm(self, key):
         self.cared.append(("warm", key))
 
-    def evict_module(self, key):
+    def evict(self, key):
         self.cared.append(("evict", key))
 
-    def keep_module(self, key, *, is_kept):
+    def keep(self, key, *, is_kept):
         self.cared.append(("keep" if is_kept else "release", key))
 
-    def verify_module(self, key):
+    def verify(self, key):
         if key not in {row.id for row in self.overview().modules}:
             raise DeskError("this passage no longer exists", code="module-unknown")
         self.cared.append(("verify", key))

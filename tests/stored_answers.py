@@ -1,8 +1,9 @@
-"""Answers to store, for tests of the history and the dashboard's sums. Not a test file."""
+"""Answers to store, for tests of the history and the dashboard's sums, and passages that are stored."""
 
 from dataclasses import replace
 
 from app.domain.answers import Answer, AnswerTimings, AnswerUsage, Citation, UsedModule
+from app.domain.documents import StoredPassage
 from app.storage.history import AnswerDetails, History, ModuleDetails, new_id
 
 
@@ -61,3 +62,18 @@ def add_turn(history: History, conversation_id: str, number: int = 0, *, refused
     answer = an_answer(conversation_id, number, refused=refused)
     history.record_answer(answer, details(question_id, answer))
     return answer
+
+
+def a_passage(id_: int, text: str, document: str, *headings: str) -> StoredPassage:
+    """A passage under these headings, the first of which is the title of its document."""
+    return StoredPassage(
+        id=id_,
+        document=document,
+        title=headings[0] if headings else document,
+        ordinal=0,
+        heading_path=headings,
+        text=text,
+        content_hash=text,
+        num_tokens=9,
+        module_key=None,
+    )

@@ -22,8 +22,8 @@ from made_database import LATER, add_revision
 from tiny_desk import small_settings
 
 from app.access.identity import Keys
-from app.desk.changes import Changes
 from app.desk.doctor import data_folder, documents, encoded_passages, run
+from app.desk.service import Changes
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings

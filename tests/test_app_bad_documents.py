@@ -107,7 +107,7 @@ def test_a_desk_with_undefined_numbers_among_its_vectors_opens_and_says_so(
         desk.library.set_embeddings({bad.id: np.full_like(vectors[ids == bad.id], np.nan)})
         desk.settings.index_path.unlink()
     with small_desk(tmp_path / "desk") as desk:
-        assert desk.search.retriever.index.passage_ids == set(ids.tolist())
+        assert desk.search.snapshot.index.passage_ids == set(ids.tolist())
         assert finish(desk, f"Where is {CURSE} written?").answer
     [said] = [one.message for one in caplog.records if "undefined numbers" in one.message]
     assert said.startswith(f"{bad.document}: the vector of {bad.label!r} has undefined numbers")

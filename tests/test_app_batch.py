@@ -12,13 +12,12 @@ from desks import finish, small_desk, write_pages
 from app.cli.main import main
 from app.cli.reports import print_batch
 from app.desk import batch
-from app.desk.batch import BatchFailure, read_questions, still_to_answer
-from app.desk.json_output import batch_json
+from app.desk.batch import read_questions, still_to_answer
+from app.desk.output import batch_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.storage.history import PastMessage
-from cache.errors import CapacityError, EngineFull
+from cache.errors import CapacityError
 
 LINES = """{"id": "r", "question": "How long do returns take?"}
 {"question": "Can gift cards be returned?"}
@@ -35,6 +34,8 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_lines_of_every_kind_are_read(tmp_path: Path) -> None:
+    only_feeds_end_one = read_questions(write(tmp_path, '"one\u2028two\x85three"\r\n"four"'))
+    assert [question.question for question in only_feeds_end_one] == ["one\u2028two\x85three", "four"]
     questions = read_questions(write(tmp_path, LINES))
     assert [(q.id, q.question) for q in questions] == [
         ("r", "How long do returns take?"),
@@ -46,12 +47,6 @@ def test_lines_of_every_kind_are_read(tmp_path: Path) -> None:
         ("user", "How long do returns take?"),
         ("assistant", "Thirty days."),
     ]
-    assert isinstance(questions[3].past[0], PastMessage)
-
-
-def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
-    questions = read_questions(write(tmp_path, '"one\u2028two\x85three"\r\n"four"'))
-    assert [question.question for question in questions] == ["one\u2028two\x85three", "four"]
 
 
 @pytest.mark.parametrize(
@@ -63,9 +58,7 @@ def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
         ('{"question": 7}', "line 1: each line is"),
         ('{"question": "x", "history": ["y"]}', "line 1: each line is"),
         ('{"question": "x", "history": ["ab"]}', "line 1: each line is"),
-        ('{"question": "x", "history": [{"role": "user", "content": "y"}]}', "line 1: each line is"),
         ('{"question": "x", "history": [["a", 7]]}', "line 1: each line is"),
-        ('{"question": "x", "history": {"a": "b"}}', "line 1: each line is"),
         ("[1]", "line 1: each line is"),
         ("[" * 100_000, "line 1: each line is"),
     ],
@@ -100,25 +93,20 @@ def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path: Path, capsy
     assert "from a cold start" in out
 
 
-def test_refused_questions_are_answers_too(tmp_path: Path) -> None:
-    questions = read_questions(write(tmp_path, '"What is the capital of Peru?"'))
-    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), refuse_below=1.0) as desk:
-        result = desk.batch(questions, lambda done, total: None)
-    assert result.answers[0].refused
-    assert result.groups == ()
-    times = result.answers[0].timings
-    assert times.total >= times.ttft >= times.retrieve > 0
-
-
 def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = json.dumps({"id": "big", "question": "Returns? " + "word " * 150})
-    path = write(tmp_path, f'{{"id": "none", "question": "  "}}\n{long}\n{{"id": "r", "question": "Returns?"}}')
+    path = write(
+        tmp_path, f'{{"id": "none", "question": "  "}}\n{long}\n{{"id": "r", "question": "Returns?"}}\n"Hello"'
+    )
     progress: list[tuple[int, int]] = []
     with small_desk(
         tmp_path / "desk", pages=write_pages(tmp_path / "pages"), disk=0, device_memory=256 << 10, system_text="Answer."
     ) as desk:
         result = desk.batch(read_questions(path), lambda done, total: progress.append((done, total)))
-    none, big, fine = batch_json(result)["answers"]
+    none, big, fine, hello = batch_json(result)["answers"]
+    assert hello["outcome"] == "smalltalk", "which needs no model"
+    times = hello["timings_ms"]
+    assert times["total"] >= times["ttft"] >= times["retrieve"] > 0
     assert none == {
         "id": "none",
         "question": "  ",
@@ -129,7 +117,7 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pyte
     assert isinstance(fine["answer"], str)
     assert result.groups == (("r",),)
     assert result.cold_grouped == result.cold_ungrouped == fine["usage"]["prompt_tokens"]
-    assert progress == [(1, 3), (2, 3), (3, 3)]
+    assert progress == [(done, 4) for done in range(1, 5)]
     print_batch(result)
     out = capsys.readouterr().out
     assert "not answered: the question is empty" in out
@@ -143,10 +131,6 @@ def test_a_batch_asks_no_more_at_once_than_the_desk_answers(tmp_path: Path) -> N
         tmp_path / "desk", pages=write_pages(tmp_path / "pages"), questions_at_once=1, questions_waiting=0
     ) as desk:
         assert desk.batch(questions, lambda done, total: None).failed == 0
-
-
-def test_a_question_refused_by_a_full_desk_says_so() -> None:
-    assert batch.failure(EngineFull("the desk is busy")) == BatchFailure(code="engine-full", message="the desk is busy")
 
 
 def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,9 +223,6 @@ def test_an_output_of_something_else_is_left_alone(text: str, message: str, tmp_
     with pytest.raises(DeskError, match=message):
         still_to_answer(read_questions(write(tmp_path, '"Returns?"')), output)
     assert output.read_text() == text
-
-
-def test_an_output_needs_ids_that_differ(tmp_path: Path) -> None:
-    questions = read_questions(write(tmp_path, '{"id": 2, "question": "a"}\n"b"'))
+    same_ids = read_questions(write(tmp_path, '{"id": 2, "question": "a"}\n"b"'))
     with pytest.raises(DeskError, match="same id"):
-        still_to_answer(questions, tmp_path / "new")
+        still_to_answer(same_ids, tmp_path / "new")

@@ -75,7 +75,7 @@ def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path: Path) -> 
         assert modules(desk) <= kept(desk)
         assert files_with(desk.settings.data_dir, SECRET) == set()
         assert [path.name for path in desk.settings.uploads_folder.iterdir()] == ["other.md"]
-        assert len(desk.search.retriever.index.passage_ids) == desk.library.counts().passages == 1
+        assert len(desk.search.snapshot.index.passage_ids) == desk.library.counts().passages == 1
 
     kill_everywhere(tmp_path, prepare, lambda desk: desk.forget("secret.md"), check)
 

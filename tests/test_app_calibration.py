@@ -11,20 +11,12 @@ from app.desk.calibration import (
     find_classifier,
     find_ranker,
     read_calibration,
-    read_classifier,
     write_classifier,
 )
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from retrieval.answerability.classifier import rule_of_thumb
 from retrieval.ranking.encoder import CARD
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"rows": []}', '{"rows": [{"policy": "fast"}]}'])
-def test_another_file_is_an_error_that_says_what_to_do(text: str, tmp_path: Path) -> None:
-    (tmp_path / "calibration.json").write_text(text)
-    with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
-        read_calibration(tmp_path / "calibration.json")
 
 
 def test_search_has_a_classifier_for_every_embedder_and_ranker(
@@ -46,23 +38,14 @@ def test_search_has_a_classifier_for_every_embedder_and_ranker(
     ]
 
 
-def test_a_classifier_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    file, older = tmp_path / "desk" / SEARCH_FILE, rule_of_thumb("small", "older")
-    write_classifier(file, older)
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_classifier(file, rule_of_thumb("small", "newer"))
-    assert (read_classifier(file), list(file.parent.iterdir())) == (older, [file])
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, "{}", '{"embedder": "x", "relevance": {}}'])
-def test_a_classifier_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
-    (tmp_path / SEARCH_FILE).write_text(text)
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"rows": [{}]}', '{"embedder": "x", "relevance": {}}'])
+def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
+    for name in (SEARCH_FILE, "calibration.json"):
+        (tmp_path / name).write_text(text)
     with pytest.raises(DeskError, match="delete it or run warmdesk calibrate-search"):
         find_classifier(Settings(data_dir=tmp_path), "another", "ranker")
+    with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
+        read_calibration(tmp_path / "calibration.json")
 
 
 def test_a_ranker_of_the_operator_s_own_comes_before_the_shipped_one(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_where_the_model_has_each_passage(tmp_path: Path) -> None:
         assert "cannot be returned" in used.passage.text
         key = state("stores.txt").passage.module_key
         assert key is not None
-        desk.evict_module(key)
+        desk.module_care.evict(key)
         assert state("stores.txt").tier == "disk"
         (pages / "new.md").write_text("# New\n\nSomething new.\n")
         desk.ingest([pages / "new.md"], warm=False)

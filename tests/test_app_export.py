@@ -15,7 +15,7 @@ from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
 from app.access.identity import COOKIE, visitor
-from app.desk.export import export_conversation, export_everything
+from app.desk.output import export_conversation, export_everything
 from app.domain.answers import Turn
 from app.domain.callers import OPERATOR
 from app.domain.words import speaking

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
@@ -30,39 +31,35 @@ def test_one_more_than_may_be_answered_is_told_so(tmp_path: Path) -> None:
         assert "".join(first)
 
 
-def test_an_answer_that_took_too_long_is_cut_for_readers_and_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Was wrong once: programs were told that it was complete."""
-    monkeypatch.setattr(Running, "advance", end_late(Running.advance))
-    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), answer_tokens=40) as desk:
-        answer = finish(desk, "How long do returns take?")
-        assert answer.is_cut
-        assert answer.notice == LATE
-        assert desk.turns(answer.conversation_id)[-1].answer == answer
+def end_late(patch: pytest.MonkeyPatch) -> None:
+    """An answer goes on for three tokens, and is then as late as can be."""
+    advance = Running.advance
 
-
-def test_an_answer_that_repeated_itself_is_cut_for_readers_and_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cache.engine.running.loop_length", lambda tokens: len(tokens) // 3)
-    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), answer_tokens=40) as desk:
-        answer = finish(desk, "How long do returns take?")
-        assert answer.usage.completion_tokens == 3
-        assert answer.is_cut
-        assert answer.notice == REPEATED
-        plain = desk.complete([Said("user", "Zeros, please.")], PlainOptions(max_tokens=6), owner="k-1")
-        assert list(plain)
-        assert plain.answer.usage.completion_tokens == 6
-
-
-def end_late(advance: Callable[..., FinishReason | None]) -> Callable[..., FinishReason | None]:
-    """An answer that goes on for three tokens, and is then as late as can be."""
-
-    def late(self: Running, *given: object) -> FinishReason | None:
+    def late(self: Running, *given: Any) -> FinishReason | None:
         reason = advance(self, *given)
         if len(self.answer) == 3:
             self.admitted.submitted -= 1e6
         return reason
 
-    return late
+    patch.setattr(Running, "advance", late)
+
+
+def end_in_a_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("cache.engine.running.loop_length", lambda tokens: len(tokens) // 3)
+
+
+@pytest.mark.parametrize(("ended", "notice"), [(end_late, LATE), (end_in_a_loop, REPEATED)])
+def test_an_answer_that_took_too_long_or_repeated_itself_is_cut_for_readers_and_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Callable[[pytest.MonkeyPatch], None], notice: str
+) -> None:
+    """Was wrong once: programs were told that it was complete. The model alone may repeat itself."""
+    ended(monkeypatch)
+    with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), answer_tokens=40) as desk:
+        answer = finish(desk, "How long do returns take?")
+        assert (answer.is_cut, answer.notice) == (True, notice)
+        assert desk.turns(answer.conversation_id)[-1].answer == answer
+        if ended is end_in_a_loop:
+            assert answer.usage.completion_tokens == 3
+            plain = desk.complete([Said("user", "Zeros, please.")], PlainOptions(max_tokens=6), owner="k-1")
+            assert list(plain)
+            assert plain.answer.usage.completion_tokens == 6

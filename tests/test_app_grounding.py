@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from app.grounding.facts import Fact, facts
-from app.grounding.grounding import CHECKS, NOT_SAID, AnswerCheck, AnswerChecker, Claim, Grounding
+from app.grounding.facts import facts
+from app.grounding.grounding import (
+    BARE,
+    CHECKS,
+    DENIED,
+    NOT_DENIED,
+    NOT_SAID,
+    AnswerChecker,
+    CheckedSentence,
+    Claim,
+    score,
+)
 from retrieval.documents.document import split, with_headings
 from retrieval.loaders.load import SUPPORTED, load
 
@@ -41,21 +51,19 @@ Write to help@larkmoor.example or open My account > Orders. The KM-450 is repair
 PASSAGES = (RETURNS, STORES)
 
 
-def check(answer: str, passages: Sequence[str] = PASSAGES) -> Grounding:
-    """An answer, checked as a whole."""
+def check(answer: str, passages: Sequence[str] = PASSAGES) -> list[CheckedSentence]:
     return AnswerChecker("", passages).check(answer)
 
 
 def repaired(answer: str, question: str, passages: Sequence[str] = PASSAGES) -> tuple[str, bool]:
     """What is shown of an answer."""
-    grounding = AnswerChecker(question, passages).check(answer)
-    shown = dict.fromkeys(one.shown for one in grounding.sentences if one.shown)
-    return " ".join(shown), any(one.problem and one.shown for one in grounding.sentences)
+    checked = AnswerChecker(question, passages).check(answer)
+    shown = dict.fromkeys(one.shown for one in checked if one.shown)
+    return " ".join(shown), any(one.problem and one.shown for one in checked)
 
 
 def problems(answer: str, passages: Sequence[str] = PASSAGES) -> list[str]:
-    """What is wrong with an answer."""
-    return [sentence.problem for sentence in check(answer, passages).sentences if sentence.problem]
+    return [sentence.problem for sentence in check(answer, passages) if sentence.problem]
 
 
 @cache
@@ -92,22 +100,28 @@ def test_answers_written_by_hand(kind, caught) -> None:
     assert len(wrong("wrong")) >= caught * len(answers)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+RULES = """Rules
+Swimwear is excluded from returns. Delivery to islands is not possible. Phone orders are not accepted.
+You need a receipt. Gift vouchers are not valid in our stores. Sofas are unavailable on Sundays."""
+DELIVERY = """Delivery
+Standard delivery costs EUR 3.90 and takes 3 working days.
+Express delivery costs EUR 9.90 and takes 1 working day."""
+PHONE = "Phone\nOur phone line is open Monday to Friday. Parcels come within 24 hours or one day."
+OFFER = "Offer\nThe offer ends on 31 January 2026. The shop opens at 9.30 and closes at 17.00."
+ASIAN = (
+    "退货政策\n您可以在收货后30天内退货。礼品卡不能退货。\n圣诞节商品可以在1月31日之前退货。\n运费为5元。请勿洗涤。",
+    "返品\nギフトカードは返品できません。",
+)
+RIGHT = {
+    PASSAGES: (
         "You have 30 days from delivery to send an item back.",
-        "You have thirty days from delivery to send your item back.",
         "I've got 30 days from delivery to send an item back.",
         "The refund takes 5 business days.",
         "Gift cards cannot be returned.",
-        "No, gift cards can't be returned.",
         "No. Gift cards can't be returned.",
-        "The return label costs €3.50 for a parcel in Ireland.",
         "A return label is EUR 3,50 for parcels in Ireland, and returns in our nine stores are free.",
-        "Filters are not covered.",
         "What you bought from 1 November to 24 December can be returned until January 31st.",
         "On Saturdays our store in Galway opens at 11 am.",
-        "On Tuesdays the store in Cork is open from 9:30 to 18:00.",
         "Galway is closed on Sundays.",
         "**Returns** in our stores are free [1].",
         "30 days.",
@@ -115,146 +129,114 @@ def test_answers_written_by_hand(kind, caught) -> None:
         "Of course! I can help you with that. You're welcome. Don't hesitate to contact us.",
         "Here is how you can do it: Write to help@larkmoor.example.",
         "No, you can't. Gift cards can't be returned.",
-    ],
-)
-def test_correct_answers(answer: str) -> None:
-    assert problems(answer) == []
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ("You have 45 days from delivery to send an item back.", 'the number "45 days" is not in the passages'),
-        ("You have 30 weeks from delivery to send an item back.", 'the number "30 weeks" is not in the passages'),
-        ("The refund takes 5 days.", 'the number "5 days" is not in the passages'),
-        ("The refund takes 30 days.", 'the passages say "5 working days" there, not "30 days"'),
-        ("The return label costs EUR 3.90 for a parcel in Ireland.", 'the number "EUR 3.90" is not in the passages'),
+    ),
+    (RULES,): (
+        "Swimwear cannot be returned.",
+        "We do not deliver to islands.",
+        "A receipt is needed.",
+        "We don't take phone orders.",
+    ),
+    (*PASSAGES, DELIVERY): (
+        "Cork is open from 10:00 to 16:00 on Saturday.",
+        "Express delivery takes 1 working day and costs EUR 9.90.",
+        "Standard delivery costs EUR 3.90 for 3 working days.",
+    ),
+    (RETURNS, PHONE): ("Parcels come within a day.",),
+    (OFFER,): (
+        "The offer ends on January 31st, 2026.",
+        "The offer ends on 31 January.",
+        "The shop opens at 9:30.",
+        "The shop closes at 5 pm.",
+    ),
+    ASIAN: ("您可以在30天内退货。", "礼品卡不能退货。", "请勿洗涤。", "运费为5元。", "ギフトカードは返品できません。"),
+}
+WRONG = {
+    PASSAGES: {
+        "You have 45 days from delivery to send an item back.": 'the number "45 days" is not in the passages',
+        "The refund takes 5 days.": 'the number "5 days" is not in the passages',
+        "The refund takes 30 days.": None,
+        "What you bought from 1 November can be returned until 31 March.": 'the date "31 March" is not in the passages',
+        "On Sundays Cork opens at 10:00.": 'the passages say "12:00" there, not "10:00"',
+        "On Saturdays Galway opens at 8 am.": 'the time "8 am" is not in the passages',
+        "The KM-210 is repaired in Galway.": 'the name "KM-210" is not in the passages',
+        "The KM-450 is repaired in Limerick.": 'the name "Limerick" is not in the passages',
+        "Write to office@larkmoor.example.": 'the address "office@larkmoor.example" is not in the passages',
+        "Gift cards can be returned.": DENIED,
+        "Yes, gift cards can't be returned.": 'the passages deny what "yes" confirms',
+        "The KM-450 is not repaired in Galway.": NOT_DENIED,
+        "Galway is open on Sundays.": DENIED,
+        "Parking is not free.": NOT_DENIED,
+        "The moon is made of green cheese.": NOT_SAID,
+        "45 days.": 'the number "45 days" is not in the passages',
+        "Yes.": BARE,
+        "Yes, you can.": BARE,
+        "Yes, of course.": NOT_SAID,
+        "Of course you can.": NOT_SAID,
+        "You can do that.": NOT_SAID,
+        "Unfortunately not.": NOT_SAID,
+        "Customer service is not available.": NOT_SAID,
+        "Yes, you can. Gift cards can't be returned.": 'the passages deny what "yes" confirms',
+    },
+    (RULES,): {
+        "Swimwear can be returned.": DENIED,
+        "We deliver to islands.": DENIED,
+        "We take phone orders.": DENIED,
+        "Gift vouchers can be used in our stores.": DENIED,
+        "A receipt is not needed.": NOT_DENIED,
+        "No receipt is needed.": NOT_DENIED,
+        "It is free.": NOT_SAID,
+    },
+    (*PASSAGES, DELIVERY): dict.fromkeys(  # figures do not vouch for each other
         (
-            "What you bought from 1 November can be returned until 31 March.",
-            'the date "31 March" is not in the passages',
-        ),
-        ("On Sundays Cork opens at 10:00.", 'the passages say "12:00" there, not "10:00"'),
-        ("On Saturdays Galway opens at 8 am.", 'the time "8 am" is not in the passages'),
-        ("The KM-210 is repaired in Galway.", 'the name "KM-210" is not in the passages'),
-        ("The KM-450 is repaired in Limerick.", 'the name "Limerick" is not in the passages'),
-        ("Write to office@larkmoor.example.", 'the address "office@larkmoor.example" is not in the passages'),
-        ("Gift cards can be returned.", "the passages deny this"),
-        ("Yes, gift cards can be returned.", "the passages deny this"),
-        ("Yes, gift cards can't be returned.", 'the passages deny what "yes" confirms'),
-        ("The KM-450 is not repaired in Galway.", "the passages do not deny this"),
-        ("Filters are covered.", "the passages deny this"),
-        ("Galway is open on Sundays.", "the passages deny this"),
-        ("Parking is not free.", "the passages do not deny this"),
-        ("The moon is made of green cheese.", "the passages do not say this"),
-        ("45 days.", 'the number "45 days" is not in the passages'),
-        ("Yes.", "a bare yes or no cannot be checked"),
-        ("Yes, you can.", "a bare yes or no cannot be checked"),
-        ("No, it isn't.", "a bare yes or no cannot be checked"),
-        ("Yes, of course.", "the passages do not say this"),
-        ("Of course you can.", "the passages do not say this"),
-        ("You can do that.", "the passages do not say this"),
-        ("You do not have to.", "the passages do not say this"),
-        ("Unfortunately not.", "the passages do not say this"),
-        ("It is not possible.", "the passages do not say this"),
-        ("Support is available every day.", "the passages do not say this"),
-        ("Customer service is not available.", "the passages do not say this"),
-        ("Yes, you can. Gift cards can't be returned.", 'the passages deny what "yes" confirms'),
-    ],
-)
-def test_reasons(answer: str, reason: str) -> None:
-    if answer == "The refund takes 30 days.":
-        assert len(problems(answer)) == 1  # which of two reasons comes first does not matter
-    else:
-        assert problems(answer) == [reason]
+            "Galway is open from 10:00 to 16:00 on Saturday.",
+            "Express delivery costs EUR 3.90 and takes 3 working days.",
+        )
+    ),
+    (RETURNS, PHONE): {
+        "You have a year from delivery to send an item back.": 'the passages say "30 days" there, not "a year"',
+        "The refund takes a week.": 'the passages say "5 working days" there, not "a week"',
+        "The refund takes an hour.": 'the passages say "5 working days" there, not "an hour"',
+        "Our phone line is open on weekends.": 'the day "weekends" is not in the passages',
+    },
+    (OFFER,): {
+        "The offer ends on 31 January 2027.": 'the date "31 January 2027" is not in the passages',
+        "The shop opens at 9:00.": None,
+    },
+    ASIAN: dict.fromkeys(
+        (
+            *("您可以在45天内退货。", "圣诞节商品可以在3月31日之前退货。", "礼品卡能退货。", "请洗涤。"),
+            *("运费为5美元。", "ギフトカードは返品できます。", "今天天气很好，我们去公园吧。"),
+        )
+    ),
+}
+"""Passages, wrong answers, and the reason if it matters which of several is given."""
 
 
-RULES = """Rules
-Swimwear is excluded from returns. Delivery to islands is not possible. Phone orders are not accepted.
-You need a receipt. Gift vouchers are not valid in our stores. Sofas are unavailable on Sundays."""
+@pytest.mark.parametrize(("pages", "answer"), [(pages, one) for pages, answers in RIGHT.items() for one in answers])
+def test_correct_answers(pages: Sequence[str], answer: str) -> None:
+    assert problems(answer, pages) == []
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ("Swimwear can be returned.", "the passages deny this"),
-        ("We deliver to islands.", "the passages deny this"),
-        ("We take phone orders.", "the passages deny this"),
-        ("Gift vouchers can be used in our stores.", "the passages deny this"),
-        ("A receipt is not needed.", "the passages do not deny this"),
-        ("No receipt is needed.", "the passages do not deny this"),
-        ("Swimwear cannot be returned.", None),
-        ("We do not deliver to islands.", None),
-        ("A receipt is needed.", None),
-        ("We don't take phone orders.", None),
-    ],
+    ("pages", "answer", "reason"), [(pages, *one) for pages, answers in WRONG.items() for one in answers.items()]
 )
-def test_denials_in_other_words(answer: str, reason: str | None) -> None:
-    assert problems(answer, [RULES]) == ([reason] if reason else [])
+def test_wrong_answers(pages: Sequence[str], answer: str, reason: str | None) -> None:
+    [found] = problems(answer, pages)
+    assert reason in (None, found)
 
 
-DELIVERY = """Delivery
-Standard delivery costs EUR 3.90 and takes 3 working days.
-Express delivery costs EUR 9.90 and takes 1 working day."""
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_right"),
-    [
-        ("Galway is open from 10:00 to 16:00 on Saturday.", False),
-        ("Cork is open from 10:00 to 16:00 on Saturday.", True),
-        ("Express delivery costs EUR 3.90 and takes 3 working days.", False),
-        ("Express delivery takes 1 working day and costs EUR 9.90.", True),
-        ("Standard delivery costs EUR 3.90 for 3 working days.", True),
-    ],
-)
-def test_figures_do_not_vouch_for_each_other(answer: str, is_right: bool) -> None:
-    assert check(answer, [*PASSAGES, DELIVERY]).is_supported == is_right
-
-
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        ("You have a year from delivery to send an item back.", 'the passages say "30 days" there, not "a year"'),
-        ("The refund takes a week.", 'the passages say "5 working days" there, not "a week"'),
-        ("The refund takes an hour.", 'the passages say "5 working days" there, not "an hour"'),
-        ("Our phone line is open on weekends.", 'the day "weekends" is not in the passages'),
-        ("Parcels come within a day.", None),
-    ],
-)
-def test_amounts_and_days_without_a_number(answer: str, reason: str | None) -> None:
-    phone = "Phone\nOur phone line is open Monday to Friday. Parcels come within 24 hours or one day."
-    assert problems(answer, [RETURNS, phone]) == ([reason] if reason else [])
-
-
-@pytest.mark.parametrize("answer", ["It is free.", "Support is free.", "Our customer service is free."])
-def test_free_is_no_politeness(answer: str) -> None:
-    assert problems(answer, ["Service\nOur phone line is open on Mondays."]) == ["the passages do not say this"]
-
-
-def test_the_year_of_a_date_is_checked() -> None:
-    offer = ["Offer\nThe offer ends on 31 January 2026."]
-    assert problems("The offer ends on 31 January 2027.", offer) == [
-        'the date "31 January 2027" is not in the passages'
-    ]
-    assert problems("The offer ends on January 31st, 2026.", offer) == []
-    assert problems("The offer ends on 31 January.", offer) == []
-
-
-def test_a_checked_sentence_names_its_support() -> None:
-    (sentence,) = check("On Saturdays our store in Cork is open from 10:00 to 16:00.", PASSAGES).sentences
+def test_a_sentence_names_its_support_and_the_worst_one_decides_the_score() -> None:
+    (sentence,) = check("On Saturdays our store in Cork is open from 10:00 to 16:00.")
     assert sentence.support is not None
     assert sentence.support.startswith("Cork – ")
-
-
-def test_one_wrong_sentence_decides_the_score() -> None:
-    grounding = check("Gift cards can't be returned. The refund takes 7 working days.", PASSAGES)
-    assert [sentence.problem is None for sentence in grounding.sentences] == [True, False]
-    assert grounding.score == min(sentence.score for sentence in grounding.sentences) <= 0.5
-    assert not grounding.is_supported
+    checked = check("Gift cards can't be returned. The refund takes 7 working days.")
+    assert [sentence.problem is None for sentence in checked] == [True, False]
+    assert score(checked) == checked[1].score <= 0.5
+    assert (check(""), score([])) == ([], 0.0)
 
 
 @pytest.mark.parametrize("answer", ["", "  \n ", "?", "- ", "。", "a" * 50_000, "Yes. " * 2_000, "1 " * 5_000])
-@pytest.mark.parametrize("passages", [(), ("",), PASSAGES])
+@pytest.mark.parametrize("passages", [("",), PASSAGES])
 def test_any_text_can_be_checked(answer: str, passages: Sequence[str]) -> None:
     assert isinstance(repaired(answer, "?", passages)[0], str)
 
@@ -266,71 +248,32 @@ def test_long_lists_and_chains_take_about_linear_time(text: str) -> None:
     assert time.process_time() - started < 2.0
 
 
-def test_an_empty_answer_is_not_supported() -> None:
-    grounding = check("", PASSAGES)
-    assert (grounding.sentences, grounding.score, grounding.is_supported) == ((), 0.0, False)
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_right"),
-    [
-        ("您可以在30天内退货。", True),
-        ("您可以在45天内退货。", False),
-        ("圣诞节商品可以在1月31日之前退货。", True),
-        ("圣诞节商品可以在3月31日之前退货。", False),
-        ("礼品卡不能退货。", True),
-        ("礼品卡能退货。", False),
-        ("礼品卡可以退货。", False),
-        ("请勿洗涤。", True),
-        ("请洗涤。", False),
-        ("运费为5元。", True),
-        ("运费为5美元。", False),
-        ("ギフトカードは返品できません。", True),
-        ("ギフトカードは返品できます。", False),
-        ("今天天气很好，我们去公园吧。", False),
-    ],
-)
-def test_chinese_and_japanese(answer: str, is_right: bool) -> None:
-    passages = (
-        "退货政策\n您可以在收货后30天内退货。礼品卡不能退货。\n圣诞节商品可以在1月31日之前退货。\n运费为5元。请勿洗涤。",
-        "返品\nギフトカードは返品できません。",
-    )
-    assert check(answer, passages).is_supported == is_right
-
-
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         ("two weeks", "14 days"),
         ("EUR 3.50", "3,50 €"),
         ("€1,000", "1000 euros"),
-        ("20%", "20 percent"),
         ("5元", "¥5"),
         ("-18 °C", "minus 18 degrees"),
-        ("-20 to -18 °C", "−20 °C and −18 °C"),
         ("10-18 °C", "10 °C to 18 °C"),
         ("2 kW", "2000 watts"),
         ("EUR 1.5 million", "1,500,000 euros"),
         ("0800 123 456", "0800-123456"),
-        ("500 yen", "¥500"),
-        ("CHF 20", "20 Swiss francs"),
         ("2 pm", "14:00"),
         ("noon", "12:00"),
         ("1 November", "November 1st"),
         ("2025-01-31", "31 January 2025"),
-        ("1.5 l", "1500 ml"),
         ("twenty-four hours", "24-hour"),
         ("KM-450", "km450"),
         ("FRİDAY", "Friday"),
         ("NİNE days, ſix weeks", "9 days, 6 weeks"),
         ("24-26 December", "December 24-26"),
-        ("24-26 December", "December 24 to 26"),
         ("24-26 December", "the 24th to the 26th of December"),
         ("24 and 31 December", "December 24th and 31st"),
         ("3 to 7 March 2026", "March 3-7, 2026"),
         ("3 March, 7 days", "March 3 to 7 days"),
         ("3 March, 9 am", "March 3 until 9 am"),
-        ("3 March, 7", "March 3, 7"),
         ("5 ſeptember", "5 September"),
         ("https://www.larkmoor.example/track/", "larkmoor.example/track"),
     ],
@@ -345,23 +288,15 @@ def test_facts_that_are_the_same(one: str, other: str) -> None:
         ("14 days", "14 weeks"),
         ("5 days", "5 working days"),
         ("-18 °C", "18 °C"),
-        ("minus 18 degrees", "18 degrees"),
         ("180 °C", "180 °F"),
         ("20 Wh", "20 kWh"),
-        ("2 W", "2 kW"),
-        ("24 cm", "24 inches"),
-        ("9 bar", "9 psi"),
-        ("5 GHz", "5 MHz"),
         ("5 GB", "5 TB"),
         ("EUR 500", "EUR 500 million"),
         ("0800 123 456", "0800 123 465"),
-        ("0800 123 456", "0800 123"),
         ("0800 123 456", "800 123 456"),
         ("5元", "5美元"),
         ("¥500", "EUR 500"),
-        ("500 yen", "₹500"),
         ("500 yen", "500"),
-        ("EUR 3.90", "EUR 3.50"),
         ("3,5", "3.05"),
         ("20 %", "20"),
         ("31 January", "31 March"),
@@ -374,36 +309,33 @@ def test_facts_that_differ(one: str, other: str) -> None:
     assert keys(one).isdisjoint(keys(other))
 
 
-@pytest.mark.parametrize("answer", ["The shop opens at 9:30.", "The shop closes at 5 pm."])
-def test_times_of_day_may_have_a_full_stop(answer: str) -> None:
-    assert problems(answer, ["Opening\nThe shop opens at 9.30 and closes at 17.00."]) == []
-    assert problems(answer, ["Opening\nThe shop opens at 9.00 and closes at 16.30."])
-
-
 def test_a_range_has_one_unit() -> None:
     assert keys("2 to 4 working days") == {"#number 2 working days", "#number 4 working days"}
     assert keys("EUR 90–1,500") == {"#number 90 EUR", "#number 1500 EUR"}
 
 
 def keys(text: str) -> set[str]:
-    """The facts that a text asserts."""
-    return {fact.key for fact in facts(text) if is_asserted(fact)}
+    """The facts that a text asserts: they are neither implied nor only a capitalised word."""
+    return {fact.key for fact in facts(text) if fact.is_bound and fact.kind != "name"}
 
 
-def is_asserted(fact: Fact) -> bool:
-    """Whether a fact is neither implied nor only a capitalised word."""
-    return fact.is_bound and fact.kind != "name"
+REFUND, GIFTS = "The refund takes 5 working days.", "Gift cards can't be returned."
+HOW_LONG, WHERE = "How long does a refund take?", "Where do penguins live?"
 
 
-def test_what_is_supported_is_shown_as_it_is() -> None:
-    answer = "Gift cards can't be returned. The refund takes 5 working days."
-    assert repaired(answer, "Returns?") == (answer, False)
-
-
-def test_a_wrong_sentence_is_replaced_by_a_quotation() -> None:
-    answer = "The refund takes 7 working days. Gift cards can't be returned."
-    text = "The refund takes 5 working days. Gift cards can't be returned."
-    assert repaired(answer, "How long does a refund take?") == (text, True)
+@pytest.mark.parametrize(
+    ("question", "answer", "shown"),
+    [
+        (HOW_LONG, f"{GIFTS} {REFUND}", (f"{GIFTS} {REFUND}", False)),
+        (HOW_LONG, f"The refund takes 7 working days. {GIFTS}", (f"{REFUND} {GIFTS}", True)),
+        (HOW_LONG, f"The refund takes 7 working days. The refund takes 8 working days. {REFUND}", (REFUND, True)),
+        (WHERE, "I'm happy to help. Penguins live in Antarctica.", ("I'm happy to help.", False)),
+    ],
+)
+def test_a_wrong_sentence_is_replaced_by_one_quotation_or_left_out(
+    question: str, answer: str, shown: tuple[str, bool]
+) -> None:
+    assert repaired(answer, question) == shown
 
 
 def test_a_wrong_number_does_not_choose_the_quotation() -> None:
@@ -429,16 +361,6 @@ def test_what_a_line_above_denies_is_quoted_with_it(wrong: str, quotation: str) 
     assert repaired(wrong, wrong, passages) == (quotation, True)
 
 
-def test_a_quotation_is_shown_once() -> None:
-    answer = "The refund takes 7 working days. The refund takes 8 working days. The refund takes 5 working days."
-    assert repaired(answer, "How long does a refund take?")[0] == "The refund takes 5 working days."
-
-
-def test_what_has_no_likeness_is_left_out() -> None:
-    answer = "I'm happy to help. Penguins live in Antarctica."
-    assert repaired(answer, "Where do penguins live?") == ("I'm happy to help.", False)
-
-
 def no_promises(claim: Claim) -> str | None:
     """A check as somebody else would write it: it reads the sentence, its question and the nearest evidence."""
     nearest = [unit.said.text for unit in claim.nearest]
@@ -447,15 +369,13 @@ def no_promises(claim: Claim) -> str | None:
 
 
 def test_a_check_can_be_added_from_outside() -> None:
-    added: AnswerCheck = no_promises
     answer = "We guarantee that the refund takes 5 working days."
-    assert AnswerChecker("How long?", PASSAGES).check(answer).is_supported
-    checker = AnswerChecker("How long?", PASSAGES, (*CHECKS, added))
-    (sentence,) = checker.check(answer).sentences
+    assert problems(answer) == []
+    (sentence,) = AnswerChecker("How long?", PASSAGES, (*CHECKS, no_promises)).check(answer)
     assert (sentence.problem, sentence.score) == ("a promise, when asked 'How long?'", 0.5)
     assert sentence.shown == "The refund takes 5 working days."
     promised = "Refunds\nWe guarantee that the refund takes 5 working days, not more."
-    assert AnswerChecker("How long?", [promised], (added,)).check(answer).is_supported
+    assert AnswerChecker("How long?", [promised], (no_promises,)).check(answer)[0].problem is None
 
 
 def test_the_first_problem_of_the_table_is_the_one_given() -> None:
@@ -469,7 +389,7 @@ def test_the_first_problem_of_the_table_is_the_one_given() -> None:
         return "second"
 
     answer = "Gift cards never expire. They are green. Gift cards can't be returned. Thank you!"
-    found = AnswerChecker("?", PASSAGES, (first, second)).check(answer).sentences
+    found = AnswerChecker("?", PASSAGES, (first, second)).check(answer)
     assert [sentence.problem for sentence in found] == [NOT_SAID, "second", None, None]
     assert asked == ["Gift cards never expire.", "They are green."], "quotations and politeness need no check"
 

@@ -99,15 +99,6 @@ def test_unchanged_passages_keep_number_embedding_and_module(library: Library) -
     assert np.array_equal(vectors, np.stack([vector("a"), vector("c"), vector("new")]))
 
 
-def test_same_content_twice_in_a_document(library: Library) -> None:
-    store(library, document(), [passage("a")])
-    twice = store(library, document(), [passage("a", embedded=False), passage("a", embedded=False)])
-    assert (twice.kept, twice.new) == ((1,), (2,))
-    assert np.array_equal(library.vectors(3)[1], np.stack([vector("a"), vector("a")]))
-    once = store(library, document(), [passage("a", embedded=False)])
-    assert (once.kept, once.removed) == ((1,), (2,))
-
-
 def test_same_content_in_two_documents_is_two_passages_with_one_module(library: Library) -> None:
     store(library, document("/one"), [passage("a")])
     store(library, document("/two"), [passage("a")])
@@ -120,13 +111,6 @@ def test_same_content_in_two_documents_is_two_passages_with_one_module(library: 
     assert removed.removed_module_keys == ("key-a",)
 
 
-def test_numbers_are_never_used_again(library: Library) -> None:
-    store(library, document(), [passage("a"), passage("b")])
-    library.remove(["/kb/returns.md"])
-    assert library.counts() == Counts(documents=0, passages=0)
-    assert store(library, document(), [passage("c")]).ids == (3,)
-
-
 def test_new_passage_without_embedding_changes_nothing(library: Library) -> None:
     store(library, document(), [passage("a")])
     with pytest.raises(ValueError, match="passage 1 is new to its document and has no embedding"):
@@ -137,10 +121,6 @@ def test_new_passage_without_embedding_changes_nothing(library: Library) -> None
     assert [one.content_hash for one in library.passages_of("/kb/returns.md")] == ["b2:a"]
 
 
-def test_removing_what_is_not_there(library: Library) -> None:
-    assert library.remove(["/none"]) == []
-
-
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) -> None:
     store(library, document(), [passage("confidential")] + [passage(f"p{number}") for number in range(50)])
@@ -149,30 +129,17 @@ def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) ->
     assert not any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_facts(library: Library) -> None:
-    assert library.fact("model") is None
-    for value in ("one", "two"):
-        library.set_fact("model", value)
-        assert library.fact("model") == value
-
-
-def test_module_keys_and_embeddings_of_numbers_that_are_gone_are_ignored(library: Library) -> None:
+def test_what_is_gone_is_ignored_and_embeddings_of_two_models_are_an_error(library: Library) -> None:
+    ids, vectors = library.vectors(3)
+    assert library.remove(["/none"]) == []
+    assert (str(ids.dtype), ids.shape) == ("int64", (0,))
+    assert (str(vectors.dtype), vectors.shape) == ("float32", (0, 3))
     store(library, document(), [passage("a"), passage("b")])
     library.set_module_keys({1: "key", 77: "lost"})
     library.set_module_keys({1: None, 2: "key-b"})
     assert [one.module_key for one in library.passages([1, 2])] == [None, "key-b"]
     library.set_embeddings({2: np.array([7, 8, 9], np.float32), 77: np.zeros(3, np.float32)})
     assert library.vectors(3)[1][1].tolist() == [7, 8, 9]
-
-
-def test_empty_library_has_no_vectors(library: Library) -> None:
-    ids, vectors = library.vectors(3)
-    assert (str(ids.dtype), ids.shape) == ("int64", (0,))
-    assert (str(vectors.dtype), vectors.shape) == ("float32", (0, 3))
-
-
-def test_embeddings_of_two_models_are_an_error(library: Library) -> None:
-    store(library, document(), [passage("a"), passage("b")])
     library.set_embeddings({1: np.zeros(5, np.float32)})
     with pytest.raises(DeskError, match="ingest everything again"):
         library.vectors(3)

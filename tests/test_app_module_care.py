@@ -1,6 +1,7 @@
 """What an admin does with one encoded passage, with a real engine and the tiny model."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,33 +29,29 @@ def tier_of(service: Service, key: str) -> str | None:
     return service.engine.call(lambda store: store.tier(key))
 
 
-def test_a_passage_is_taken_out_of_memory_and_made_ready_again(service: Service) -> None:
+def test_a_passage_that_is_on_disk_or_in_no_tier_is_made_ready_again(service: Service) -> None:
     key = key_of(service)
     before = finish(service, "How long do returns take?").answer
-    service.evict_module(key)
+    service.module_care.evict(key)
     assert tier_of(service, key) == "disk"
-    service.warm_module(key)
+    service.module_care.warm(key)
     assert tier_of(service, key) == "device"
     assert finish(service, "How long do returns take?").answer == before
-
-
-def test_a_passage_that_is_in_no_tier_is_listed_and_read_again(service: Service) -> None:
-    key = key_of(service)
     service.engine.call(lambda store: store.remove(key))
     assert {row.id: row.tier for row in service.overview().modules}[key] == "none"
-    service.warm_module(key)
+    service.module_care.warm(key)
     assert tier_of(service, key) == "device"
 
 
 def test_what_is_kept_is_shown_and_kept_after_a_restart(service: Service, tmp_path: Path) -> None:
     key = key_of(service)
-    service.keep_module(key, is_kept=True)
+    service.module_care.keep(key, is_kept=True)
     assert [row.id for row in service.overview().modules if row.is_kept] == [key]
     assert service.engine.store.device.kept == {key}
     service.close()
     with small_desk(tmp_path / "desk") as again:
         assert again.engine.store.device.kept == {key}
-        again.keep_module(key, is_kept=False)
+        again.module_care.keep(key, is_kept=False)
         assert again.engine.store.device.kept == frozenset()
 
 
@@ -63,11 +60,11 @@ def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service: 
     modules = {row.id for row in service.overview().modules}
     for tier in ("device", "disk"):
         assert tier_of(service, key) == tier
-        verified = service.verify_module(key)
+        verified = service.module_care.verify(key)
         assert verified.is_sound
         assert verified.largest_difference is not None
         assert verified.largest_difference < 1e-5
-        service.evict_module(key)
+        service.module_care.evict(key)
     assert {row.id for row in service.overview().modules} == modules
     assert len(service.engine.call(lambda store: store.disk.headers() if store.disk else [])) == len(modules)
 
@@ -75,39 +72,35 @@ def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service: 
 def test_numbers_that_the_model_does_not_compute_are_found(service: Service) -> None:
     """A file whose checksum is right, but with numbers of something else."""
     key = key_of(service)
-    service.evict_module(key)
+    service.module_care.evict(key)
     service.engine.store.flush()
     file = service.settings.modules_folder / (key.replace(":", "-") + ".safetensors")
     with safe_open(file, framework="pt") as opened:
         metadata, rows = opened.metadata(), opened.get_tensor("kv")
     rows[0, 0, 0] += rows.abs().max() * 0.01
     save_file({"kv": rows}, file, {**metadata, "checksum": checksum(rows)})
-    verified = service.verify_module(key)
+    verified = service.module_care.verify(key)
     assert not verified.is_sound
     assert verified.largest_difference == pytest.approx(0.01, rel=0.1)
 
 
 def test_a_damaged_file_is_said(service: Service) -> None:
     key = key_of(service)
-    service.evict_module(key)
+    service.module_care.evict(key)
     service.engine.store.flush()
     file = service.settings.modules_folder / (key.replace(":", "-") + ".safetensors")
     file.write_bytes(file.read_bytes()[:-4] + bytes(4))
-    verified = service.verify_module(key)
+    verified = service.module_care.verify(key)
     assert verified.largest_difference is None
     assert "checksum" in verified.problem
     assert tier_of(service, key) is None
 
 
-def test_an_unknown_passage_is_refused(service: Service) -> None:
-    for act in (service.warm_module, service.evict_module, service.verify_module):
+def test_an_unknown_passage_is_refused_and_reading_again_is_measured(service: Service) -> None:
+    care = service.module_care
+    for act in (care.warm, care.evict, care.verify, partial(care.keep, is_kept=True)):
         with pytest.raises(DeskError, match="no longer exists"):
             act("b2:nothing")
-    with pytest.raises(DeskError, match="no longer exists"):
-        service.keep_module("b2:nothing", is_kept=True)
-
-
-def test_reading_again_is_measured(service: Service) -> None:
     alone, behind = service.reading_cost(0), service.reading_cost(2)
     assert alone.modules == 4
     assert behind.seconds == pytest.approx(3 * alone.seconds)

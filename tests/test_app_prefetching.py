@@ -65,7 +65,7 @@ def test_the_question_finds_its_passages_in_memory(desk: Service, kept_on_disk: 
     assert answer.usage.computed == answer.usage.prompt_tokens - answer.usage.module
 
 
-def test_the_nearest_passage_comes_first(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_passage_comes_first_also_of_a_follow_up(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = prefetched(desk, monkeypatch)
     desk.prefetch(TYPED, owner=ANN)
     plan = desk._answering.questions.prepare(TYPED, []).plan
@@ -73,9 +73,6 @@ def test_the_nearest_passage_comes_first(desk: Service, monkeypatch: pytest.Monk
     names = [segment.name.split("/")[-1] for segment in plan.segments()]
     assert asked == [names[::-1]]
     assert (names[0], names[-1]) == ("system", "returns.md#0")
-
-
-def test_a_follow_up_is_searched_with_what_was_said_before(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = finish(desk, QUESTION, owner=ANN).conversation_id
     asked = prefetched(desk, monkeypatch)
     desk.prefetch("And does it last?", owner=ANN, conversation_id=conversation)
@@ -136,12 +133,9 @@ def test_a_newer_text_replaces_the_older_one_and_an_empty_one_drops_it(desk: Ser
     ("text", "enough"),
     [
         ("", False),
-        ("returns", False),
         ("internationalisation", False),
-        ("it is a", False),
         ("returns?!  ...", False),
         ("my order", True),
-        ("How long do returns take", True),
         ("退", False),
         ("退货政策", True),
     ],
@@ -150,19 +144,16 @@ def test_too_little_is_not_searched(text: str, enough: bool) -> None:
     assert is_enough(text) == enough
 
 
-def test_small_talk_and_the_faq_need_nothing(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_talk_the_faq_and_a_conversation_with_a_person_need_nothing(
+    desk: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk.quality.save_faq(GALWAY, "ann")
     asked = prefetched(desk, monkeypatch)
     desk.prefetch("Thank you very much", owner=ANN)
     desk.prefetch(GALWAY.question, owner=BOB)
-    assert asked == [[], []]
-
-
-def test_a_conversation_with_a_person_needs_nothing(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = desk.hand_off("button", owner=ANN, text="A person, please").conversation_id
-    asked = prefetched(desk, monkeypatch)
     desk.prefetch(TYPED, owner=ANN, conversation_id=conversation)
-    assert asked == []
+    assert asked == [[], []]
 
 
 def test_nothing_is_searched_while_a_question_is_answered(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,11 +93,8 @@ def test_other_texts_stay_as_they_are(text: str) -> None:
     assert passage_text(passage("p", text)).startswith("Help page: Page > Section\n")
 
 
-def test_only_the_line_itself_is_quoted() -> None:
+def test_only_the_line_itself_is_quoted_also_of_neighbours() -> None:
     assert without_marks("a\r\n\r\n  Question: b\nc") == "a\r\n\r\n>   Question: b\nc"
-
-
-def test_a_passage_with_neighbours_neutralises_theirs_too() -> None:
     neighbour = passage("n", "A.\nQuestion: B?")
     module = PromptBuilder(TEMPLATE, "system").module(replace(passage("p"), neighbours=(neighbour,)))
     assert [piece.text for part in module.left_context for piece in part.pieces] == [

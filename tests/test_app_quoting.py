@@ -38,29 +38,19 @@ def offered(*sentences: tuple[str, float]) -> dict[str, float]:
     return {bytes(choice.tokens).decode(): choice.prior for choice in choices.choices}
 
 
-def test_priors_are_what_search_judged() -> None:
-    found = offered(("Abroad it costs 14.95 euros.", 1.5), ("Shipping costs 4.95 euros.", -0.5))
-    assert found == {"Abroad it costs 14.95 euros.": WEIGHT * 1.5, "Shipping costs 4.95 euros.": WEIGHT * -0.5}
-
-
-def test_every_answer_ends_like_a_sentence() -> None:
-    assert list(offered(("Article: shoes; Days: 14", 0.0), ("Call us!", -1.0), ("请联系我们。", -2.0))) == [
-        "Article: shoes; Days: 14.",
-        "Call us!",
-        "请联系我们。",
-    ]
-
-
-def test_the_refusal_is_offered_only_where_there_is_no_sentence() -> None:
+def test_statements_are_offered_once_as_sentences_with_what_search_judged_and_the_refusal_only_alone() -> None:
     assert list(offered()) == [REFUSAL]
-    assert REFUSAL not in offered(("Call us!", -9.0))
-
-
-def test_texts_that_become_the_same_answer_are_offered_once_as_the_likelier() -> None:
+    found = offered(("Article: shoes; Days: 14", 1.5), ("Call us!", -0.5), ("请联系我们。", -2.0), ("Call us", -3.0))
+    assert found == {
+        "Article: shoes; Days: 14.": WEIGHT * 1.5,
+        "Call us!": WEIGHT * -0.5,
+        "请联系我们。": WEIGHT * -2.0,
+        "Call us.": WEIGHT * -3.0,
+    }
     assert offered(("the receipt", 1.0), ("the receipt.", 0.5)) == {"the receipt.": WEIGHT * 1.0}
 
 
-def test_an_answer_may_have_every_statement_that_is_shown_but_none_twice() -> None:
+def test_an_answer_may_have_every_statement_that_is_shown_once_as_far_as_they_surely_fit() -> None:
     shown = (("First.", 1.0), ("Second.", 0.5), ("Third.", 0.3), ("Second", 0.2))
     choices = choices_of(ranked(*shown), REFUSAL, ByteTokenizer(), STOP, ROOM)
     assert choices.most == 3
@@ -68,6 +58,9 @@ def test_an_answer_may_have_every_statement_that_is_shown_but_none_twice() -> No
     assert likeliest(choices, first) == second[0]
     assert likeliest(choices, [*first, *second]) == third[0], "the last is near enough, too"
     assert set(choices.allowed([*first, *second, *third])) == {STOP}
+    found = ranked(*(("word " * 20 + f"{number}.", 0.0) for number in range(9)))
+    fitting = [choices_of(found, REFUSAL, ByteTokenizer(), STOP, room).most for room in (10, 150, 250, 400, ROOM)]
+    assert fitting == [1, 1, 2, 3, 9]
 
 
 def behind(text: str) -> list[int]:
@@ -141,12 +134,6 @@ def test_a_tokenizer_that_joins_stops_and_line_breaks_keeps_both() -> None:
             return [*[300][: ids[:3] == [*b".\n\n"]], *(ids[3:] if ids[:3] == [*b".\n\n"] else ids)]
 
     assert bytes(tokens_behind("Next.", Joining())) == b"\n\nNext."
-
-
-def test_so_many_statements_are_said_as_surely_fit() -> None:
-    found = ranked(*(("word " * 20 + f"{number}.", 0.0) for number in range(9)))
-    fitting = [choices_of(found, REFUSAL, ByteTokenizer(), STOP, room).most for room in (10, 150, 250, 400, ROOM)]
-    assert fitting == [1, 1, 2, 3, 9]
 
 
 def test_seams_of_a_tokenizer_that_puts_spaces_by_itself() -> None:

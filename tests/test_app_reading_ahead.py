@@ -35,18 +35,6 @@ def stored(service: Service) -> list[bool]:
     return service.engine.call(lambda store: [store.tier(key) is not None for key in keys])
 
 
-def test_what_was_not_read_is_read_behind(tmp_path: Path) -> None:
-    pages = write_pages(tmp_path / "pages")
-    with small_desk(tmp_path / "desk") as service:
-        assert service.ingest([pages], warm=False).modules.encoded == 0
-        assert service.passages_read() is None
-        assert read_ahead(service).wait(LONG_S)
-        assert stored(service) == [True] * 4
-        assert service.passages_read() == PassagesRead(read=4, total=4, is_reading=False)
-        assert service.overview().reading == service.passages_read()
-        assert {use.source for use in finish(service, "Can I return a gift card?").modules} <= {"device", "disk"}
-
-
 def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(tmp_path: Path) -> None:
     """A module's key is recorded before it is computed, and its file may be gone."""
     pages = write_pages(tmp_path / "pages")
@@ -63,8 +51,11 @@ def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(
 def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
-        service.ingest([pages], warm=False)
+        assert service.ingest([pages], warm=False).modules.encoded == 0
+        assert service.passages_read() is None
         assert read_ahead(service).wait(LONG_S)
+        assert service.passages_read() == PassagesRead(read=4, total=4, is_reading=False)
+        assert service.overview().reading == service.passages_read()
         (pages / "returns.md").write_text("# Returns\n\nReturns take sixty days now.\n")
         service.ingest([pages / "returns.md"], warm=False)
         wait_until(lambda: stored(service) == [True] * 4)
@@ -102,48 +93,36 @@ def test_a_failure_leaves_the_desk_answering(
         assert read.wait(LONG_S)
 
 
-def test_reading_goes_on_when_the_engine_has_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Was wrong once: it ended for good, and passages were read only by the questions that needed them."""
+@pytest.mark.parametrize("is_of_database", [False, True])
+def test_reading_goes_on_when_engine_or_database_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_of_database: bool
+) -> None:
+    """Was wrong once: it ended for good, or until documents changed. That the database is away it says itself."""
     monkeypatch.setattr("app.knowledge.warm.AGAIN_S", 0.0)
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
         service.ingest([pages], warm=False)
-        encode, failures = service.engine.encode, iter([CacheError("the engine failed"), None])
+        part, name, failures = service.engine, "encode", iter([CacheError("the engine failed")])
+        if is_of_database:
+            codes = ("database-unreachable", "database-lost")
+            part, name = service._warming, "survey"  # type: ignore[assignment]
+            failures = iter(DeskError("the database is away", code=code) for code in codes)  # type: ignore[misc]
+        real = getattr(part, name)
 
-        def failing_once(*given: Any, **options: Any) -> Any:
+        def failing_first(*given: Any, **options: Any) -> Any:
             if (error := next(failures, None)) is not None:
                 raise error
-            return encode(*given, **options)
+            return real(*given, **options)
 
-        monkeypatch.setattr(service.engine, "encode", failing_once)
+        monkeypatch.setattr(part, name, failing_first)
         assert read_ahead(service).wait(LONG_S)
         assert stored(service) == [True] * 4
-
-
-def test_reading_goes_on_when_the_database_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Was wrong once: it ended until documents changed. That the database is away it says itself."""
-    monkeypatch.setattr("app.knowledge.warm.AGAIN_S", 0.0)
-    pages = write_pages(tmp_path / "pages")
-    with small_desk(tmp_path / "desk") as service:
-        service.ingest([pages], warm=False)
-        survey, away = service._warming.survey, iter(["database-unreachable", "database-lost", ""])
-
-        def away_at_first() -> object:
-            if code := next(away, ""):
-                raise DeskError("the database is away", code=code)
-            return survey()
-
-        monkeypatch.setattr(service._warming, "survey", away_at_first)
-        assert read_ahead(service).wait(LONG_S)
-        assert stored(service) == [True] * 4
-    assert "could not be encoded" not in caplog.text
+    assert ("could not be encoded" in caplog.text) != is_of_database
 
 
 def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path: Path) -> None:
     pages = write_pages(tmp_path / "pages")
-    for number in range(40):
+    for number in range(20):
         (pages / f"page{number}.md").write_text(f"# Page {number}\n\n" + f"Sentence {number} of it. " * 20)
     with small_desk(tmp_path / "desk") as service:
         service.ingest([pages], warm=False)

@@ -21,8 +21,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from app.access.identity import owner_of_user
 from app.cli.reports import print_old_copies
 from app.cli.running_desk import RunningDesk, find_running, read_events
-from app.desk.changes import Changes
-from app.desk.service import Service
+from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress

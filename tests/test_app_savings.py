@@ -1,7 +1,6 @@
 """Measured savings: what is sampled, the second run, what is stored, and what the samples say together."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
+from waiting import wait_until
 
 from app.answering import savings_meter
 from app.answering.savings_meter import Sampled, SavingsMeter, compared
@@ -66,7 +66,7 @@ def desk(measured: Service) -> Iterator[Service]:
     """A desk that measures every answer and has nothing left to do."""
     yield measured
     measured._answering.meter.clear()
-    until(lambda: measured.engine.is_idle)
+    wait_until(lambda: measured.engine.is_idle)
 
 
 def samples(desk: Service) -> list[SavingsSample]:
@@ -74,18 +74,11 @@ def samples(desk: Service) -> list[SavingsSample]:
     return SavingsSamples(desk.database).between(NOW - timedelta(days=9999), datetime.now(UTC) + timedelta(days=1))
 
 
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.01)
-
-
 def measured_answer(desk: Service) -> tuple[Answer, SavingsSample]:
     """A new answer and what was measured of it."""
     before = len(samples(desk))
     answer = finish(desk, QUESTION)
-    until(lambda: len(samples(desk)) > before)
+    wait_until(lambda: len(samples(desk)) > before)
     return answer, samples(desk)[0]
 
 
@@ -100,19 +93,6 @@ def test_an_answer_is_computed_again_without_reuse(desk: Service) -> None:
     assert 0 <= sample.likeness <= 1
     question = desk.turns(answer.conversation_id)[0]
     assert (sample.question_id, sample.policy) == (question.message_id, answer.policy)
-
-
-def test_a_sample_stays_when_its_conversation_goes(desk: Service) -> None:
-    measured_answer(desk)
-    before = len(samples(desk))
-    desk.erase("operator")
-    assert [sample.question_id for sample in samples(desk)] == [None] * before
-
-
-def test_a_question_that_is_gone_by_then_is_left_out_of_the_sample(desk: Service) -> None:
-    later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
-    SavingsSamples(desk.database).record(replace(SAMPLE, created=later, question_id="gone"))
-    assert samples(desk)[0] == replace(SAMPLE, created=later)
 
 
 def test_samples_are_read_by_time_and_outlive_their_question(database_url: str) -> None:
@@ -134,7 +114,8 @@ def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(t
         assert measured_answer(desk)[1].likeness is None
 
 
-def test_what_was_stopped_before_it_began_is_not_computed_again(desk: Service) -> None:
+def test_what_was_stopped_or_took_too_long_is_not_compared(desk: Service) -> None:
+    """Was wrong once: what took too long was compared with the whole answer."""
     request = Request(plan=desk.engine.arrange([Text(text="How long?")]), sampling=Sampling(max_tokens=3))
     generation = Generation()
     usage, timings = Usage(prompt_tokens=0), Timings()
@@ -144,11 +125,6 @@ def test_what_was_stopped_before_it_began_is_not_computed_again(desk: Service) -
     kept: list[SavingsSample] = []
     SavingsMeter(desk.engine, 1.0, kept.append)._measure(Sampled(request, generation, "exact", "q"))
     assert kept == []
-
-
-def test_an_answer_that_took_too_long_is_not_compared(desk: Service) -> None:
-    """Was wrong once: it was compared with the whole one."""
-    request = Request(plan=desk.engine.arrange([Text(text="How long?")]), sampling=Sampling(max_tokens=3))
     generation = desk.engine.submit(request)
     completion, sampled = generation.completion, Sampled(request, generation, "exact", "q")
     assert compared(sampled, completion, completion).likeness == 1.0
@@ -208,14 +184,7 @@ def test_few_prompts_wait_and_are_forgotten_with_a_document(tmp_path: Path, monk
         assert meter._sampled.empty()
 
 
-def test_few_samples_have_no_interval_and_none_say_nothing() -> None:
-    assert summarise_savings([]) == Savings()
-    few = summarise_savings([SAMPLE] * (ENOUGH - 1))
-    assert (few.saved_ms, few.times_sooner) == (None, None)
-    assert few.first_token_ms == 200.0
-
-
-def test_what_samples_say_together() -> None:
+def test_what_samples_say_together_if_they_are_enough() -> None:
     times = [1000.0, 1500.0, 1800.0, 2000.0, 2000.0, 2200.0, 2500.0, 3000.0]
     likeness = [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.7, None]
     some = [replace(SAMPLE, without_reuse_ms=time, likeness=alike) for time, alike in zip(times, likeness, strict=True)]
@@ -233,9 +202,10 @@ def test_what_samples_say_together() -> None:
     assert savings.same.value == pytest.approx(5 / 7)
     assert (savings.same.low, savings.same.high) == pytest.approx((0.3589, 0.9178), abs=1e-3)
     assert savings.likeness == pytest.approx(0.6)
-
-
-def test_equal_samples_have_an_interval_of_no_width() -> None:
-    savings = summarise_savings([SAMPLE] * ENOUGH)
-    assert savings.saved_ms is not None
-    assert (savings.saved_ms.low, savings.saved_ms.high) == pytest.approx((1800.0, 1800.0))
+    assert summarise_savings([]) == Savings()
+    few = summarise_savings([SAMPLE] * (ENOUGH - 1))
+    assert (few.saved_ms, few.times_sooner) == (None, None)
+    assert few.first_token_ms == 200.0
+    equal = summarise_savings([SAMPLE] * ENOUGH).saved_ms
+    assert equal is not None
+    assert (equal.low, equal.high) == pytest.approx((1800.0, 1800.0))

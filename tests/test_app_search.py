@@ -33,7 +33,7 @@ def store(library: Library, name: str, *texts: str, collection: str = "") -> lis
 
 
 def found(search: Search, question: str, *collections: str) -> list[int]:
-    retriever = search.retriever_for(collections)
+    retriever = search.snapshot.retriever(collections)
     return [hit.id for hit in retriever.search([retriever.query(question)], 9) if hit.share]
 
 
@@ -82,7 +82,7 @@ def test_what_the_files_lack_is_taken_from_the_database_with_a_warning(
         again = search_of(library, tmp_path)
     assert "keyword index is updated" in caplog.text
     assert (found(again, "label"), found(again, "voucher"), found(again, "parcel")) == ([1], [3], [])
-    assert again.retriever.index.passage_ids == again.retriever.keywords.passage_ids == {1, 3}
+    assert again.snapshot.index.passage_ids == again.snapshot.keywords.passage_ids == {1, 3}
     caplog.clear()
     search_of(library, tmp_path)
     assert not caplog.records, "it was saved"
@@ -96,17 +96,8 @@ def test_collections_find_their_own_in_the_same_snapshot(library: Library, tmp_p
     assert (found(search, "label", "shop"), found(search, "label", "staff")) == ([1], [2])
     assert found(search, "label", "shop", "staff", "none") == [1, 2]
     assert found(search, "label", "none") == []
-    assert search.retriever_for(["shop"]) is search.retriever_for(["shop", "none"])
-    assert search.retriever_for([]) is search.retriever
-
-
-def test_a_document_that_moves_is_found_in_its_new_collection_only(library: Library, tmp_path: Path) -> None:
-    search = search_of(library, tmp_path)
-    search.change(lambda: store(library, "shop", "label", collection="shop"))
-    before = search.retriever_for(["shop"])
-    search.change(lambda: store(library, "shop", "label", collection="staff"))
-    assert (found(search, "label", "shop"), found(search, "label", "staff")) == ([], [1])
-    assert [hit.id for hit in before.search([before.query("label")], 9)] == [1], "the old snapshot is as it was"
+    assert search.snapshot.retriever(["shop"]) is search.snapshot.retriever(["shop", "none"])
+    assert search.snapshot.retriever([]) is search.snapshot.retriever()
 
 
 def test_a_collection_is_searched_while_documents_are_added(library: Library, tmp_path: Path) -> None:

@@ -84,31 +84,17 @@ def test_reuse_off_gives_an_exact_answer_and_says_why_nothing_was_reused(tmp_pat
     assert prefix.answer == answer.answer
 
 
-def test_a_refusal_costs_no_tokens_and_cites_nothing(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", pages=pages, refuse_below=0.99) as desk:
-        answer = finish(desk, "Do you sell bicycles?")
-    assert answer.refused
-    assert answer.citations == ()
-    assert answer.usage.prompt_tokens == 0
-
-
-@pytest.mark.parametrize(
-    ("question", "code"),
-    [("", "question-empty"), ("  \n", "question-empty"), ("x" * 20_000, "question-too-long")],
-)
-def test_questions_that_cannot_be_asked(tmp_path: Path, question: str, code: str) -> None:
+def test_questions_that_cannot_be_asked(tmp_path: Path) -> None:
     with small_desk(tmp_path / "desk") as desk:
-        with pytest.raises(DeskError) as caught:
-            desk.ask(question)
-        assert caught.value.code == code
+        for question, conversation, code in (
+            ("  \n", None, "question-empty"),
+            ("x" * 20_000, None, "question-too-long"),
+            ("Hello?", "nope", "conversation-unknown"),
+        ):
+            with pytest.raises(DeskError) as caught:
+                desk.ask(question, conversation_id=conversation)
+            assert caught.value.code == code
         assert desk.conversations() == []
-        assert not desk.is_open("engine"), "said before anything is loaded"
-
-
-def test_an_unknown_conversation_is_an_error(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        with pytest.raises(DeskError, match="no conversation"):
-            desk.ask("Hello?", conversation_id="nope")
         assert not desk.is_open("engine"), "said before anything is loaded"
 
 
@@ -145,30 +131,6 @@ def test_a_long_conversation_drops_its_oldest_turns_and_says_so(tmp_path: Path, 
     assert "oldest" in answer.notice
 
 
-def test_the_overview_adds_up(tmp_path: Path, pages: Path) -> None:
-    with small_desk(tmp_path / "desk", pages=pages) as desk:
-        answers = [finish(desk, q) for q in ("Can gift cards be returned?", "What does shipping cost?")]
-        overview = desk.overview()
-    assert overview.answers == 2
-    assert overview.computed_tokens == sum(a.usage.computed for a in answers)
-    assert overview.module_tokens == sum(a.usage.module for a in answers)
-    assert overview.tier_bytes["device"] > 0
-    assert {row.tier for row in overview.modules} == {"device"}
-
-
-def test_two_desks_live_in_one_process(tmp_path: Path, pages: Path) -> None:
-    def ask(desk: Service) -> str:
-        return finish(desk, "Can gift cards be returned?").answer
-
-    with small_desk(tmp_path / "one") as one, small_desk(tmp_path / "two", seed=1) as two:
-        one.ingest([pages])
-        two.ingest([pages])
-        answers = (ask(one), ask(two))
-    with small_desk(tmp_path / "one") as one:
-        assert ask(one) == answers[0]
-    assert answers[0] != answers[1]
-
-
 def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path: Path, pages: Path) -> None:
     searched, computed = list[str](), list[int]()
     with small_desk(tmp_path / "desk", pages=pages) as desk:
@@ -183,13 +145,7 @@ def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path: Path, pages:
         assert desk.overview() == before, "nothing is recorded or kept"
 
 
-def test_a_desk_without_documents_can_be_prepared(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk", passages=1) as desk:
-        desk.prepare()
-        assert desk.is_ready()
-
-
-@pytest.mark.parametrize("answer_mode", ["quote", "free", "checked"])
+@pytest.mark.parametrize("answer_mode", ["quote", "checked"])
 def test_passages_are_read_as_evidence_only_to_check_with_them(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, answer_mode: str
 ) -> None:

@@ -67,10 +67,10 @@ def refused(error: pytest.ExceptionInfo[DeskError]) -> str:
 def test_what_one_takes_in_the_other_finds_on_postgres(desks: Desks, pages: Path) -> None:
     one, other = desks
     look(other)
-    assert len(other.search.retriever.index) == 0
+    assert len(other.search.snapshot.index) == 0
     one.ingest([pages])
     look(other)
-    assert other.search.retriever.index.passage_ids == one.search.retriever.index.passage_ids
+    assert other.search.snapshot.index.passage_ids == one.search.snapshot.index.passage_ids
     assert SECRET in finish(other, QUESTION).citations[0].quote
     (pages / "secret.md").write_text("# Plans\n\nThe word of the day is another one now.\n")
     one.ingest([pages])

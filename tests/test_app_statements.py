@@ -60,17 +60,6 @@ def test_passages_are_read_when_they_are_ingested(tmp_path: Path) -> None:
         assert np.array_equal(read.whole, one.vectors.whole)
 
 
-def test_what_is_kept_is_not_cut_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with desk_with_pages(tmp_path) as (desk, passages):
-        first = StatementStore(desk.library, CountingRanker()).of(passages)
-
-        def fail(*_: object) -> None:
-            raise AssertionError("the statements are in the database")
-
-        monkeypatch.setattr(store_module, "statements_of", fail)
-        assert same(StatementStore(desk.library, CountingRanker()).of(passages), first)
-
-
 def test_statements_are_packed_without_loss() -> None:
     statements = (Statement("Öffnen Sie das Gerät.\n2. 退货", 3, 9, "procedure"), Statement("\udc80 a", 0, 1, "item"))
     vectors = HashRanker().read([PassageToRead(headings=(), text="abc def", spans=[(0, 3), (4, 7)])])[0]
@@ -92,6 +81,16 @@ def test_a_passage_is_read_once(tmp_path: Path) -> None:
         assert same(again[:-1], first[::-1])
         assert set(kept(desk, ranker)) == {passage.id for passage in passages}
         assert StatementStore(desk.library, ranker).of([]) == []
+
+
+def test_of_a_changed_page_only_what_changed_is_read_and_once_although_it_says_nothing(tmp_path: Path) -> None:
+    with desk_with_pages(tmp_path) as (desk, _):
+        desk.statements.encoder = ranker = CountingRanker("hash")
+        changed = tmp_path / "pages" / "stores.txt"
+        changed.write_text("Stores\n\nIs there a store in Cork?\n")
+        desk.ingest([changed.parent], warm=False)
+        (one,) = StatementStore(desk.library, ranker).of(desk.library.passages_of(str(changed)))
+        assert (one.statements, len(one.vectors), len(ranker.texts)) == ((), 0, 1)
 
 
 @pytest.mark.parametrize("change", ["ranker", "cut"])
@@ -122,25 +121,3 @@ def test_vectors_go_with_their_passage(tmp_path: Path) -> None:
         assert set(desk.library.statement_vectors(name, ids)) == left
         desk.library.keep_statement_vectors(name, dict.fromkeys(ids, b""))
         assert set(desk.library.statement_vectors(name, ids)) == left
-
-
-def test_a_changed_page_is_read_anew_and_only_what_changed_of_it(tmp_path: Path) -> None:
-    with desk_with_pages(tmp_path) as (desk, _):
-        ranker = CountingRanker("hash")
-        desk.statements.encoder = ranker
-        (tmp_path / "pages" / "stores.txt").write_text("Stores\n\nThe store in Cork has a cafe.\n")
-        desk.ingest([tmp_path / "pages"], warm=False)
-        assert len(ranker.texts) == 1
-        assert "Cork" in ranker.texts[0]
-        assert set(kept(desk, ranker)) == set(desk.library.all_ids())
-
-
-def test_a_passage_without_statements_is_kept_too(tmp_path: Path) -> None:
-    with small_desk(tmp_path / "desk") as desk:
-        (tmp_path / "page.md").write_text("# Returns\n\nReturns?\n")
-        desk.ingest([tmp_path / "page.md"], warm=False)
-        ranker = CountingRanker()
-        for _ in range(2):
-            (one,) = StatementStore(desk.library, ranker).of(desk.library.passages(desk.library.all_ids()))
-            assert (one.statements, len(one.vectors)) == ((), 0)
-        assert len(ranker.texts) == 1

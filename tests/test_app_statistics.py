@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import delete, select
 from stored_answers import add_turn, an_answer, details
 
-from app.desk.json_output import overview_json
+from app.desk.output import overview_json
 from app.desk.overview import summarise
 from app.domain.answers import Answer
 from app.domain.errors import DeskError

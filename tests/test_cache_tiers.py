@@ -303,11 +303,11 @@ def test_a_desk_shows_its_host_memory(tmp_path: Path) -> None:
         desk.prepare()
         finish(desk, "How long do returns take?")
         key = next(row.id for row in desk.overview().modules if row.document.endswith("returns.md"))
-        desk.evict_module(key)
+        desk.module_care.evict(key)
         overview = desk.overview()
         assert {row.id: row.tier for row in overview.modules}[key] == "host"
         assert 0 < overview.tier_bytes["host"] < overview.tier_capacity["host"] == 64 << 20
         assert overview.evictions["host"] == 0
-        assert desk.verify_module(key).is_sound
+        assert desk.module_care.verify(key).is_sound
         answer = finish(desk, "How long do returns take?")
         assert "host" in {module.source for module in answer.modules}

@@ -26,7 +26,7 @@ from app.cli.demo import compare
 from app.cli.main import app as command_line
 from app.cli.reports import print_answer, print_batch
 from app.desk.batch import BatchQuestion
-from app.desk.json_output import batch_json
+from app.desk.output import batch_json
 from app.desk.service import Service
 from app.domain.answers import PlainOptions, Said
 from app.domain.callers import CUT

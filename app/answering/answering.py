@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, TypeVar
 from weakref import WeakSet, finalize
 
 from app.answering.checking import CheckedText
@@ -28,7 +28,7 @@ from app.grounding.grounding import AnswerChecker
 from app.knowledge.finder import Finder
 from app.knowledge.prompts import PromptBuilder
 from app.knowledge.warm import InFlight
-from app.storage.history import AnswerDetails, History
+from app.storage.history import AnswerDetails, History, PastMessage
 from app.storage.library import Library
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Generation, Request, Reuse
@@ -58,7 +58,6 @@ def said(generation: Generation) -> Iterator[str]:
 
 PATIENCE_S = 60.0
 FIRST_PAUSE_S = 0.25
-"""Pause before the second try. Each pause is twice as long as the one before."""
 
 
 def record_patiently(
@@ -84,8 +83,36 @@ def record_patiently(
 log = logging.getLogger(__name__)
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AnswerStream(Protocol[T_co]):
+    """A running answer. Iterating returns its text in pieces and may raise DeskError. Citations and numbers are in
+    `answer`, which may be read only after the iteration has ended without an error.
+
+    `cancel` may be called from another thread, more than once, and after the end. It does not wait: the iteration ends
+    soon afterwards, and `answer` is the text until then. A desk's answer is stored like any other, with a notice. If
+    there is no text yet, both raise DeskError (no-answer), and nothing is stored.
+    """
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    @property
+    def answer(self) -> T_co: ...
+
+    def cancel(self) -> None: ...
+
+
+class OpenAnswer(AnswerStream[object], Protocol):
+    """One that can be finished without a reader: an `AnswerInProgress`, or one of the language model alone."""
+
+    is_finished: threading.Event
+
+    def finish(self) -> None: ...
+
+
 class AnswerInProgress:
-    """The answer to one question (`app.desk.interface.AnswerStream`), recorded when it ends."""
+    """The answer to one question (an `AnswerStream`), recorded when it ends."""
 
     def __init__(
         self,
@@ -137,7 +164,6 @@ class AnswerInProgress:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer, after the end of the iteration. Raises DeskError if there is none."""
         if self._answer is None:
             raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
         return self._answer
@@ -166,19 +192,8 @@ class AnswerInProgress:
 
 
 def engine_failed(error: CacheError) -> DeskError:
-    """The error that readers get for a failed generation."""
     codes = ((EngineFull, "engine-full"), (PromptError, "context-full"))
     return DeskError(str(error), code=next((code for kind, code in codes if isinstance(error, kind)), "engine"))
-
-
-class OpenAnswer(Protocol):
-    """A running answer: an `AnswerInProgress`, or one of the language model alone."""
-
-    is_finished: threading.Event
-
-    def cancel(self) -> None: ...
-
-    def finish(self) -> None: ...
 
 
 class OpenAnswers:
@@ -269,10 +284,7 @@ class Answering:
         earlier: Sequence[Said] = (),
         replaces: str = "",
     ) -> AnswerInProgress:
-        """Record a valid question, search, plan and submit. conversation_id, collections: existing ones; if collections
-        are given, only their documents. owner: whose conversation it is. earlier: the past of a conversation that is
-        not stored. replaces: the question that this one replaces. Raises DeskError.
-        """
+        """Record a valid question, search, plan and submit. Arguments as of the service. Raises DeskError."""
         started, arrived = time.perf_counter(), datetime.now(UTC)
         with self._in_flight.track():
             if conversation_id is None:
@@ -301,19 +313,26 @@ class Answering:
 
     def try_out(self, question: str) -> Answer:
         """Return the answer to a first question. Nothing is stored or counted. Raises DeskError."""
-        started = time.perf_counter()
-        question = self.questions.valid(question)
         with self._in_flight.track():
-            prepared = self.questions.prepare(question, [])
-            asked = AskedQuestion(started=started, prepared=prepared, policy=self.policy)
-            if prepared.plan is None:
+            asked = self.asked(question)
+            if asked.prepared.plan is None:
                 return without_model(asked)[0]
-            generation = self.engine.submit(self.request(prepared, "on", None, self.policy))
-        shown = self.checked(generation, prepared)
+            generation = self.engine.submit(self.request(asked.prepared, "on", None, self.policy))
         try:
-            deque(shown, maxlen=0)  # read it to the end
+            return self.read(generation, asked)
         except CacheError as error:
             raise engine_failed(error) from error
+
+    def asked(self, question: str, past: Sequence[PastMessage] = ()) -> AskedQuestion:
+        """A question with its passages and plan, outside of any conversation. Raises DeskError, CacheError."""
+        started = time.perf_counter()
+        prepared = self.questions.prepare(self.questions.valid(question), past)
+        return AskedQuestion(started=started, prepared=prepared, policy=self.policy)
+
+    def read(self, generation: Generation, asked: AskedQuestion) -> Answer:
+        """The finished answer, which is not recorded. Raises DeskError, CacheError."""
+        shown = self.checked(generation, asked.prepared)
+        deque(shown, maxlen=0)  # read it to the end
         return finished(generation.completion, shown, asked)[0]
 
     def rehearse(self) -> None:
@@ -330,9 +349,7 @@ class Answering:
     def request(
         self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR
     ) -> Request:
-        """Return the engine's request for a question with a plan: sampling, offered quotations, bias of the refusal.
-        Only its owner finds what is computed for it; the modules of passages are shared.
-        """
+        """Only its owner finds what is computed for it; the modules of passages are shared."""
         plan, engine, settings = prepared.plan, self.engine, self.settings
         assert plan is not None
         choices = None
@@ -359,7 +376,6 @@ class Answering:
         )
 
     def checked(self, generation: Generation, prepared: PreparedQuestion) -> CheckedText:
-        """The text of an answer after its checks. Its iteration raises what `said` raises."""
         mode = self._mode_of(prepared)
         evidence = prepared.passages if mode == "checked" else []  # loading the checks takes a tenth of a second
         return CheckedText(

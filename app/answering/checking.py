@@ -22,7 +22,7 @@ from dataclasses import replace
 from app.domain.answers import BETWEEN, Citation, Mark
 from app.domain.documents import StoredPassage
 from app.domain.policies import AnswerMode
-from app.grounding.grounding import ALONE, AnswerChecker, CheckedSentence, Grounding
+from app.grounding.grounding import ALONE, AnswerChecker, CheckedSentence, score
 from app.knowledge.finder import RankedStatement
 from retrieval.statements.grouping import num_words
 from retrieval.text.sentences import as_said, complete, parted
@@ -84,7 +84,7 @@ class CheckedText:
 
     def _check(self, sentence: str) -> Iterator[str]:
         sentence, self._yes_no = self._yes_no + sentence, ""
-        for one in self._checker.check(sentence).sentences:
+        for one in self._checker.check(sentence):
             self._checked.append(one)
             if not self._shown and not one.problem and not one.support:
                 self._courtesies.append((self._gap, one.shown))  # shown only with an answer
@@ -115,20 +115,18 @@ class CheckedText:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the shown text differs from the model's."""
         return self.text != self._said.strip()
 
     @property
     def is_quotation(self) -> bool:
-        """Whether sentences of the passages replace words of the model."""
         return self._has_quotation and not self.is_refusal
 
     @property
     def score(self) -> float | None:
-        """How well the passages support the model's text (`Grounding.score`); None if nothing was checked."""
+        """How well the passages support the model's text (`grounding.score`); None if nothing was checked."""
         if self._answer_mode == "quote" and not self.is_refusal:
             return 1.0
-        return round(Grounding(sentences=tuple(self._checked)).score, 4) if self._checked else None
+        return round(score(self._checked), 4) if self._checked else None
 
 
 NEAREST = 3
@@ -176,19 +174,16 @@ def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -
 
 
 def cite_faq(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of an FAQ pair, whose answer is shown as it is."""
     return [(passage, replace(citation(passage, score), marks=_marks_of(answer, passage))) for passage, score in found]
 
 
 def nearest(found: Found) -> list[tuple[StoredPassage, float]]:
-    """The best passage of each of the nearest documents."""
     first = {passage.document: (passage, score) for passage, score in reversed(found)}
     documents = list(dict.fromkeys(passage.document for passage, _ in found))[:NEAREST]
     return [first[document] for document in documents]
 
 
 def citation(passage: StoredPassage, score: float, *, see_also: bool = False) -> Citation:
-    """A passage as it is shown below an answer."""
     return Citation(
         document=passage.document,
         title=passage.title,
@@ -226,7 +221,6 @@ def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int,
 
 
 def long_words(text: str) -> frozenset[str]:
-    """Words of at least four letters, and all words with a digit, in lower case."""
     return frozenset(w for w in WORD.findall(text.lower()) if len(w) > 3 or any(c.isdigit() for c in w))
 
 
@@ -235,11 +229,9 @@ TOGETHER = 55
 NEARLY = 6.0
 """A neighbouring sentence is shown if its log-odds are lower by less than this."""
 NEARLY_ROWS = 0.4
-"""The same for neighbouring rows."""
 MARGIN, UNSURE_MARGIN = 0.8, 0.2
 """Another statement is shown if its log-odds are at most this much lower than those of the best one."""
 STATEMENTS, UNSURE_STATEMENTS = 3, 2
-"""Maximum statements of an answer."""
 WORDS = 100
 """Maximum words of all statements except the first."""
 ALIKE = 0.8
@@ -249,9 +241,7 @@ ALIKE = 0.8
 def composed(
     ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, sure: bool = True
 ) -> list[RankedStatement]:
-    """Return the statements to show, best first. ranked: all that were found, most likely first. texts: passages by
-    number; statements of other passages are not shown. sure: whether Warmdesk is sure.
-    """
+    """Best first. ranked: most likely first. texts: passages by number; statements of others are not shown."""
     margin, most = (MARGIN, STATEMENTS) if sure else (UNSURE_MARGIN, UNSURE_STATEMENTS)
     shown: list[RankedStatement] = []
     told: set[int] = set()
@@ -272,7 +262,6 @@ def composed(
 def _with_neighbours(
     statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
 ) -> list[RankedStatement]:
-    """The statement and its likely neighbours, in the passage's order."""
     if statement.kind not in (
         "sentence",
         "row",

@@ -49,11 +49,9 @@ class CuratedAnswers:
 
     @property
     def threshold(self) -> float:
-        """Minimum similarity of a question."""
         return THRESHOLD if self._settings.faq_threshold is None else self._settings.faq_threshold
 
     def reload(self) -> None:
-        """Read all pairs again. Raises DeskError."""
         pairs, vectors, embedder = self._store.pairs(), self._store.vectors(), self._search.embedder
         if outdated := [pair for pair in pairs if vectors[pair.id].embedder != embedder.name]:
             log.warning("%d FAQs are embedded again with the embedder %s", len(outdated), embedder.name)
@@ -70,7 +68,6 @@ class CuratedAnswers:
         self._wordings = dict(wordings)
 
     def vectors_of(self, questions: Collection[str]) -> FaqVectors:
-        """The vectors of a pair's question and wordings."""
         embedder = self._search.embedder
         return FaqVectors(embedder=embedder.name, rows=embedder.embed_queries(list(questions)))
 
@@ -78,19 +75,15 @@ class CuratedAnswers:
         """The pair that answers a question alone, if there is one. collections: those that may be searched."""
         if not self._settings.faq_answers or (collections and FAQ not in collections):
             return None
-        found = self._nearest(question)
+        found = self.nearest(question)
         if found is None or found[1].likeness < self.threshold:
             return None
         pair, nearest = found
         passages = self._passages.get(pair.id, ())
         return CuratedAnswer(pair, nearest, passages) if passages else None  # not in the document yet
 
-    def nearest(self, question: str) -> NearestPair | None:
+    def nearest(self, question: str) -> tuple[FaqPair, NearestPair] | None:
         """The most similar wording with the question's telling words, whether it answers or not."""
-        found = self._nearest(question)
-        return None if found is None else found[1]
-
-    def _nearest(self, question: str) -> tuple[FaqPair, NearestPair] | None:
         alike = self._wordings.get(telling(question))
         if not alike:
             return None

@@ -1,7 +1,7 @@
 """Example questions for an empty conversation, and the reason for the outcome of a question.
 
 Examples are headings of documents; questions come before titles. A heading is offered only if its own document surely
-answers it. No model is asked. `Explainer` shows agents all scores of the search and the rule that decided; nothing is
+answers it. No model is asked. `explain` shows agents all scores of the search and the rule that decided; nothing is
 stored.
 """
 
@@ -20,9 +20,7 @@ MOST = 4
 TRIED = 32
 """Maximum headings that are tried; each costs a search."""
 TELLING = 3
-"""Minimum telling words of an example."""
 LONGEST = 90
-"""Maximum characters of an example."""
 
 Headings = Iterable[tuple[str, tuple[str, ...]]]
 
@@ -31,16 +29,13 @@ class ExampleQuestions:
     """The examples, looked for in the background. Safe to use from any thread."""
 
     def __init__(self, headings: Callable[[], Headings], answered_from: Callable[[str], str | None]) -> None:
-        """headings, answered_from: see `example_questions`."""
         self._headings, self._answered_from = headings, answered_from
         self._lock = threading.Lock()
         self._snapshot: object = None
         self._found: list[str] = []
 
     def for_snapshot(self, snapshot: object) -> list[str]:
-        """Examples in the documents of this search snapshot. The first call starts the search for them and does not
-        wait.
-        """
+        """The first call for a snapshot of the search starts looking for them and does not wait."""
         with self._lock:
             if self._snapshot is not snapshot:
                 self._snapshot, self._found = snapshot, []
@@ -53,9 +48,7 @@ class ExampleQuestions:
 
 
 def example_questions(headings: Headings, answered_from: Callable[[str], str | None]) -> list[str]:
-    """headings: document and heading path of passages. answered_from: returns the document that surely answers a
-    question.
-    """
+    """answered_from: returns the document that surely answers a question."""
     chosen: dict[str, str] = {}
     for tried, (document, text) in enumerate(_candidates(headings)):
         if len(chosen) == MOST or tried == TRIED:
@@ -68,8 +61,9 @@ def example_questions(headings: Headings, answered_from: Callable[[str], str | N
 def _candidates(headings: Headings) -> Iterator[tuple[str, str]]:
     paths = [(document, path) for document, path in headings if path]
     questions = [(document, path[-1]) for document, path in paths if _is_question(path[-1])]
-    titles = [(document, path[0]) for document, path in paths]
-    for document, text in dict.fromkeys([*questions, *_spread(titles)]):
+    titles = list(dict.fromkeys((document, path[0]) for document, path in paths))
+    spread = titles[:: max(1, len(titles) // TRIED)]  # from all folders rather than from the first one
+    for document, text in dict.fromkeys([*questions, *spread]):
         if len(text) <= LONGEST:
             yield document, text.strip()
 
@@ -81,66 +75,52 @@ def _is_question(heading: str) -> bool:
     return len({stem(word) for word in asked_words(heading) if len(word) > 1} - COMMON) >= TELLING
 
 
-def _spread(titles: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Titles from all folders rather than from the first one."""
-    once = list(dict.fromkeys(titles))
-    step = max(1, len(once) // TRIED)
-    return once[::step]
-
-
 STATEMENTS = 8
-"""Number of statements listed."""
 
 
-class Explainer:
-    """Explains search and decision. Safe to use from any thread."""
-
-    def __init__(self, questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers) -> None:
-        self._questions, self._finder, self._curated = questions, finder, curated
-
-    def explain(self, question: str) -> SearchExplanation:
-        """Return what search finds for a first question and how it would end. Raises DeskError for an invalid one."""
-        question, decider = self._questions.valid(question), self._questions.decider
-        decision = decider.decide(question, [])
-        judged = self._finder.judge(question, earlier=None, count=CANDIDATES)
-        ranked = judged.statements.ranked
-        relevance = self._finder.classifier.is_answered(judged.statements.features) if ranked else 0.0
-        said = "\n\n".join(one.text for one in decision.statements)
-        titles = {id_: passage.title or passage.document for id_, passage in judged.passages.items()}
-        return SearchExplanation(
-            question=question,
-            outcome=decision.outcome,
-            why=why(question, decision, decider, relevance, is_empty=not judged.hits),
-            says=decision.says,
-            relevance=relevance,
-            refuse_below=decider.refuse_below,
-            answer_above=decider.answer_above,
-            faq=self._curated.nearest(question),
-            passages=tuple(
-                FoundRow(
-                    title=titles[hit.id],
-                    passage=judged.passages[hit.id].label,
-                    document=judged.passages[hit.id].document,
-                    score=hit.score,
-                    cosine=hit.cosine,
-                    share=hit.share,
-                )
-                for hit in judged.hits
-            ),
-            statements=tuple(
-                StatementRow(
-                    text=one.statement.text,
-                    title=titles[judged.hits[one.passage].id],
-                    logit=logit,
-                    shown=decision.asks_model and one.statement.text in said,
-                )
-                for logit, one in ranked[:STATEMENTS]
-            ),
-        )
+def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers, question: str) -> SearchExplanation:
+    """What search finds for a first question and how it would end. Raises DeskError for an invalid one."""
+    question, decider = questions.valid(question), questions.decider
+    decision = decider.decide(question, [])
+    judged = finder.judge(question, earlier=None, count=CANDIDATES)
+    ranked = judged.statements.ranked
+    relevance = finder.classifier.is_answered(judged.statements.features) if ranked else 0.0
+    said = "\n\n".join(one.text for one in decision.statements)
+    nearest = curated.nearest(question)
+    titles = {id_: passage.title or passage.document for id_, passage in judged.passages.items()}
+    return SearchExplanation(
+        question=question,
+        outcome=decision.outcome,
+        why=why(question, decision, decider, relevance, is_empty=not judged.hits),
+        says=decision.says,
+        relevance=relevance,
+        refuse_below=decider.refuse_below,
+        answer_above=decider.answer_above,
+        faq=None if nearest is None else nearest[1],
+        passages=tuple(
+            FoundRow(
+                title=titles[hit.id],
+                passage=judged.passages[hit.id].label,
+                document=judged.passages[hit.id].document,
+                score=hit.score,
+                cosine=hit.cosine,
+                share=hit.share,
+            )
+            for hit in judged.hits
+        ),
+        statements=tuple(
+            StatementRow(
+                text=one.statement.text,
+                title=titles[judged.hits[one.passage].id],
+                logit=logit,
+                shown=decision.asks_model and one.statement.text in said,
+            )
+            for logit, one in ranked[:STATEMENTS]
+        ),
+    )
 
 
 def why(question: str, decision: Decision, decider: Decider, relevance: float, *, is_empty: bool) -> Why:
-    """The rule by which a question was decided."""
     if decision.faq is not None:
         return "faq"
     if decision.outcome == "smalltalk":

@@ -7,11 +7,11 @@ Nothing is stored.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from itertools import groupby
 
 from app.answering.answering import engine_failed
-from app.domain.answers import AnswerTimings, AnswerUsage, PlainAnswer, PlainOptions, Said
+from app.answering.record import timings_of, usage_of
+from app.domain.answers import PlainAnswer, PlainOptions, Said
 from app.domain.errors import DeskError
 from app.domain.statistics import Served
 from cache.decoding.sampling import Sampling
@@ -43,26 +43,17 @@ class PlainStream:
         finally:
             self.is_finished.set()
         completion = self._generation.completion
-        timings = completion.timings
         self._answer = PlainAnswer(
             text=completion.text,
             finish_reason="length" if completion.finish_reason in ("length", "timeout") else "stop",
-            usage=AnswerUsage(**{field.name: getattr(completion.usage, field.name) for field in fields(AnswerUsage)}),
-            timings=AnswerTimings(
-                retrieve=0.0,
-                load=round(timings.load, 3),
-                prefill=round(timings.prefill, 3),
-                ttft=round(timings.ttft, 3),
-                total=round(timings.total, 3),
-            ),
+            usage=usage_of(completion),
+            timings=timings_of(completion, 0.0, completion.timings.total),
         )
-        self._report(
-            Served(outcome="plain", usage=self._answer.usage, timings=self._answer.timings, queue_ms=timings.queue)
-        )
+        usage, timings = self._answer.usage, self._answer.timings
+        self._report(Served(outcome="plain", usage=usage, timings=timings, queue_ms=completion.timings.queue))
 
     @property
     def answer(self) -> PlainAnswer:
-        """The whole answer, after the end of the iteration. Raises DeskError if there is none."""
         if self._answer is None:
             raise DeskError("there is no answer: it was stopped before it was complete", code="no-answer")
         return self._answer
@@ -81,9 +72,7 @@ def complete(
     owner: str,
     report: Callable[[Served], None],
 ) -> PlainStream:
-    """Start an answer. owner: only this owner finds the prompt's prefixes again. report: called with the numbers of the
-    answer. Raises DeskError for messages that are not a conversation, or too long for the model.
-    """
+    """report: called with the numbers of the answer. Raises DeskError for no conversation, or a too long one."""
     parts = conversation(messages, engine.tokenizer.template)
     positions = engine.info.max_positions
     try:

@@ -22,9 +22,7 @@ from retrieval.text.terms import UNSPACED, words
 SEARCHES_AT_ONCE = 2
 """Maximum concurrent searches, all visitors together. Further text is not searched."""
 REMEMBERED = 1000
-"""Visitors whose last search is remembered."""
 LEAST_LETTERS, LEAST_WORDS = 8, 2
-"""Shorter texts are not searched."""
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _LETTERS_OF_UNSPACED = 4  # a Chinese, Japanese or Korean character counts as much
 log = logging.getLogger(__name__)
@@ -57,9 +55,7 @@ class Prefetching:
         self._lock = threading.Lock()
 
     def typed(self, text: str, conversation_id: str | None, owner: str) -> None:
-        """Search a text that a visitor types; it replaces the one before. Returns after the search. Does nothing while
-        questions are answered, while the maximum of searches runs, or if the text was searched before.
-        """
+        """Search a text that a visitor types, which replaces the one before, unless questions are answered."""
         if len(text) > self._answering.settings.max_question_chars or not is_enough(text):
             self.cancel(owner)
             return
@@ -71,7 +67,11 @@ class Prefetching:
                 segments = self._modules(text, conversation_id, owner)
                 self.cancel(owner)
                 if not self._is_busy:  # by now
-                    self._remember(owner, _Typed(mark, self._engine.prefetch(segments)))
+                    typed = _Typed(mark, self._engine.prefetch(segments))
+                    with self._lock:
+                        self._last[owner] = typed
+                        if len(self._last) > REMEMBERED:
+                            self._last.popitem(last=False)
         except Exception as error:  # the error's words may contain the text
             log.debug("nothing was prefetched: %s", type(error).__name__)
         finally:
@@ -109,14 +109,7 @@ class Prefetching:
         used = plan.exact_part() if self._answering.policy == "exact" else plan
         return [*reversed(used.segments())]
 
-    def _remember(self, owner: str, typed: _Typed) -> None:
-        with self._lock:
-            self._last[owner] = typed
-            if len(self._last) > REMEMBERED:
-                self._last.popitem(last=False)
-
 
 def is_enough(text: str) -> bool:
-    """Whether a text is long enough to be searched."""
     letters = len(text.strip()) + (_LETTERS_OF_UNSPACED - 1) * len(_UNSPACED.findall(text))
     return letters >= LEAST_LETTERS and len(words(text)) >= LEAST_WORDS

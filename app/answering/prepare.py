@@ -60,9 +60,7 @@ def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
 
 
 def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
-    """The messages as the next prompt needs them. Adjacent messages of one role are joined. System messages are
-    skipped, because Warmdesk has its own system text.
-    """
+    """The messages as the next prompt needs them: without system messages, one for adjacent ones of a role."""
     spoken = [one for one in latest(messages) if one.role != "system"]
     past: list[PastMessage] = []
     question = ""
@@ -81,7 +79,6 @@ def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
 
 
 def latest(messages: Sequence[Said]) -> Sequence[Said]:
-    """The last messages that together have at most `LONGEST_PAST` characters."""
     room = LONGEST_PAST
     for place in range(len(messages) - 1, -1, -1):
         room -= len(messages[place].text)
@@ -91,7 +88,6 @@ def latest(messages: Sequence[Said]) -> Sequence[Said]:
 
 
 def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
-    """The outcome of an earlier question, by the text of its answer."""
     small_talk = heard(question, language_of(question))
     if small_talk is not None and small_talk.kind != "vague":
         return "smalltalk"
@@ -103,13 +99,11 @@ def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
 
 
 def own_words(name: str) -> Iterator[str]:
-    """The beginning of one of Warmdesk's own texts, in each language."""
     for texts in all_texts().values():
         yield texts.says[name].partition("{")[0].partition(BETWEEN)[0]
 
 
 TOPICS = 3
-"""Topics that a question back names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +122,6 @@ class Decision:
 
     @property
     def statements(self) -> list[RankedStatement]:
-        """The statements to show, best first."""
         texts = {one.passage.id: one.passage.text for one in self.results.passages}
         return composed(self.results.statements, texts, sure=self.outcome != "unsure")
 
@@ -175,18 +168,15 @@ class Decider:
 
     @property
     def refuse_below(self) -> float:
-        """Below this chance that the documents answer, the answer says that they do not."""
         own = self._settings.refuse_below
         return self._finder.classifier.threshold if own is None else own
 
     @property
     def answer_above(self) -> float:
-        """From this chance on, the answer is sure."""
         own = self._settings.answer_above
         return self._finder.classifier.certain if own is None else own
 
     def _contact_page(self, results: SearchResults, language: str) -> Decision:
-        """The documents' page on contacting a person, if there surely is one."""
         if not results.statements or results.relevance < self.answer_above:
             return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
         best = results.statements[0].text
@@ -207,18 +197,13 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 
 
 def is_topic(question: str) -> bool:
-    """Whether a question names one thing ("delivery") and asks nothing about it. A code or a model name is enough of a
-    question.
-    """
+    """Whether a question only names a thing ("delivery"). A code or a model name is enough of a question."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) == 1 and not any(map(str.isdigit, question))
 
 
 def _from_faq(curated: CuratedAnswer) -> Decision:
-    found = tuple(
-        FoundPassage(passage=one, score=curated.nearest.likeness, cosine=curated.nearest.likeness)
-        for one in curated.passages
-    )
+    found = tuple(FoundPassage(passage=one, cosine=curated.nearest.likeness) for one in curated.passages)
     results = replace(NOTHING, passages=found, found=found, relevance=1.0)
     return Decision(outcome="answered", results=results, says=curated.pair.answer, faq=curated.pair.id)
 
@@ -230,7 +215,6 @@ def _question_back(results: SearchResults, language: str) -> Decision:
 
 
 def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
-    """The topics of passages, nearest first: the titles of their documents, or the headings within one document."""
     by_title = {one.passage.title or one.passage.document: one for one in reversed(found)}
     if len(by_title) == 1:
         by_title = {(one.passage.heading_path or (one.passage.title,))[-1]: one for one in reversed(found)}
@@ -252,19 +236,13 @@ class PreparedQuestion:
     notice: str | None = None
 
     @property
-    def results(self) -> SearchResults:
-        return self.decision.results
-
-    @property
     def passages(self) -> list[str]:
         """The texts of all passages in the prompt, each after its heading path. An answer may use only these."""
         return [with_headings(passage.heading_path, passage.text) for passage in self.in_prompt.values()]
 
 
 def valid_question(question: str, settings: Settings) -> str:
-    """The question as it is stored, searched and shown: without space around it, with an escape for half of a surrogate
-    pair, and masked if the settings say so. Raises DeskError for an invalid question.
-    """
+    """The question as it is stored, searched and shown. Raises DeskError for an invalid one."""
     check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if not question:
@@ -289,7 +267,6 @@ class QuestionPreparer:
         self._engine, self._prompts = engine, prompts
 
     def valid(self, question: str) -> str:
-        """See `valid_question`."""
         return valid_question(question, self._settings)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
@@ -314,9 +291,7 @@ class QuestionPreparer:
         )
 
     def foresee(self, question: str, past: Sequence[PastMessage]) -> Plan | None:
-        """Return a prompt plan with the passages for an unfinished question, whatever the decision; None if it needs no
-        passages. The plan does not contain the question's text. Raises as `prepare`.
-        """
+        """A plan with the passages for an unfinished question, without its text; None if it needs no passages."""
         decision = self.decider.decide(question, past)
         if decision.outcome == "smalltalk" or decision.faq is not None:
             return None
@@ -324,7 +299,6 @@ class QuestionPreparer:
         return self._fit(turns)[0]
 
     def answered_from(self, question: str) -> str | None:
-        """The document that surely answers a first question; None if not sure."""
         decision = self.decider.decide(question, [])
         if decision.outcome != "answered" or not decision.statements:
             return None
@@ -334,9 +308,7 @@ class QuestionPreparer:
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
-        """The conversation as prompt turns, and every passage in it by its module's name. past: each answer follows its
-        question (`History.past`); questions without one are skipped.
-        """
+        """The conversation as prompt turns, and every passage in it by its module's name."""
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
         answered = [(asked, said) for asked, said in pairs if said.text]  # some text came from the documents
         ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}
@@ -355,7 +327,6 @@ class QuestionPreparer:
         return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
 
     def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
-        """The plan with as many of the latest turns as fit with an answer, and the number of turns left out."""
         positions = self._engine.info.max_positions
         for dropped in range(len(turns)):
             try:

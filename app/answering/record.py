@@ -68,7 +68,6 @@ def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 _ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE, "repeated": REPEATED}
-"""The notice about how an answer ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,6 @@ class AskedQuestion:
 
 
 def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
-    """The answer in Warmdesk's own words with the named pages, or the answer of the FAQ."""
     decision = asked.prepared.decision
     found = () if decision.outcome == "nothing" else decision.results.passages
     cited = [(one.passage, citation(one.passage, one.cosine, see_also=True)) for one in found]
@@ -117,9 +115,23 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
     return answer, details
 
 
+def usage_of(completion: Completion) -> AnswerUsage:
+    return AnswerUsage(**{field.name: getattr(completion.usage, field.name) for field in fields(AnswerUsage)})
+
+
+def timings_of(completion: Completion, retrieve_ms: float, total_ms: float) -> AnswerTimings:
+    timings = completion.timings
+    return AnswerTimings(
+        retrieve=round(retrieve_ms, 3),
+        load=round(timings.load, 3),
+        prefill=round(timings.prefill, 3),
+        ttft=round(retrieve_ms + timings.ttft, 3),
+        total=round(total_ms, 3),
+    )
+
+
 def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
-    """The answer of a completion as it was shown, and the other stored details."""
-    prepared, timings = asked.prepared, completion.timings
+    prepared = asked.prepared
     outcome: Outcome = "nothing" if shown.is_refusal else prepared.decision.outcome
     decision = prepared.decision
     said = decision.statements if shown.is_quotation else []
@@ -134,7 +146,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
         conversation_id=asked.conversation_id,
         message_id=new_id(),
         citations=tuple(one for _, one in cited),
-        usage=AnswerUsage(**{field.name: getattr(completion.usage, field.name) for field in fields(AnswerUsage)}),
+        usage=usage_of(completion),
         modules=tuple(
             UsedModule(
                 id=use.key,
@@ -146,13 +158,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
             )
             for use, passage in used
         ),
-        timings=AnswerTimings(
-            retrieve=round(prepared.retrieve_ms, 3),
-            load=round(timings.load, 3),
-            prefill=round(timings.prefill, 3),
-            ttft=round(prepared.retrieve_ms + timings.ttft, 3),
-            total=round((time.perf_counter() - asked.started) * 1e3, 3),
-        ),
+        timings=timings_of(completion, prepared.retrieve_ms, (time.perf_counter() - asked.started) * 1e3),
         policy=asked.policy,
         exact=completion.exact,
         grounding=shown.score,
@@ -164,7 +170,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
         finish_reason=completion.finish_reason,
         tokens=None if shown.is_changed else completion.tokens,
         model=prepared.model,
-        queue_ms=timings.queue,
+        queue_ms=completion.timings.queue,
         replaces=asked.replaces,
         passage_ids=tuple(passage.id for passage, _ in cited),
         modules=tuple(

@@ -46,14 +46,12 @@ class SavingsMeter:
     """A thread that recomputes sampled answers. Safe to use from any thread. Nothing is sampled before `start`."""
 
     def __init__(self, engine: EngineInterface, share: float, keep: Callable[[SavingsSample], None]) -> None:
-        """share: of the answers, 0 to 1. keep: stores a sample."""
         self._engine, self._share, self._keep = engine, share, keep
         self._sampled: queue.Queue[Sampled] = queue.Queue(WAITING)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to sample; once."""
         self._thread = threading.Thread(target=self._run, name="savings", daemon=True)
         self._thread.start()
 
@@ -62,7 +60,6 @@ class SavingsMeter:
         self._closing.set()
 
     def join(self) -> None:
-        """Wait for the thread, after the engine was closed."""
         if self._thread is not None:
             self._thread.join(_STOPPED_S)
 
@@ -123,7 +120,6 @@ class SavingsMeter:
 
 
 def compared(sampled: Sampled, first: Completion, again: Completion) -> SavingsSample:
-    """Both runs of an answer, in numbers."""
     is_comparable = sampled.request.sampling.temperature == 0 and first.finish_reason not in ("cancelled", "timeout")
     return SavingsSample(
         created=datetime.now(UTC),

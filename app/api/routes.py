@@ -29,9 +29,8 @@ from app.api.wire import (
     summary_reply,
     turn_reply,
 )
-from app.desk.changes import Changes
-from app.desk.export import export_conversation
-from app.desk.service import Service
+from app.desk.output import export_conversation
+from app.desk.service import Changes, Service
 from app.domain.answers import Handoff
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from app.access.identity import Keys
 from app.api.wire import ApiError
-from app.desk.interface import AnswerStream
+from app.desk.service import AnswerStream
 from app.domain.callers import Caller
 from app.domain.logs import in_request
 

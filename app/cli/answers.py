@@ -27,7 +27,7 @@ def ask(
 ) -> None:
     """Answer one question from the documents."""
     from app.cli.reports import print_answer
-    from app.desk.json_output import answer_json
+    from app.desk.output import answer_json
 
     with open_service(common.settings, "warmdesk ask") as service:
         stream = service.ask(
@@ -54,7 +54,7 @@ def batch(
         from app.cli.progress import progress_bar
         from app.cli.reports import print_batch
         from app.desk.batch import read_questions, still_to_answer
-        from app.desk.json_output import batch_entry_json, batch_json
+        from app.desk.output import batch_entry_json, batch_json
 
         lines = read_questions(questions)
         with open_service(common.settings, "warmdesk batch") as service, progress_bar() as progress:

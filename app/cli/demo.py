@@ -12,7 +12,7 @@ from rich.table import Table
 from app.cli.options import recorded
 from app.cli.progress import progress_bar
 from app.cli.reports import print_ingest
-from app.desk.json_output import ingest_json
+from app.desk.output import ingest_json
 from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError

@@ -32,7 +32,7 @@ def ingest(
     """Add documents: read, split, index and encode every passage once. Also while the server runs."""
     from app.cli.progress import progress_bar
     from app.cli.reports import print_ingest
-    from app.desk.json_output import ingest_json
+    from app.desk.output import ingest_json
 
     missing = [path for path in paths if not os.path.lexists(path)]
     if len(missing) == len(paths):
@@ -56,7 +56,7 @@ def ingest(
 def documents(common: Common) -> None:
     """List the documents."""
     from app.cli.reports import print_documents
-    from app.desk.json_output import documents_json
+    from app.desk.output import documents_json
 
     with open_reader(common.settings) as service:
         found = service.documents()
@@ -114,7 +114,7 @@ def add(
 def list_(common: Common) -> None:
     """List the folders, with the result of the last run."""
     from app.cli.reports import print_synced
-    from app.desk.json_output import synced_json
+    from app.desk.output import synced_json
 
     with open_reader(common.settings) as service:
         folders = service.synced.all()
@@ -147,7 +147,7 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
     """Read folders, in the server if one runs, and show the results. Returns the command's status."""
     from app.cli.progress import progress_bar
     from app.cli.reports import print_synced
-    from app.desk.json_output import synced_json
+    from app.desk.output import synced_json
 
     running = find_served(common)
     for folder in folders:

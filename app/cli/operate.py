@@ -32,7 +32,7 @@ def backup(
     """
     from app.cli.progress import progress_bar
     from app.cli.reports import print_backup
-    from app.desk.json_output import backup_json
+    from app.desk.output import backup_json
     from app.storage.archive import back_up_folder
     from app.storage.lock import lock_data_folder
 
@@ -66,7 +66,7 @@ def restore(
     """Check a backup and restore it into the data folder. Stop a server of that folder first."""
     from app.cli.progress import progress_bar
     from app.cli.reports import print_restored
-    from app.desk.json_output import restored_json
+    from app.desk.output import restored_json
     from app.storage.restoring import restore_folder
 
     with progress_bar() as progress:
@@ -90,7 +90,7 @@ def serve(common: Common) -> None:
 def stats(common: Common) -> None:
     """Show what was reused, what was computed, and why."""
     from app.cli.reports import print_overview, print_savings
-    from app.desk.json_output import overview_json
+    from app.desk.output import overview_json
 
     with open_reader(common.settings) as service:
         overview, savings = service.overview(), service.savings(datetime.min.replace(tzinfo=UTC), datetime.now(UTC))

@@ -21,7 +21,7 @@ from cache.engine.log_lines import write_log
 if TYPE_CHECKING:
     from app.access.identity import Administration
     from app.cli.running_desk import RunningDesk
-    from app.desk.changes import Changes
+    from app.desk.service import Changes
 
 OPTIONS: dict[str, Any] = {
     "host": Annotated[str | None, typer.Option(help="Address to listen on.")],
@@ -128,7 +128,7 @@ def open_reader(settings: Settings) -> Iterator[Any]:
 
 def recorded(service: Any) -> "Changes":
     """The changes of a service, written to its audit log."""
-    from app.desk.changes import Changes
+    from app.desk.service import Changes
     from app.storage.people import Audit
 
     return Changes(service, Audit(service.database).record, COMMAND_LINE)

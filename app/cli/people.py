@@ -131,7 +131,7 @@ User = Annotated[str, typer.Option(help="Instead of OWNER: the user's id at your
 @takes("data_dir", "as_json")
 def export(common: Common, owner: Owner = "", user: User = "") -> None:
     """Print all data of a visitor as one JSON document, with or without --json. Also while the server runs."""
-    from app.desk.export import export_everything
+    from app.desk.output import export_everything
 
     whose = _owner(owner, user)
     with open_reader(common.settings) as service:

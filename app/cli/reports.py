@@ -1,6 +1,6 @@
 """The output of commands for people.
 
-Out of scope: the JSON documents of commands (`app.desk.json_output`), the meaning of the numbers
+Out of scope: the JSON documents of commands (`app.desk.output`), the meaning of the numbers
 (`app.domain.answers`).
 """
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from app.desk.batch import BatchFailure, BatchResult
 from app.desk.doctor import Check
-from app.desk.json_output import batch_json
+from app.desk.output import batch_json
 from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument, SyncedFolder
 from app.domain.reuse_words import reuse_line

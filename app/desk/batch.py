@@ -1,7 +1,7 @@
 """`warmdesk batch`: answer many questions, grouped by shared parts of their prompts.
 
 Answers come in the order of the questions and are not stored as conversations. If a question fails, its failure
-replaces the answer, and the other questions are answered. Out of scope: the JSON of an answer (`json_output`).
+replaces the answer, and the other questions are answered. Out of scope: the JSON of an answer (`output`).
 """
 
 import json
@@ -10,9 +10,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from app.answering.answering import Answering, engine_failed
-from app.answering.record import AskedQuestion, finished, without_model
+from app.answering.record import AskedQuestion, without_model
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_PAST, check_length
@@ -25,7 +28,6 @@ from cache.prompt.plan import Plan
 
 
 def read_text(file: Path) -> str:
-    """Read a UTF-8 file. Raises DeskError."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -52,26 +54,28 @@ def read_questions(file: Path) -> list[BatchQuestion]:
     return questions
 
 
+class _Line(msgspec.Struct):
+    question: str
+    id: Any = None
+    history: list[tuple[str, str]] | None = None
+
+
 def _read_question(line: str, number: int, file: Path) -> BatchQuestion:
     try:
-        row = json.loads(line)
-        row = {"question": row} if isinstance(row, str) else row
-        question, turns = row["question"], row.get("history") or []
-        if not isinstance(question, str) or not isinstance(turns, list) or not all(map(_is_turn, turns)):
-            raise TypeError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        read = msgspec.convert(json.loads(line), str | _Line)
+    except (ValueError, RecursionError) as error:
         raise DeskError(
             f'{file}, line {number}: each line is {{"question": text}}, with "id" and "history" '
             "([[question, answer], ...]) if wanted",
             code="bad-question-line",
         ) from error
-    roles = ("user", "assistant")
-    past = (PastMessage(role=role, text=text) for turn in turns for role, text in zip(roles, turn, strict=True))
-    return BatchQuestion(id=str(row.get("id", number)), question=question, past=tuple(past))
-
-
-def _is_turn(entry: object) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(text, str) for text in entry)
+    row = _Line(question=read) if isinstance(read, str) else read
+    past = [
+        PastMessage(role=role, text=text)
+        for asked, said in row.history or ()
+        for role, text in (("user", asked), ("assistant", said))
+    ]
+    return BatchQuestion(id=str(number if row.id is None else row.id), question=row.question, past=tuple(past))
 
 
 def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[BatchQuestion]:
@@ -153,9 +157,7 @@ def run_batch(
     report: Callable[[int, int], None],
     keep: Callable[[BatchQuestion, Answer], None],
 ) -> BatchResult:
-    """Answer all questions. report: called with the numbers of finished and of all questions. keep: called with each
-    answer at once.
-    """
+    """report: gets the numbers of finished and of all questions. keep: gets each answer at once."""
     started = time.perf_counter()
     outcomes: dict[int, Answer | BatchFailure] = {}
     asked: dict[int, AskedQuestion] = {}
@@ -221,24 +223,15 @@ def run_batch(
 
 
 def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
-    """Return a question with its passages and plan, outside of any conversation. Raises DeskError, CacheError."""
-    started = time.perf_counter()
-    question = answering.questions.valid(line.question)
     for one in line.past:
         check_length(one.text, LONGEST_PAST, "history")
-    prepared = answering.questions.prepare(question, line.past)
-    return AskedQuestion(started=started, prepared=prepared, policy=answering.policy)
+    return answering.asked(line.question, line.past)
 
 
 def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
-    """The finished answer. Its time is its own search and its time in the engine, without waiting for other questions.
-    Raises DeskError, CacheError.
-    """
-    checked = answering.checked(generation, asked.prepared)
-    deque(checked, maxlen=0)  # read it to the end
-    completion = generation.completion
-    answer, _ = finished(completion, checked, asked)
-    total = round(asked.prepared.retrieve_ms + completion.timings.total, 3)
+    """Its time is its own search and its time in the engine. Raises DeskError, CacheError."""
+    answer = answering.read(generation, asked)
+    total = round(asked.prepared.retrieve_ms + generation.completion.timings.total, 3)
     return replace(answer, timings=replace(answer.timings, total=total))
 
 

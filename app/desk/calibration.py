@@ -24,7 +24,6 @@ from retrieval.ranking.encoder import CARD
 
 FILE = "calibration.json"
 SHIPPED = SHIPPED_DATA / FILE
-"""The result for the bundled model."""
 
 MOST_KL = 0.1
 LEAST_GOLD = -0.15
@@ -43,7 +42,6 @@ it refuses more: with 0.10, 15 % of the answerable requests of docs/evidence.md 
 """
 
 TIE = 0.01
-"""Decides between two equal logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +79,6 @@ class Calibration:
         return self.refusal_bias if self.refusal_text == settings.refusal_text else 0.0
 
     def line(self) -> str:
-        """The result with its figures, for people."""
         figures = ", ".join(
             f"{row.policy} KL {row.kl:.3f} gold {row.gold_logp_delta:+.2f} right {row.contains_gold:.0%}"
             for row in self.rows
@@ -91,14 +88,12 @@ class Calibration:
 
 
 def setup_of(settings: Settings) -> str:
-    """Digest of what a result is valid for: model, adapter, system text and number of neighbours."""
     folder = settings.adapter_folder
     adapter = "" if folder is None else adapter_fingerprint(folder)
     return digest("setup", settings.model or "bundled", adapter, settings.system_text, str(settings.neighbours))
 
 
 def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
-    """Return the fastest policy that keeps the model's answers, and the answer mode."""
     by_name = {row["policy"]: row for row in rows}
     full = by_name["full"]
     kept: Policy = next((p for p in POLICIES if p == "exact" or keeps(by_name[p], full)), "exact")
@@ -107,7 +102,6 @@ def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
 
 
 def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
-    """Whether a policy's answers are almost as good as those of full attention; see MOST_KL."""
     if row["kl"] is None or row["gold_logp_delta"] is None or row["contains_gold"] is None:
         return False
     lost = full["contains_gold"] - row["contains_gold"]
@@ -127,9 +121,7 @@ def refusal_bias(margins: Sequence[float]) -> float:
 
 
 def find_calibration(settings: Settings) -> Calibration | None:
-    """Return the result that is valid for these settings: this installation's, else the bundled one. Raises DeskError
-    if a file cannot be read.
-    """
+    """This installation's result that is valid for the settings, else the bundled one. Raises DeskError."""
     for file in (settings.data_dir / FILE, SHIPPED):
         found = read_calibration(file)
         if found is not None and found.setup == setup_of(settings):
@@ -138,7 +130,6 @@ def find_calibration(settings: Settings) -> Calibration | None:
 
 
 def read_calibration(file: Path) -> Calibration | None:
-    """Read a result; None if there is no file. Raises DeskError."""
     if not file.is_file():
         return None
     try:
@@ -150,7 +141,6 @@ def read_calibration(file: Path) -> Calibration | None:
 
 
 def write_calibration(file: Path, calibration: Calibration) -> None:
-    """Write the file completely or not at all. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, json.dumps(asdict(calibration), indent=2).encode())
 
@@ -159,21 +149,17 @@ log = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
 SHIPPED_SEARCH = SHIPPED_DATA / SEARCH_FILE
-"""Fitted for the bundled embedder and ranker."""
 RANKER_FOLDER = "ranker"
 SHIPPED_RANKER = SHIPPED_DATA / RANKER_FOLDER
 
 
 def find_ranker(settings: Settings) -> Path:
-    """The folder of the ranker: trained on the operator's questions, or bundled."""
     own = settings.data_dir / RANKER_FOLDER
     return own if (own / CARD).is_file() else SHIPPED_RANKER
 
 
 def find_classifier(settings: Settings, embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """The first classifier for this embedder and ranker: fitted on the operator's questions, bundled, or a rule of
-    thumb. Raises DeskError if a file cannot be read.
-    """
+    """Fitted on the operator's questions, bundled, or a rule of thumb. Raises DeskError for a damaged file."""
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
             classifier = read_classifier(file)
@@ -186,7 +172,6 @@ def find_classifier(settings: Settings, embedder: str, ranker: str) -> Answerabi
 
 
 def read_classifier(file: Path) -> AnswerabilityClassifier:
-    """Read a classifier. Raises DeskError."""
     try:
         return load_classifier(file)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -196,6 +181,5 @@ def read_classifier(file: Path) -> AnswerabilityClassifier:
 
 
 def write_classifier(file: Path, classifier: AnswerabilityClassifier) -> None:
-    """Write the file completely or not at all. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, as_json(classifier).encode())

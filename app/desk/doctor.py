@@ -12,7 +12,6 @@ from app.domain.errors import DeskError
 from app.domain.setting_values import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
 from app.domain.words import one_line
-from cache.memory.free_space import FreeSpace
 from cache.memory.free_space import free_space as look_at_disk
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ def examine(settings: Settings) -> list[Check]:
 
 
 def run(check: Callable[[Settings], str], settings: Settings) -> Check:
-    """Return the finding of a check; an error is a finding as well."""
     name = check.__name__.replace("_", " ")
     try:
         return Check(name, True, check(settings))
@@ -51,7 +49,6 @@ def python(settings: Settings) -> str:
 
 
 def torch(settings: Settings) -> str:
-    """PyTorch, its device and arithmetic."""
     import torch
 
     from cache.model.loading import default_dtype, find_device
@@ -62,9 +59,7 @@ def torch(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """The model's folder and, if so, why its modules cannot be placed. The model is not loaded; a remote server is
-    asked.
-    """
+    """Also why its modules cannot be placed. It is not loaded; a remote server is asked."""
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
     from cache.model.loading import bundled_gguf, folder_placement_problem
@@ -84,7 +79,6 @@ def language_model(settings: Settings) -> str:
 
 
 def _server(settings: Settings, server: ModelServer) -> str:
-    """What the model's server reports."""
     from app.desk.parts import remote_engine
 
     engine = remote_engine(settings, server)
@@ -99,7 +93,6 @@ def _server(settings: Settings, server: ModelServer) -> str:
 
 
 def adapter(settings: Settings) -> str:
-    """The adapter that is merged into the model."""
     folder = settings.adapter_folder
     if folder is None and settings.model is None and settings.adapter is None:
         raise DeskError(f"{SHIPPED_ADAPTER} is missing: install warmdesk again", code="adapter")
@@ -109,14 +102,12 @@ def adapter(settings: Settings) -> str:
 
 
 def embedding_model(settings: Settings) -> str:
-    """The embedder's folder; it is not loaded."""
     from retrieval.search.sentence_embedder import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
 
 
 def calibration(settings: Settings) -> str:
-    """The policy that keeps the model's answers."""
     from app.desk.calibration import FILE, find_calibration
 
     if settings.model_server is not None:
@@ -130,7 +121,6 @@ def calibration(settings: Settings) -> str:
 
 
 def statement_ranker(settings: Settings) -> str:
-    """The ranker's folder; it is not loaded."""
     from app.desk.calibration import SHIPPED_RANKER, find_ranker
     from retrieval.ranking.encoder import CARD
 
@@ -141,7 +131,6 @@ def statement_ranker(settings: Settings) -> str:
 
 
 def search_classifier(settings: Settings) -> str:
-    """The file with the thresholds of search: when to refuse, which statement answers."""
     from app.desk.calibration import SEARCH_FILE, SHIPPED_RANKER, SHIPPED_SEARCH, find_ranker, read_classifier
 
     own = settings.data_dir / SEARCH_FILE
@@ -156,18 +145,15 @@ def search_classifier(settings: Settings) -> str:
 
 
 def database(settings: Settings) -> str:
-    """Kind and version of the database. A server is asked, a file is read completely."""
     from app.storage.database import checked_version
 
     return checked_version(settings.database_url)
 
 
 def data_folder(settings: Settings) -> str:
-    """Check that the data folder can be written, or made; name files that a restore has left in it."""
     from app.storage.files import old_copies
 
-    folder = settings.data_dir
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    folder, existing = settings.data_dir, _existing(settings)
     if not existing.is_dir():
         raise DeskError(f"{existing} is a file: use another --data-dir", code="data-folder")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -178,8 +164,7 @@ def data_folder(settings: Settings) -> str:
 
 
 def free_space(settings: Settings) -> str:
-    """Space for modules and the converted model, and what remains free."""
-    space = free_space_of(settings)
+    space = look_at_disk(_existing(settings), settings.disk_floor_bytes)
     if space.is_short:
         raise DeskError(
             f"{space.free >> 20} MB are free: encoded passages make room until {space.floor >> 20} MB are "
@@ -192,7 +177,6 @@ def free_space(settings: Settings) -> str:
 
 
 def documents(settings: Settings) -> str:
-    """Number of ingested documents, and uploads that do not match their files."""
     from app.knowledge.uploads import out_of_step
 
     with _opened(settings) as (service, why_not):
@@ -209,7 +193,6 @@ def documents(settings: Settings) -> str:
 
 
 def encoded_passages(settings: Settings) -> str:
-    """Number of encoded passages, and with how many neighbours."""
     from app.knowledge.ingest import chosen_for
 
     with _opened(settings) as (service, why_not):
@@ -249,7 +232,6 @@ def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
 
 
 def network(settings: Settings) -> str:
-    """Check that nothing is downloaded unless a hub name was given."""
     server = settings.model_server
     names = (None if server else settings.model, settings.embedder)
     hub = [name for name in names if name and not Path(name).expanduser().exists()]
@@ -258,8 +240,5 @@ def network(settings: Settings) -> str:
     return f"used for {' and '.join(uses)}" if uses else "not needed"
 
 
-def free_space_of(settings: Settings) -> FreeSpace:
-    """Free space on the disk with the data folder, also before the folder exists."""
-    folder = settings.data_dir
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
-    return look_at_disk(existing, settings.disk_floor_bytes)
+def _existing(settings: Settings) -> Path:
+    return next(place for place in (settings.data_dir, *settings.data_dir.parents) if place.exists())

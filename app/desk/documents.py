@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Unpack
 
-from app.desk.overview import passage_states, tiers_on_disk
+from app.desk.overview import passage_states
 from app.desk.parts import Loading, Parts, part
 from app.desk.repeating import Following
 from app.domain.documents import PassageState
@@ -29,7 +29,8 @@ from app.storage.people import Audit
 from app.storage.statistics import Statistics
 from app.support.faq import FaqEditor, Publisher, write_document
 from cache.errors import CacheError
-from cache.memory.store import TierContents
+from cache.memory.disk import DiskTier
+from cache.memory.store import TierContents, contents_on_disk
 from retrieval.errors import RetrievalError
 
 log = logging.getLogger(__name__)
@@ -39,16 +40,15 @@ class DeskDocuments(Parts):
     """The part of `Service` that changes documents. Methods raise DeskError, CacheError or RetrievalError."""
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
-        """Opens the database. loading: see `Parts`."""
         super().__init__(settings, **loading)
         folders = SyncedFolderTable(self.database)
         self.synced = Synchronising(folders, Audit(self.database).record, self._ingest_synced, settings.data_dir)
-        self.following = self._shared() if self.database.is_shared else None
+        self.following: Following | None = None
+        if self.database.is_shared:
+            desks = Desks(self.database)
+            self.following = Following(self.library, desks, self._follow, lambda: self.search.save())
         self._followed: dict[str, datetime] = {}  # deleted documents of which nothing is left here
         self._ahead: ReadingAhead | None = None
-
-    def _shared(self) -> Following:
-        return Following(self.library, Desks(self.database), self._follow, lambda: self.search.save())
 
     @part
     def _faq_editor(self) -> FaqEditor:
@@ -78,9 +78,7 @@ class DeskDocuments(Parts):
                     log.warning("unfinished work (%s) failed again and will be retried: %s", kind, error)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
-        """Let the model encode missing passages in the background from now on. Call it once. bars: show the progress.
-        when_read: called when all passages have been encoded for the first time.
-        """
+        """Encode missing passages in the background from now on. when_read: called when all are, the first time."""
         assert self._ahead is None
         if self.is_elsewhere:
             when_read()
@@ -88,32 +86,25 @@ class DeskDocuments(Parts):
         self._ahead = ReadingAhead(self._warming, bars, when_read).start()
 
     def passages_read(self) -> PassagesRead | None:
-        """Progress of the encoding; None if nothing is pre-encoded."""
         return None if self._ahead is None else self._ahead.state
 
     def ingest(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Ingest files and folders; see `app.knowledge.ingest`."""
         try:
             return self._ingestion.run(paths, progress, **options)
         finally:
             self._documents_changed()
 
     def forget(self, name: str) -> Forgotten:
-        """Delete a document from database, search, citations and every module tier; see `app.knowledge.forget`.
-
-        name: its path or an unambiguous end of it. Raises DeskError.
-        """
+        """name: the path of the document, or an unambiguous end of it. Raises DeskError."""
         path = find_document(self.library, name, self.begun.left("forget"))
         forgotten = self._forgetting.forget(path)
         self._forgotten()
         return forgotten
 
     def forget_collection(self, name: str) -> CollectionForgotten:
-        """Delete all documents of a collection as `forget` does one. Raises DeskError for the FAQ, and while a folder
-        is synchronised into the collection.
-        """
+        """Raises DeskError for the FAQ, and while a folder is synchronised into the collection."""
         if name == FAQ:
             raise DeskError("FAQ questions are deleted one by one, on the page FAQ", code="collection-faq")
         if folders := self.synced.folders_of(name):
@@ -127,7 +118,6 @@ class DeskDocuments(Parts):
         return forgotten
 
     def _let_go(self, paths: Sequence[str]) -> None:
-        """Delete what remains of documents: copies of their files, and text of answers that are measured."""
         if self.is_ready():
             self._answering.meter.clear()
         for path in paths:
@@ -143,7 +133,6 @@ class DeskDocuments(Parts):
             self.following.wait_for_others()
 
     def _follow(self) -> None:
-        """Apply the changes of another server of the database; see `app.desk.repeating`."""
         forgotten = self.history.forgotten()
         new = forgotten.items() - self._followed.items()
         is_removed = self.search.follow()
@@ -169,7 +158,6 @@ class DeskDocuments(Parts):
         return self.ingest([folder], progress, collection=collection, sync=True, warm=False)
 
     def passages(self, path: str, first: int, most: int) -> list[PassageState]:
-        """Some passages of a document, in its order, from number `first` (from 0)."""
         passages = self.library.passages_of(path, first, most)
         states = passage_states(passages, Statistics(self.database), self._tiers())
         return [replace(state, tier="elsewhere") for state in states] if self.is_elsewhere else states
@@ -183,16 +171,13 @@ class DeskDocuments(Parts):
             self._ahead.look_again()
 
     def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
-        """Store an uploaded file and ingest it; it replaces one of the same name and collection. If that fails, for
-        example while other documents are ingested, nothing is stored. The model encodes it in the background.
-        """
+        """See `Uploads.take`. The model encodes it in the background."""
         try:
             return self._uploads.take(name, data, progress, collection)
         finally:
             self._documents_changed()
 
     def reading_cost(self, neighbours: int) -> ReadingCost:
-        """The cost of encoding all passages again, each after this number of neighbours."""
         if self.is_elsewhere:
             return ReadingCost(modules=0, seconds=0.0)
         encoded = [one.num_tokens for one in self.library.module_sizes() if one.module_key is not None]
@@ -204,11 +189,11 @@ class DeskDocuments(Parts):
             return TierContents()
         if self._is_engine_running():
             return self._held(with_modules=with_modules)
-        settings = self.settings
-        return tiers_on_disk(settings.modules_folder, settings.disk, settings.disk_floor_bytes)
+        settings, folder = self.settings, self.settings.modules_folder
+        disk = DiskTier(folder, settings.disk, settings.disk_floor_bytes) if folder.is_dir() else None
+        return TierContents() if disk is None else contents_on_disk(disk)
 
     def _held(self, *, with_modules: bool) -> TierContents:
-        """What the engine holds; nothing if it is too busy to answer."""
         try:
             return self.engine.contents(with_modules)
         except CacheError as error:

@@ -8,7 +8,6 @@ because that takes a second.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import fmean, median
 
 from app.domain.answers import DiskSpace, ModuleRow, Overview, PrefixRow
@@ -22,9 +21,8 @@ from app.knowledge.warm import kept_modules
 from app.storage.library import Library
 from app.storage.statistics import ModuleHits, Statistics
 from cache.analysis.memory_plan import TracedModule, replay
-from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import TierContents, contents_on_disk
+from cache.memory.store import TierContents
 from cache.serving.interface import EngineInterface
 
 ANSWERS = 1000
@@ -111,17 +109,10 @@ def _share(number: int, of: int) -> Interval | None:
 
 SHOWN_PREFIXES = 10
 PREFIX_TOKENS = 24
-"""Tokens of a prefix that are shown."""
 NEVER_USED = ModuleHits(hits=0, misses=0, last_used=None)
 
 
-def tiers_on_disk(folder: Path, capacity: int, floor: int | None) -> TierContents:
-    """The disk tier, read from its files without an engine."""
-    return contents_on_disk(DiskTier(folder, capacity, floor)) if folder.is_dir() else TierContents()
-
-
 def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
-    """The prefixes of a running engine that saved most, with the first words of the last segment of each."""
 
     def text_of(tokens: Sequence[int]) -> str:
         return one_line(engine.tokenizer.decode(tokens[:PREFIX_TOKENS]))
@@ -135,7 +126,6 @@ def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
 def summarise(
     library: Library, statistics: Statistics, tiers: TierContents, prefixes: tuple[PrefixRow, ...]
 ) -> Overview:
-    """Return all numbers; the names of model, policy and so on are empty. Raises DeskError."""
     return Overview(
         **asdict(statistics.totals()),
         **asdict(library.counts()),
@@ -185,7 +175,6 @@ def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -
 def passage_states(
     passages: Sequence[StoredPassage], statistics: Statistics, tiers: TierContents
 ) -> list[PassageState]:
-    """Each of these passages with its fastest tier."""
     tier_of = {header.key: tier for tier, header, _ in tiers.modules if header.tenant == PUBLIC_TENANT}
     used = statistics.module_hits()
     return [

@@ -60,7 +60,6 @@ needs more anyway.
 
 
 def load_model_of(settings: Settings) -> LanguageModel:
-    """Load the language model of the settings. Raises CacheError."""
     return load_model(
         settings.model,
         device=settings.device,
@@ -98,10 +97,11 @@ def engine_spec(settings: Settings) -> EngineSpec:
     )
 
 
-def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
-    """How a remote model server is called. Raises DeskError."""
+def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
+    folder = settings.modules_folder
+    left_over = DiskTier(folder, settings.disk) if folder.is_dir() else None
     in_file = SettingsFile(settings.settings_file).settings().model
-    return ServerSpec(
+    spec = ServerSpec(
         url=server.url,
         name=server.name,
         key=key_for(server, os.environ, is_of_file=in_file == settings.model),
@@ -111,19 +111,11 @@ def server_spec(settings: Settings, server: ModelServer) -> ServerSpec:
         cache_salt=settings.send_cache_salt,
         cache_key=settings.send_prompt_cache_key,
     )
-
-
-def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
-    """The engine for a remote model. Raises DeskError."""
-    folder = settings.modules_folder
-    left_over = DiskTier(folder, settings.disk) if folder.is_dir() else None
-    return RemoteEngine(server_spec(settings, server), limits_of(settings), left_over)
+    return RemoteEngine(spec, limits_of(settings), left_over)
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """Start the engines of a cluster. tell: called with what is awaited. Raises DeskError if Ray is missing, and
-    CacheError.
-    """
+    """tell: called with what is awaited. Raises DeskError if Ray is missing, and CacheError."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
@@ -144,12 +136,10 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
 
 
 def load_embedder_of(settings: Settings) -> Embedder:
-    """Load the embedder of the settings. Raises RetrievalError."""
     return SentenceEmbedder(settings.embedder)
 
 
 def load_ranker_of(settings: Settings) -> StatementRanker:
-    """Load the ranker of statements. Raises RetrievalError."""
     return StatementEncoder(find_ranker(settings))
 
 
@@ -187,7 +177,6 @@ class Parts:
     """The parts of a desk, by name."""
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
-        """Opens the database. Raises DeskError."""
         self.settings = settings
         self.opening = RLock()  # parts need other parts
         self.awaited = ""
@@ -221,7 +210,6 @@ class Parts:
 
     @part
     def engine(self) -> EngineInterface:
-        """The running engine, with the model loaded."""
         if (server := self.settings.model_server) is not None:
             return remote_engine(self.settings, server)
         spec = engine_spec(self.settings)
@@ -237,18 +225,15 @@ class Parts:
 
     @part
     def search(self) -> Search:
-        """The vector index with its embedder."""
         embedder = OneQuestionEmbedder(self._load_embedder(self.settings))
         return Search(self.library, embedder, self.settings.index_path)
 
     @part
     def statements(self) -> StatementStore:
-        """The statements of all passages, with the encoder that ranks them."""
         return StatementStore(self.library, self._load_ranker(self.settings))
 
     @part
     def prompts(self) -> PromptBuilder:
-        """Builds prompts for the loaded model."""
         return PromptBuilder(self.engine.tokenizer.template, self.settings.system_text)
 
     @part
@@ -270,12 +255,10 @@ class Parts:
 
     @part
     def curated(self) -> CuratedAnswers:
-        """The FAQ as questions see it."""
         return CuratedAnswers(self.settings, self._faq, self.library, self.search)
 
     @part
     def finder(self) -> Finder:
-        """Search with the thresholds fitted for this embedder and ranker."""
         name = self.settings.reranker
         reranker = None if name is None else CrossEncoderReranker(name)
         classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
@@ -283,14 +266,11 @@ class Parts:
 
     @part
     def calibration(self) -> Calibration | None:
-        """The result of `warmdesk calibrate` for this model, if there is one. Raises DeskError."""
         return find_calibration(self.settings)
 
     @property
     def policy(self) -> Policy:
-        """How passages are linked by default: the setting, else as calibrated, else fast. A remote model recomputes
-        passages or reuses them exactly.
-        """
+        """How passages are linked by default. A remote model recomputes passages or reuses them exactly."""
         if self.is_elsewhere:
             return "exact"
         if self.settings.policy != "auto":
@@ -299,7 +279,6 @@ class Parts:
 
     @property
     def answer_mode(self) -> AnswerMode:
-        """How answers are made: the setting, else as calibrated, else checked."""
         if self.settings.answer_mode != "auto":
             return self.settings.answer_mode
         return "checked" if self.calibration is None else self.calibration.answer_mode
@@ -319,7 +298,6 @@ class Parts:
 
     @part
     def module_care(self) -> ModuleCare:
-        """Actions of an admin on one encoded passage. Raises DeskError for a remote model."""
         if self.is_elsewhere:
             raise DeskError(f"{ELSEWHERE}: its memory cannot be changed here", code="runs-elsewhere")
         return ModuleCare(self._warming, self._in_flight)

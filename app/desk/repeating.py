@@ -60,9 +60,7 @@ LOOK_EVERY_S = 20.0
 
 
 def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Read due folders inside the block; a run can be stopped between files or passages. is_ready: whether questions
-    are answered; before that, nothing is read.
-    """
+    """A run can be stopped between files or passages. is_ready: before that, nothing is read."""
 
     def read(stop: threading.Event) -> None:
         def go_on(stage: str, done: int, total: int) -> None:
@@ -94,7 +92,6 @@ class Housekeeping:
         self._lock = threading.Lock()
 
     def tidy(self, now: datetime) -> None:
-        """Remove what is due. Raises DeskError."""
         unused_since = None if self._keep_days is None else now - timedelta(days=self._keep_days)
         self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since) | self._gone_elsewhere())
 
@@ -117,7 +114,6 @@ class Housekeeping:
 
 
 def every_minute(housekeeping: Housekeeping) -> AbstractContextManager[None]:
-    """Tidy now and every minute, inside the block."""
     return repeating("housekeeping", TIDY_EVERY_S, lambda stop: housekeeping.tidy(datetime.now(UTC)))
 
 
@@ -139,7 +135,6 @@ class Following:
         self._lock = threading.Lock()
 
     def look(self) -> None:
-        """Apply the changes since the last call, and tell the other servers."""
         with self._lock:
             generation = self._library.generation()
             if generation != self._generation:
@@ -162,15 +157,12 @@ class Following:
             time.sleep(_LOOK_S)
 
     def leave(self) -> None:
-        """Sign this server off: no other server waits for it."""
         if self._generation >= 0:
             self._desks.leave()
 
 
 def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Look now and every second, inside the block. is_ready: whether questions are answered; before that, there is
-    nothing to delete.
-    """
+    """is_ready: before questions are answered, there is nothing to delete."""
 
     def look(stop: threading.Event) -> None:
         if is_ready():
@@ -195,25 +187,19 @@ class Readiness:
         self._running: dict[str, Future[bool]] = {}
 
     def missing(self) -> tuple[str, ...]:
-        """The names of the missing parts."""
         with self._lock:
             running = self._running = {name: self._begun(name) for name in self._looks}
         wait(running.values(), LOOK_S)
-        return tuple(name for name, look in running.items() if not _is_there(look))
+        works = {name for name, look in running.items() if look.done() and look.exception() is None and look.result()}
+        return tuple(name for name in running if name not in works)
 
     def _begun(self, name: str) -> Future[bool]:
         running = self._running.get(name)
         return in_own_thread(self._looks[name]) if running is None or running.done() else running
 
 
-def _is_there(look: Future[bool]) -> bool:
-    return look.done() and look.exception() is None and look.result()
-
-
 def in_own_thread(function: Callable[[], T]) -> Future[T]:
-    """Run a function that may take long or hang in its own thread, so that it occupies none of the shared ones. It
-    cannot be cancelled.
-    """
+    """Run a function that may hang, so that it occupies none of the shared threads. It cannot be cancelled."""
     given: Future[T] = Future()
     given.set_running_or_notify_cancel()
 
@@ -228,9 +214,7 @@ def in_own_thread(function: Callable[[], T]) -> Future[T]:
 
 
 def make_room(settings: Settings) -> None:
-    """Delete encoded passages if the disk has less free space than it should. Only for the process that holds the data
-    folder.
-    """
+    """Delete encoded passages if the disk is short of space. Only for the process that holds the data folder."""
     folder = settings.modules_folder
     with suppress(OSError):  # not made yet
         space = free_space(folder, settings.disk_floor_bytes)

@@ -5,43 +5,43 @@ before the first question. Close it to finish writing modules and to release the
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Unpack, cast, get_args
 
 from app.answering.answering import AnswerInProgress
-from app.answering.explain import ExampleQuestions, Explainer
+from app.answering.answering import AnswerStream as AnswerStream
+from app.answering.explain import ExampleQuestions, explain
 from app.answering.plain import PlainStream, complete
 from app.answering.prefetching import Prefetching
 from app.answering.prepare import valid_question
 from app.answering.savings_meter import SavingsMeter
 from app.desk.batch import BatchQuestion, BatchResult, run_batch
 from app.desk.documents import DeskDocuments
-from app.desk.overview import (
-    ANSWERS,
-    plan_memory,
-    prefix_rows,
-    summarise,
-    summarise_savings,
-)
+from app.desk.overview import ANSWERS, plan_memory, prefix_rows, summarise, summarise_savings
 from app.desk.parts import Loading, part
 from app.desk.repeating import Housekeeping, Readiness
 from app.domain.answers import Answer, Embedded, ModelNames, Overview, PlainOptions, PrefixRow, Said, Turn
-from app.domain.callers import OPERATOR
+from app.domain.callers import OPERATOR, Record
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, LONGEST_TEXT, check_length
 from app.domain.policies import policy_named
 from app.domain.progress import Progress, no_progress
+from app.domain.quality import FaqDraft, FaqSaved
 from app.domain.settings import Settings
-from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan, Verified
+from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan
+from app.knowledge.forget import CollectionForgotten, Forgotten
+from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead
 from app.privacy.redaction import redact
 from app.replies.replies import contact_links
 from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.conversation_care import ConversationCare, Erased, Transcripts
+from app.storage.history import AnswerDetails
 from app.storage.statistics import SavingsSamples, Statistics
 from app.support.faq import Grouping, Quality
 from app.support.handoff import HandingOff
@@ -51,7 +51,6 @@ from cache.errors import CacheError
 from cache.memory.store import TierContents
 
 ENDING_S = 1.0
-"""Time that answers get to end when the desk is closed."""
 CHECKED = "checked"
 """Name of a stored fact: the last time the database was written as a test."""
 log = logging.getLogger(__name__)
@@ -64,7 +63,6 @@ class Service(DeskDocuments):
     """
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
-        """Opens the database; everything else is opened when it is first needed. loading: see `Parts`."""
         super().__init__(settings, **loading)
         history = self.history
         # Methods that these parts have already.
@@ -83,7 +81,7 @@ class Service(DeskDocuments):
             {"model": self.is_ready, "engine": self._is_engine_running, "database": self._is_database_writable}
         )
         self._listeners: list[Callable[[Served], None]] = []
-        history.listen(lambda answer, details: self._report(served_of(answer, details.queue_ms)))
+        history.listen(self._recorded)
 
     def __enter__(self) -> "Service":
         return self
@@ -92,7 +90,6 @@ class Service(DeskDocuments):
         self.close()
 
     def close(self) -> None:
-        """Finish writing and release everything."""
         behind: list[ReadingAhead | SavingsMeter] = [] if self._ahead is None else [self._ahead]
         behind += [self._answering.meter] if self.is_ready() else []
         for thread in behind:
@@ -108,7 +105,6 @@ class Service(DeskDocuments):
         self.database.close()
 
     def end_answers(self) -> None:
-        """Stop all answers, and record their text so far."""
         if self.is_open("_answering"):
             self._answering.open.end(ENDING_S)
 
@@ -123,10 +119,9 @@ class Service(DeskDocuments):
 
     @part
     def quality(self) -> Quality:
-        """Bad answers and the FAQ, for agents."""
-        explainer = Explainer(self._answering.questions, self.finder, self.curated)
+        explained = partial(explain, self._answering.questions, self.finder, self.curated)
         grouping = Grouping(self.search.embedder)
-        return Quality(Transcripts(self.database), self._faq, self._faq_editor, grouping, explainer.explain)
+        return Quality(Transcripts(self.database), self._faq, self._faq_editor, grouping, explained)
 
     def prepare(self) -> None:
         """Open everything a question needs, finish what was begun, and load what parts load at their first use."""
@@ -135,30 +130,12 @@ class Service(DeskDocuments):
         self._answering.rehearse()
 
     def measure_savings(self) -> None:
-        """Recompute some answers without reuse when idle, from now on. Call it once. Does nothing for a remote model:
-        its server cannot be told to reuse nothing.
-        """
+        """Recompute some answers without reuse when idle, from now on; a remote server cannot be told to."""
         if not self.is_elsewhere:
             self._answering.meter.start()
 
     def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
         return back_up_folder(self.settings, file, progress, **options)
-
-    def warm_module(self, key: str) -> None:
-        """Load a module into memory, from disk or by encoding it. key: `ModuleRow.id`."""
-        self.module_care.warm(key)
-
-    def evict_module(self, key: str) -> None:
-        """Remove a module from memory; a copy on disk stays."""
-        self.module_care.evict(key)
-
-    def keep_module(self, key: str, *, is_kept: bool) -> None:
-        """Pin a module (it is evicted only as a last resort), or unpin it."""
-        self.module_care.keep(key, is_kept=is_kept)
-
-    def verify_module(self, key: str) -> Verified:
-        """Recompute a module and compare it with the stored one."""
-        return self.module_care.verify(key)
 
     # --- questions -----------------------------------------------------------------------------------------
 
@@ -209,9 +186,7 @@ class Service(DeskDocuments):
         return stream
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
-        """Load what the question being typed would need. Each text replaces the one before; a text that is too short
-        only drops that. Nothing is stored and no failure is raised; see `app.answering.prefetching`.
-        """
+        """Load what the question being typed would need; see `app.answering.prefetching`."""
         if self.settings.foresees and self.is_ready():
             self._prefetching.typed(text, conversation_id, owner)
 
@@ -221,27 +196,21 @@ class Service(DeskDocuments):
         report: Callable[[int, int], None],
         keep: Callable[[BatchQuestion, Answer], None] = lambda question, answer: None,
     ) -> BatchResult:
-        """Answer many questions; see `app.desk.batch`."""
         return run_batch(self._answering, questions, report, keep)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
-        """Set, replace or (None) delete the reader's rating of an answer. Raises DeskError."""
         check_length(reason, LONGEST_LINE, "reason")
         self.history.feedback(message_id, value, self._kept(reason), owner=owner)
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
-        """Give a conversation another title. Raises DeskError."""
         check_length(title, LONGEST_LINE, "title")
         self.care.rename_conversation(conversation_id, self._kept(title), owner)
 
     def _kept(self, text: str) -> str:
-        """A customer's text as it is stored or given to a model."""
         return redact(text) if self.settings.redact else text
 
     def erase(self, owner: str) -> Erased:
-        """Delete everything of an owner: conversations with all that belongs to them, and what was computed for them.
-        Raises DeskError.
-        """
+        """Delete everything of an owner and what was computed for them. Raises DeskError."""
         erased = self.care.erase(owner)
         self.housekeeping.drop({owner})
         if self.is_ready():
@@ -256,7 +225,6 @@ class Service(DeskDocuments):
     # --- models alone --------------------------------------------------------------------------------------
 
     def complete(self, messages: Sequence[Said], options: PlainOptions, *, owner: str) -> PlainStream:
-        """Start an answer of the language model alone; see `app.answering.plain`."""
         for one in messages:
             check_length(one.text, LONGEST_TEXT, "message")
         messages = [replace(one, text=self._kept(one.text)) if one.role == "user" else one for one in messages]
@@ -267,7 +235,6 @@ class Service(DeskDocuments):
         return stream
 
     def embed(self, texts: Sequence[str], *, as_questions: bool = False) -> Embedded:
-        """Texts as the vectors that search compares."""
         for text in texts:
             check_length(text, LONGEST_TEXT, "text")
         embedder = self.search.embedder
@@ -275,7 +242,6 @@ class Service(DeskDocuments):
         return Embedded(vectors=vectors, tokens=embedder.count_tokens(texts))
 
     def models(self) -> ModelNames:
-        """The names of the models, without their folders."""
         embedder = self.search.embedder
         return ModelNames(
             language=public_name(self.engine.info.name),
@@ -284,9 +250,7 @@ class Service(DeskDocuments):
         )
 
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
-        """The messages of a conversation, as its customer may see them, each answer after its question; none if it does
-        not exist. last: only that many, the latest.
-        """
+        """Each answer after its question, as the customer may see them. last: only that many, the latest."""
         turns = self.history.turns(conversation_id, owner, last)
         return turns if self.settings.show_agent_names else [replace(turn, author="") for turn in turns]
 
@@ -312,16 +276,13 @@ class Service(DeskDocuments):
 
     @property
     def _model_name(self) -> str:
-        """The name before the model is loaded."""
         server = self.settings.model_server
         return server.name if server is not None else self.settings.model or "bundled"
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
-        """What happened in each `step` between two times."""
         return Statistics(self.database).over_time(since, until, step)
 
     def savings(self, since: datetime, until: datetime) -> Savings:
-        """What reuse saved between two times, as far as it was measured."""
         return summarise_savings(SavingsSamples(self.database).between(since, until))
 
     def memory_plan(self) -> MemoryPlan:
@@ -341,15 +302,12 @@ class Service(DeskDocuments):
         return Path(document) if self.library.find(document) is not None and Path(document).is_file() else None
 
     def examples(self) -> Sequence[str]:
-        """The examples of the settings, else headings of the current documents. The first call starts the search for
-        them and does not wait.
-        """
+        """The first call starts the search for them and does not wait."""
         if self.settings.example_questions or not self.is_ready():
             return self.settings.example_questions
-        return self._examples.for_snapshot(self.search.retriever)
+        return self._examples.for_snapshot(self.search.snapshot)
 
     def load(self) -> Load:
-        """What the desk holds and does now; cheap enough for a call every few seconds."""
         counts = self.library.counts()
         if not self.is_open("engine"):
             return Load(model=public_name(self._model_name), **asdict(counts))
@@ -377,12 +335,16 @@ class Service(DeskDocuments):
         """Call `listener` with every answer from now on; it must be quick and may be called from any thread."""
         self._listeners.append(listener)
 
+    def _recorded(self, answer: Answer, details: AnswerDetails) -> None:
+        self._report(
+            Served(outcome=answer.outcome, usage=answer.usage, timings=answer.timings, queue_ms=details.queue_ms)
+        )
+
     def _report(self, served: Served) -> None:
         for listener in self._listeners:
             listener(served)
 
     def contacts(self) -> Mapping[str, str]:
-        """Links to agents and contact pages, by their text in answers."""
         return contact_links(self.settings)
 
     def missing(self) -> tuple[str, ...]:
@@ -397,13 +359,69 @@ class Service(DeskDocuments):
         return True
 
 
-def served_of(answer: Answer, queue_ms: float) -> Served:
-    """The numbers of an answer that are counted."""
-    return Served(outcome=answer.outcome, usage=answer.usage, timings=answer.timings, queue_ms=queue_ms)
-
-
 def public_name(name: str) -> str:
     """A model's name without folders of this machine: a hub name stays, a path becomes its last part."""
     path = Path(name)
     is_path = path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or len(path.parts) > 2
     return (path.stem if path.suffix == ".gguf" else path.name) if is_path else name
+
+
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of documents and FAQ, and backups, each written to the audit log with its author (`who`: see
+    `app.storage.people`). Routes and commands use this and not the service, so that the log is complete. Out of scope:
+    accounts and keys (`app.access.identity`), and changes that the server makes itself.
+    """
+
+    desk: Service
+    record: Record
+    who: str
+
+    def ingest(
+        self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
+    ) -> IngestReport:
+        named = list(paths)
+        report = self.desk.ingest(named, progress, **options)
+        more = f" +{len(named) - NAMED}" if len(named) > NAMED else ""
+        self.record(self.who, "document-ingest", ", ".join(str(path.absolute()) for path in named[:NAMED]) + more)
+        return report
+
+    def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
+        report = self.desk.upload(name, data, progress, collection=collection)
+        self.record(self.who, "document-add", f"{collection}/{name}" if collection else name)
+        return report
+
+    def forget(self, name: str) -> Forgotten:
+        forgotten = self.desk.forget(name)
+        self.record(self.who, "document-forget", forgotten.document)
+        return forgotten
+
+    def forget_collection(self, name: str) -> CollectionForgotten:
+        forgotten = self.desk.forget_collection(name)
+        self.record(self.who, "collection-forget", f"{name or '-'} ({forgotten.documents})")
+        return forgotten
+
+    def erase(self, owner: str) -> Erased:
+        """Delete everything of an owner. The log does not name the owner, because the name would be a trace."""
+        erased = self.desk.erase(owner)
+        self.record(self.who, "visitor-erase", "")
+        return erased
+
+    def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
+        """Make a backup, which is a copy of customers' text."""
+        backup = self.desk.back_up(file, progress, **options)
+        self.record(self.who, "backup", str(backup.file))
+        return backup
+
+    def save_faq(self, draft: FaqDraft, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
+        """Store a pair of the FAQ. The log has only its number, because its question may be a customer's."""
+        saved = self.desk.quality.save_faq(draft, self.who, id_, progress)
+        self.record(self.who, "faq-add" if id_ is None else "faq-change", str(saved.id))
+        return saved
+
+    def delete_faq(self, id_: int, progress: Progress = no_progress) -> None:
+        self.desk.quality.delete_faq(id_, progress)
+        self.record(self.who, "faq-delete", str(id_))

@@ -14,11 +14,49 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from app.grounding.facts import Fact, all_words, content_words, facts, without
-from app.grounding.opposites import SIGNALS, with_bounds
+from app.grounding.facts import Fact, all_words, content_words, facts, stem, without
 from retrieval.statements.cut import statements_of
 from retrieval.text.sentences import sentences
 from retrieval.text.terms import language_of
+
+_PAIRS = """
+    above below, active inactive, add remove, after before, approve reject, atleast atmost, automatic manual,
+    begin end finish, buy sell, cheap expensive, continue stop, correct incorrect wrong, decrease increase,
+    different same, disable enable, early late, easy difficult hard, empty full, external internal, fail succeed,
+    fast slow, find lose, first last, high low, higher lower, in out, inside outside, large small, larger smaller,
+    less more, lock unlock, long short, longer shorter, lower raise, mandatory optional voluntary, maximum minimum,
+    most least, new old, newer older, off on, offline online, optional require, overthan underthan, permanent temporary,
+    personal share, private public, raise reduce, receive send, right left, safe dangerous, start stop end, strong weak,
+    up down, upload download, valid expire, visible hide
+"""
+OPPOSITES = frozenset(
+    frozenset((stem(first), stem(other)))
+    for first, *others in (group.split() for group in _PAIRS.split(","))
+    for other in others
+)
+SIGNALS = frozenset(word for pair in OPPOSITES for word in pair)
+"""Words that are compared although search treats some of them as too common."""
+PREFIX = re.compile(r"(?:un|in|im|ir|il|dis|non)(?=\w{4})")
+_AMOUNT = r"(?= [$€£]?\w*\s?\d)"
+BOUNDS = {
+    "atleast": r"at least|not? (?:less|fewer|earlier) than|a minimum of",
+    "atmost": r"at most|not? (?:more|later|longer) than|up to|a maximum of",
+    "overthan": rf"(?:(?:more|longer|later|higher|greater) than|over|above|exceed(?:s|ing)?){_AMOUNT}",
+    "underthan": rf"(?:(?:less|fewer|shorter|earlier|lower) than|under|below){_AMOUNT}",
+}
+"""Bounds of an amount after the word that each of them counts as."""
+
+
+def with_bounds(text: str) -> str:
+    for word, forms in BOUNDS.items():
+        text = re.sub(rf"\b(?:{forms})\b", word, text, flags=re.IGNORECASE)
+    return text
+
+
+def are_opposite(one: str, other: str) -> bool:
+    """Whether two stems are opposite: by the list, or because one is the other with "un" or a similar prefix."""
+    return frozenset((one, other)) in OPPOSITES or other == PREFIX.sub("", one, 1) or one == PREFIX.sub("", other, 1)
+
 
 MARKUP = re.compile(r"\*\*|__|`|^#{1,6}\s|\[\d{1,2}\]|^\s*(?:[-*•]|\d{1,3}[.)])\s+", re.MULTILINE)
 """Markdown, references to sources and list markers, which have no meaning."""
@@ -79,7 +117,6 @@ class Reading:
 # the same passages come with every turn of a conversation
 @lru_cache(maxsize=4096)
 def read(text: str, language: str) -> Reading:
-    """Split a text of this language into clauses."""
     body = with_bounds(MARKUP.sub("", text))
     found = tuple(facts(body, language))
     stated = [fact for fact in found if fact.kind != "name"]  # names are words already
@@ -114,7 +151,6 @@ own.
 ELSEWHERE, AROUND = 0.6, 0.45
 """Weight of a word in another clause of the statement, and in a text above or next to the statement."""
 NEAR = 8
-"""Number of statements that are compared."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +173,6 @@ class StatedUnit:
         )
 
     def share(self, words: Collection[str], weights: dict[str, float]) -> float:
-        """Share of words, by weight, that are in the statement or around it."""
         held = sum(weights[word] for word in words if word in self.said.words or word in self.around)
         return held / (sum(weights[word] for word in words) or 1.0)
 
@@ -161,25 +196,20 @@ class Evidence:
         self._facts = [(unit, fact) for unit in self.units for fact in unit.said.facts]
 
     def weights(self, words: Collection[str]) -> dict[str, float]:
-        """The weight of each word: rare words have more."""
         return {word: math.log(2 + len(self.units) / (1 + (self._count[word] or UNKNOWN))) for word in words}
 
     def nearest(self, words: Collection[str]) -> list[StatedUnit]:
-        """Statements with most of the words, best first."""
         weights = self.weights(words)
         some = [unit for unit in self.units if not unit.said.words.isdisjoint(words)]
         return heapq.nlargest(NEAR, some, key=lambda unit: unit.weight(words, weights))
 
     def holding(self, name: str) -> list[StatedUnit]:
-        """Statements with a name in them or around them."""
         return [unit for unit in self.units if name in unit.said.words or name in unit.around]
 
     def stating(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
-        """Statements of a fact, each with its form there."""
         return [(unit, other) for unit, other in self._facts if other.key == fact.key or is_amount(fact, other, unit)]
 
     def rivals(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
-        """Explicit statements of another fact of the same measure."""
         alike = [(unit, other) for unit, other in self._facts if other.is_bound and other.measures == fact.measures]
         return [(unit, other) for unit, other in alike if other.key != fact.key]
 
@@ -197,7 +227,6 @@ def plain(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def units(passage: str, language: str) -> tuple[StatedUnit, ...]:
-    """The statements of a passage in their order, then the other lines."""
     heading, _, rest = passage.partition("\n")
     cut = statements_of(rest, heading.split(" > "))
     said, title = [read(statement.text, language) for statement in cut], read(heading, language)

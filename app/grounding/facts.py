@@ -59,7 +59,6 @@ def content_words(text: str) -> frozenset[str]:
 
 
 def is_function_word(word: str) -> bool:
-    """Whether a word says nothing about the topic of a text."""
     return terms.stem(terms.folded(word)) in FUNCTION_WORDS
 
 
@@ -187,7 +186,6 @@ def amounts(text: str, language: str = "en") -> Iterator[Fact]:
 
 
 def is_range(text: str, first: Fact, second: Fact) -> bool:
-    """Whether two numbers are the ends of a range or alternatives with one unit."""
     return RANGE.fullmatch(text, first.place + len(first.text), second.place) is not None
 
 
@@ -204,7 +202,6 @@ def amount(text: str, match: re.Match[str], language: str) -> Fact:
 
 
 def signed(fact: Fact, text: str) -> Fact:
-    """A temperature below zero with its sign."""
     minus = MINUS.search(text, max(0, fact.place - len("minus ")), fact.place)
     if fact.unit not in ("1 degrees", "1 °F") or not minus:
         return fact
@@ -230,7 +227,6 @@ def unit_of(match: re.Match[str]) -> str:
 
 
 def in_base_units(fact: Fact) -> Fact:
-    """The same amount in the base unit of its kind, so that 2 weeks equal 14 days."""
     factor, _, unit = fact.unit.partition(" ") if fact.unit[:1].isdecimal() else ("1", "", fact.unit)
     return replace(fact, value=times(fact.value, int(factor)), unit=unit, as_written=fact.value)
 
@@ -272,7 +268,6 @@ TIME_OF_DAY = re.compile(
 
 
 def dates(text: str) -> Iterator[Fact]:
-    """Days of the year in the usual ways to write them; the year of a date is implied."""
     for pattern in DATES:
         found = [fact for match in pattern.finditer(text) for fact in dates_of(match)]
         yield from found
@@ -280,7 +275,6 @@ def dates(text: str) -> Iterator[Fact]:
 
 
 def dates_of(match: re.Match[str]) -> Iterator[Fact]:
-    """The dates of one match: "24 and 31 December" are two."""
     name, days = match["month"], re.findall(r"\d+", match["days"])
     month = int(name) if name.isdigit() else 1 + MONTHS.index(name[:3].lower())
     if month > len(MONTHS) >= int(days[0]) and match.start("days") < match.start("month"):  # as in the United States
@@ -292,7 +286,6 @@ def dates_of(match: re.Match[str]) -> Iterator[Fact]:
 
 
 def times_of_day(text: str) -> Iterator[Fact]:
-    """Times of day in minutes since midnight."""
     for match in TIME_OF_DAY.finditer(text):
         hour, minute = int(match["hour"] or match["hour24"] or 12), int(match["minute"] or match["minute24"] or 0)
         if match["half"] or match["word"]:
@@ -326,7 +319,6 @@ CAPITAL_NOUNS = frozenset({"de"})
 
 
 def facts(text: str, language: str = "en") -> list[Fact]:
-    """Every fact of a text in this language."""
     found: list[Fact] = []
     rest = text.translate(ODD_CASE)
     spoken = [partial(read, language=language) for read in (amounts, names)]
@@ -338,7 +330,6 @@ def facts(text: str, language: str = "en") -> list[Fact]:
 
 
 def addresses(text: str) -> Iterator[Fact]:
-    """E-mail addresses and web addresses; each implies its host."""
     for match in ADDRESS.finditer(text):
         value = re.sub(r"^(?:https?://)?(?:www\.)?", "", match[0].lower()).rstrip("/")
         yield Fact("address", value, "", match[0], match.start())
@@ -346,7 +337,6 @@ def addresses(text: str) -> Iterator[Fact]:
 
 
 def phones(text: str) -> Iterator[Fact]:
-    """Telephone numbers, with their country code or a leading zero."""
     for match in PHONE.finditer(text):
         yield Fact("number", re.sub("[ /-]", "", match[0]), "phone", match[0], match.start())
 
@@ -358,7 +348,6 @@ def codes(text: str) -> Iterator[Fact]:
 
 
 def names(text: str, language: str) -> Iterator[Fact]:
-    """Capitalised words, except in a language that writes every noun so."""
     for match in NAME.finditer(text) if language not in CAPITAL_NOUNS else ():
         if not is_function_word(match["name"]):
             yield Fact("name", stem(match["name"]), "", match["name"], match.start("name"))

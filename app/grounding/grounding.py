@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from app.grounding.evidence import Clause, Evidence, Reading, StatedUnit, plain, read
+from app.grounding.evidence import Clause, Evidence, Reading, StatedUnit, are_opposite, plain, read
 from app.grounding.facts import Fact, content_words
-from app.grounding.opposites import are_opposite
 from retrieval.text.sentences import sentences
 
 OPENING = re.compile(r"(?:please\s)?(?:note|be aware|keep in mind|remember)\s(?:also\s)?that\s", re.IGNORECASE)
@@ -47,28 +46,23 @@ class Claim:
 
     @cached_property
     def lead(self) -> str:
-        """The yes or no at its beginning, in lower case."""
         lead = YES_NO.match(self.text)
         return lead["word"].lower() if lead else ""
 
     @cached_property
     def said(self) -> Reading:
-        """The sentence after a yes or no and introductory words."""
         return read(OPENING.sub("", YES_NO.sub("", self.text, count=1), count=1), self.evidence.language)
 
     @cached_property
     def weights(self) -> dict[str, float]:
-        """The weight of each word of it, and of the previous sentence."""
         return self.evidence.weights(self.said.words | self.before)
 
     @cached_property
     def nearest(self) -> list[StatedUnit]:
-        """The most similar statements, best first."""
         return self.evidence.nearest(self.said.words)
 
     @property
     def support(self) -> str | None:
-        """The most similar statement, as text."""
         return self.nearest[0].said.text if self.nearest else None
 
     @property
@@ -112,13 +106,11 @@ KIND_NAMES = {"code": "name", "weekday": "day"}
 
 
 def fact_problem(claim: Claim) -> str | None:
-    """The problem with the facts of a sentence, or None."""
     different = {fact.key: fact for fact in claim.said.facts}.values()
     return next((found for fact in different if (found := problem_of(fact, claim))), None)
 
 
 def problem_of(fact: Fact, claim: Claim) -> str | None:
-    """The problem with one fact of a sentence, or None."""
     is_year = fact.kind == "number" and not fact.is_bound and not fact.unit
     kind = "date" if is_year else KIND_NAMES.get(fact.kind, fact.kind)
     if fact.kind in ("name", "code"):
@@ -161,7 +153,6 @@ def better_placed(fact: Fact, claim: Claim) -> list[Fact]:
 
 
 def fit(unit: StatedUnit, fact: Fact, weights: dict[str, float]) -> float:
-    """How well words fit the place where a statement has a fact."""
     clauses = [clause for clause in unit.said.clauses if fact.key in clause.words]
     return max((unit.weight(weights, weights, clause) for clause in clauses), default=0.0)
 
@@ -189,7 +180,6 @@ DENIED, NOT_DENIED = "the passages deny this", "the passages do not deny this"
 
 
 def opposite_problem(claim: Claim) -> str | None:
-    """The statement that a sentence contradicts, or None."""
     if claim.lead in ("yes", "yep") and claim.said.clauses and all(clause.denies for clause in claim.said.clauses):
         return 'the passages deny what "yes" confirms'
     for clause in claim.said.clauses:
@@ -202,7 +192,6 @@ def opposite_problem(claim: Claim) -> str | None:
 
 
 def difference(clause: Clause, claim: Claim, unit: StatedUnit, other: Clause) -> str | None:
-    """How a clause of the evidence contradicts, or None."""
     mine = (clause.words | clause.signals) - other.words - other.signals
     theirs = (other.words | other.signals) - claim.said.words - claim.said.signals
     turned = [(one, two) for one in mine for two in theirs if are_opposite(one, two)]
@@ -217,7 +206,6 @@ def difference(clause: Clause, claim: Claim, unit: StatedUnit, other: Clause) ->
 
 
 def alike(clause: Clause, claim: Claim) -> list[tuple[StatedUnit, Clause]]:
-    """Clauses of the evidence with the same topic, each with its statement."""
     total = sum(claim.weights[word] for word in clause.words)
     units = dict.fromkeys((*claim.evidence.nearest(clause.words), *claim.nearest))
     places = [(unit, other) for unit in units if unit.is_statement for other in unit.said.clauses]
@@ -245,7 +233,6 @@ NOT_SAID = "the passages do not say this"
 
 
 def support_problem(claim: Claim) -> str | None:
-    """The problem of a sentence with only yes or no, or with too few words of the passages."""
     if ALONE.fullmatch(claim.text):
         return BARE
     unknown = [word for word in claim.said.words - claim.evidence.known if not word.startswith("#")]
@@ -266,21 +253,9 @@ class CheckedSentence:
     support: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grounding:
-    """The checked sentences of an answer."""
-
-    sentences: tuple[CheckedSentence, ...]
-
-    @property
-    def score(self) -> float:
-        """The score of the weakest sentence: one wrong statement spoils an answer. 0 for an empty answer."""
-        return min((sentence.score for sentence in self.sentences), default=0.0)
-
-    @property
-    def is_supported(self) -> bool:
-        """Whether there is a sentence, and none lacks support."""
-        return bool(self.sentences) and all(sentence.problem is None for sentence in self.sentences)
+def score(checked: Sequence[CheckedSentence]) -> float:
+    """The score of the weakest sentence: one wrong statement spoils an answer. 0 for an empty answer."""
+    return min((sentence.score for sentence in checked), default=0.0)
 
 
 ENOUGH_TO_QUOTE = 0.4
@@ -288,21 +263,11 @@ ENOUGH_TO_QUOTE = 0.4
 FIGURES = ("#number", "#time", "#date")
 """Prefixes of the facts, as words, that are wrong most often."""
 AnswerCheck: TypeAlias = Callable[[Claim], str | None]
-"""One check of answers: takes a sentence with its evidence, returns the problem, or None.
-
-To add one, write a file with such a function and name it in `CHECKS`. Return a short reason for people, such as 'the
-number "45 days" is not in the passages'. `NOT_SAID` means that the passages neither say nor deny it; every other reason
-is counted as a contradiction.
-
-The checks run in the order of `CHECKS` until one finds a problem. They skip politeness and sentences that the passages
-contain literally. They may be called from several threads at once and must not change their arguments.
+"""Takes a sentence with its evidence; returns the problem as a short reason for people, or None. `NOT_SAID` means that
+the passages neither say nor deny it; every other reason is counted as a contradiction. Called from several threads.
 """
-CHECKS: tuple[AnswerCheck, ...] = (
-    fact_problem,
-    support_problem,
-    opposite_problem,
-)
-"""All checks, in this order."""
+CHECKS: tuple[AnswerCheck, ...] = (fact_problem, support_problem, opposite_problem)
+"""They run in this order until one finds a problem, not for politeness and what the passages contain literally."""
 
 
 class AnswerChecker:
@@ -313,9 +278,9 @@ class AnswerChecker:
         self._question, self._evidence, self._checks = question, Evidence(passages), checks
         self._before: frozenset[str] = frozenset()
 
-    def check(self, text: str) -> Grounding:
+    def check(self, text: str) -> list[CheckedSentence]:
         """Check the next sentences of the answer. The earlier ones are known."""
-        return Grounding(sentences=tuple(self._checked(sentence) for sentence in sentences_of(text)))
+        return [self._checked(sentence) for sentence in sentences_of(text)]
 
     def _checked(self, text: str) -> CheckedSentence:
         before, self._before = self._before, content_words(text)

@@ -67,7 +67,6 @@ def telling(question: str) -> Telling:
 
 
 def embedded(embedder: Embedder, texts: Sequence[str]) -> list[EmbeddedQuestion]:
-    """Questions with vectors, ready to be compared."""
     vectors = embedder.embed_queries(texts)
     return [
         EmbeddedQuestion(text, vector, embedder.knowledge(text) ** 2, telling(text))
@@ -101,7 +100,6 @@ class PassageStatements:
 
     @classmethod
     def unpacked(cls, stored: bytes) -> "PassageStatements":
-        """Read the result of `packed`. Raises ValueError for other bytes."""
         behind = _SIZE + int.from_bytes(stored[:_SIZE], "little")
         cut = json.loads(stored[_SIZE:behind].decode("utf-8", "surrogatepass"))
         return cls(statements=tuple(Statement(*one) for one in cut), vectors=StatementVectors.unpacked(stored[behind:]))
@@ -133,9 +131,7 @@ class StatementStore:
         return [found[passage.id] for passage in passages]
 
     def _readable(self, passages: Sequence[StoredPassage]) -> dict[int, PassageStatements]:
-        """The statements of the passages that can be encoded, by number. The others are tried again at the
-        next start.
-        """
+        """By number. Those that cannot be encoded are tried again at the next start."""
         try:
             return dict(zip((passage.id for passage in passages), self._read(passages), strict=True))
         except Exception as error:  # from any library below
@@ -179,10 +175,9 @@ CANDIDATES = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPassage:
-    """A passage with the score it was ranked by and its cosine with the question."""
+    """A passage with its cosine with the question."""
 
     passage: StoredPassage
-    score: float
     cosine: float
 
 
@@ -268,11 +263,8 @@ class Finder:
             for logit, one in judged.statements.ranked
         ]
         best_first = dict.fromkeys([*(one.passage for one in ranked[:BEST]), *(hit.id for hit in judged.hits)])
-        by_id = {hit.id: hit for hit in judged.hits}
-        found = tuple(
-            FoundPassage(passage=judged.passages[id_], score=by_id[id_].score, cosine=by_id[id_].cosine)
-            for id_ in best_first
-        )
+        cosine = {hit.id: hit.cosine for hit in judged.hits}
+        found = tuple(FoundPassage(passage=judged.passages[id_], cosine=cosine[id_]) for id_ in best_first)
         return SearchResults(
             passages=found[:count],
             found=found,
@@ -289,7 +281,6 @@ class Finder:
         collections: Collection[str] = (),
         without: Collection[int] = (),
     ) -> JudgedQuestion:
-        """Search and measure; arguments as in `find`. without: passages that are ignored."""
         retriever, queries, hits, stored = self._found(question, earlier, count, collections)
         hits = [hit for hit in hits if hit.id not in without]
         read = self._statements.of([stored[hit.id] for hit in hits])
@@ -309,16 +300,15 @@ class Finder:
     def _found(
         self, question: str, earlier: str | None, count: int, collections: Collection[str]
     ) -> tuple[Retriever, list[Query], list[PassageHit], dict[int, StoredPassage]]:
-        """The snapshot, the texts to search, the passages found, and their stored data."""
         while True:
-            retriever = self._search.retriever_for(collections)
+            retriever = self._search.snapshot.retriever(collections)
             queries = retriever.queries(wordings(question, earlier))
             found = retriever.search(queries, count)
             stored = {passage.id: passage for passage in self._library.passages([hit.id for hit in found])}
             if len(stored) == len(found):
                 break
             self._search.follow()  # a passage was replaced during the search: the next snapshot has the new one
-            if retriever is self._search.retriever_for(collections):
+            if retriever is self._search.snapshot.retriever(collections):
                 break
         found = [hit for hit in found if hit.id in stored]
         if self._reranker is not None:
@@ -332,16 +322,13 @@ REFERS_BACK = re.compile(
     r"|\b(?:it|its|they|them|their|that|those|these|this|he|she|one|ones|there|same|else|instead|other|then)\b",
     re.IGNORECASE,
 )
-"""Words by which a question refers to the one before it."""
 SOME_TERMS, ENOUGH_TERMS = 2, 5
 """A question without a word that refers back may be clear alone with this many terms, and is with that many."""
 
 
 def wordings(question: str, earlier: str | None) -> list[str]:
     """The texts to search: the question, and if it may refer to an earlier one, also both together, as the last."""
-    if earlier is None:
-        return [question]
-    if may_stand_alone(question, ENOUGH_TERMS):
+    if earlier is None or may_stand_alone(question, ENOUGH_TERMS):
         return [question]
     return [question, f"{earlier} {question}"]
 

@@ -78,11 +78,9 @@ class Forgetting:
         return Forgotten(document=path, **self._forget([path], path))
 
     def forget_collection(self, name: str, paths: Sequence[str]) -> CollectionForgotten:
-        """Delete these documents, which are a whole collection, together. Raises as `forget`."""
         return CollectionForgotten(collection=name, documents=len(paths), **self._forget(paths, f"collection {name!r}"))
 
     def finish(self) -> None:
-        """Complete unfinished deletions. Raises as `forget`."""
         if self._begun.left("forget"):
             self._forget([], "a document")
 
@@ -94,9 +92,7 @@ class Forgetting:
         self._forget_unused_modules(with_pml=is_forgotten)
 
     def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
-        """Return what was deleted and what is left; an earlier deletion that failed is completed. what: for
-        an error.
-        """
+        """Complete an earlier deletion that failed, too. what: for an error."""
         with self._ingestion.alone():
             left = self._begun.left("forget")
             again = (path for path, version in left.items() if self._version(path) in ("", version))
@@ -136,11 +132,11 @@ class Forgetting:
             self._history.forget_document(path)
 
     def _footprint(self, paths: Sequence[str], ids: Collection[int], keys: frozenset[str]) -> Footprint:
-        retriever = self._search.retriever
+        snapshot = self._search.snapshot
         return Footprint(
             passages=len(self._library.passages(sorted(ids))),
-            vectors=len(retriever.index.passage_ids & set(ids)),
-            keywords=sum(passage_id(window) in ids for window in retriever.keywords.window_ids.tolist()),
+            vectors=len(snapshot.index.passage_ids & set(ids)),
+            keywords=sum(passage_id(window) in ids for window in snapshot.keywords.window_ids.tolist()),
             quotes=sum(self._history.quotes_of(path) for path in paths),
             modules=len(self._modules() & keys),
         )
@@ -160,9 +156,7 @@ class Forgetting:
 
 
 def find_document(library: Library, name: str, others: Collection[str] = ()) -> str:
-    """Return a document's path, given it or an unambiguous end of it. others: further paths that may be meant. Raises
-    DeskError.
-    """
+    """name: the path, or an unambiguous end of it. others: further paths that may be meant. Raises DeskError."""
     paths = [document.path for document in library.documents()]
     paths += [path for path in others if path not in paths]
     wanted = [name, str(Path(name).expanduser().absolute())]

@@ -55,11 +55,9 @@ CHOOSING = "choosing neighbours"
 """Name of a stored fact, while all neighbours are chosen again: their number, and the last finished passage."""
 NOTHING_CHOSEN = "0 0"
 CHOSEN_AT_ONCE = 100
-"""Passages whose neighbours are recorded in one transaction."""
 
 
 def chosen_for(library: Library) -> int:
-    """The setting `neighbours` when the recorded ones were chosen."""
     return int(library.fact(NEIGHBOURS) or 0)
 
 
@@ -75,7 +73,9 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
         return frozenset()
     due = set(library.all_ids(only_alone=True))
     if is_other:
-        due.update(id_ for id_ in library.all_ids() if id_ > chosen_until(library, count))
+        wanted, last = (library.fact(CHOOSING) or NOTHING_CHOSEN).split()
+        chosen_until = int(last) if int(wanted) == count else 0  # by an interrupted call
+        due.update(id_ for id_ in library.all_ids() if id_ > chosen_until)
     inside = {name: library.ids_in([name]) for name in library.collections()}
     ids, unused = sorted(due), set[str]()
     for first in range(0, len(ids), CHOSEN_AT_ONCE):
@@ -93,12 +93,6 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     return frozenset(unused)
 
 
-def chosen_until(library: Library, count: int) -> int:
-    """The last passage of an interrupted call with this count; 0 for none."""
-    wanted, last = (library.fact(CHOOSING) or NOTHING_CHOSEN).split()
-    return int(last) if int(wanted) == count else 0
-
-
 BATCH = 64
 """A batch is stored when it has this many new passages,"""
 BATCH_S = 4.0
@@ -106,7 +100,6 @@ BATCH_S = 4.0
 EMBEDDED_AT_ONCE = 8
 """Passages that are embedded together, and encoded together for their statements: few, so that a run can be stopped."""
 LONGEST_READING_S = 120.0
-"""Maximum seconds for reading one file."""
 LONGEST_PATH = 2500
 """Maximum bytes of a document's path: PostgreSQL's index allows few more."""
 IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `warmdesk forget`"
@@ -221,14 +214,11 @@ class Ingestion:
     def run(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Ingest files and folders. Raises DeskError or OSError if another run is active or the data folder cannot be
-        written; what was stored before that stays.
-        """
+        """Raises DeskError or OSError if another run is active or the data folder cannot be written."""
         with self.alone():
             return self.run_alone(list(paths), progress, **options)
 
     def run_alone(self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]) -> IngestReport:
-        """The same for a caller inside `alone`."""
         started = time.perf_counter()
         report = IngestReport()
         try:
@@ -256,9 +246,7 @@ class Ingestion:
         return report
 
     def remove(self, paths: Sequence[str]) -> Sequence[Replaced]:
-        """Delete documents from library and search together; return the changes for each that existed. The caller
-        deletes their modules and calls this within `alone`.
-        """
+        """Return the changes for each that existed. The caller deletes modules, and calls this within `alone`."""
         if not paths:
             return ()
         changes = self.search.change(lambda: self.library.remove(paths), gone=self.library.ids_of(paths))
@@ -276,14 +264,11 @@ class Ingestion:
             self.open_warming().encode(sorted(lost), no_progress)
 
     def forget_unused(self) -> None:
-        """Delete unused modules, which a run that was killed after its changes left."""
         self._forget_modules(self.open_warming().unused())
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside this block no other run may change documents, here or in another server of the database. Raises
-        DeskError if another run is active.
-        """
+        """No other run may change documents inside, here or in another server. Raises DeskError if one is active."""
         if not self._running.acquire(blocking=False):
             raise DeskError("documents are already being ingested: wait until that is done", code="ingestion-running")
         try:
@@ -300,7 +285,6 @@ class Ingestion:
     def _store_files(
         self, files: Sequence[tuple[Path, str | None]], collection: str, report: IngestReport, progress: Progress
     ) -> list[str]:
-        """Read, split and store; return the names of the stored documents."""
         if not files:
             return []
         names: list[str] = []
@@ -418,7 +402,6 @@ class Ingestion:
         )
 
     def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
-        """Vectors by content hash; vectors of an interrupted run are used."""
         by_hash = {passage.content_hash: passage for passage in passages}
         embedder = self.search.embedder
         vectors = self.library.staged(embedder.name, by_hash, embedder.dimension)
@@ -476,9 +459,7 @@ class Ingestion:
 
 
 def is_gone(path: Path) -> bool:
-    """Whether a file certainly does not exist; also if a link has replaced it. A file in a folder without access may
-    exist.
-    """
+    """Whether a file certainly does not exist; also if a link has replaced it."""
     try:
         return not path.exists() or path.resolve() != path
     except OSError:

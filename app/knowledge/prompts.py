@@ -76,7 +76,6 @@ class PromptBuilder:
         )
 
     def module(self, passage: PassageText) -> TextModule:
-        """A passage as a module whose left context is the system module and the passage's neighbours."""
         left_context = tuple(
             TextModule(name=other.name, pieces=(Text(text=passage_text(other)),))
             for other in reversed(passage.neighbours)
@@ -86,7 +85,6 @@ class PromptBuilder:
         )
 
     def prompt(self, turns: Sequence[PromptTurn]) -> list[TextModule | Text]:
-        """The conversation up to its last question, which is to be answered."""
         parts: list[TextModule | Text] = [self.system]
         inserted: set[str] = set()
         for turn in turns:
@@ -109,7 +107,6 @@ def passage_text(passage: PassageText) -> str:
 
 
 def question_text(question: str) -> str:
-    """The text of a question for the model."""
     return without_marks(f"{QUESTION_MARK} {question.strip()}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from retrieval.search.retriever import Retriever
 from retrieval.search.vector_index import Selection, VectorIndex, passage_id, window_texts
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 EMBEDDER = "embedder"
 """Name of a stored fact: the embedder of the stored embeddings."""
@@ -50,7 +52,7 @@ class Snapshot:
         self._limited = lru_cache(VIEWS_KEPT)(self._limit)
 
     def retriever(self, collections: Collection[str] = ()) -> Retriever:
-        """Finds passages of these collections, or of all."""
+        """Finds passages of these collections, or of all. The same object for the same collections."""
         known = frozenset(self._passages_in).intersection(collections)
         return self._limited(known) if collections else self._everything
 
@@ -70,21 +72,10 @@ class Search:
             unfinished.unlink(missing_ok=True)
         self._use_this_embedder()
         stored = frozenset(library.all_ids())
-        self._snapshot = self._state(self._open_vectors(stored), self._open_keywords(stored))
-
-    @property
-    def retriever(self) -> Retriever:
-        """Finds passages of all documents that questions see now."""
-        return self._snapshot.retriever()
-
-    def retriever_for(self, collections: Collection[str]) -> Retriever:
-        """Finds passages of these collections only, or of all. The same object until documents change."""
-        return self._snapshot.retriever(collections)
+        self.snapshot = self._state(self._open_vectors(stored), self._open_keywords(stored))
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """The vectors of passages, given as heading path and text: for each `[windows, dimension]`. Raises the
-        embedder's errors, and RetrievalError for invalid numbers.
-        """
+        """For each passage, given as heading path and text: `[windows, dimension]`. Raises RetrievalError."""
         windows = [window_texts(path, text) for path, text in passages]
         vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
         if not np.isfinite(vectors).all():
@@ -92,11 +83,9 @@ class Search:
         return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
-        """For each of these passages the `count` others closest to the whole of it (cosine), closest first. within:
-        only these are candidates.
-        """
+        """For each passage the `count` others closest to the whole of it, closest first. within: candidates."""
         numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
-        index = self._snapshot.index
+        index = self.snapshot.index
         only = None if within is None else index.selection(within)
         found: dict[int, list[int]] = {}
         for id_, vector in zip(numbers.tolist(), vectors, strict=True):
@@ -138,26 +127,24 @@ class Search:
 
     def _catch_up(self) -> bool:
         """Apply the changes of any server; return whether passages are gone. The lock is held."""
-        stored, indexed = frozenset(self._library.all_ids()), self._snapshot.index.passage_ids
+        stored, indexed = frozenset(self._library.all_ids()), self.snapshot.index.passage_ids
         self._update(sorted(indexed - stored), sorted(stored - indexed))
         return bool(indexed - stored)
 
     def _update(self, removed: Sequence[int], new: Sequence[int]) -> None:
         """Make the next snapshot. The lock is held."""
-        index, keywords = self._snapshot.index, self._snapshot.keywords
+        index, keywords = self.snapshot.index, self.snapshot.keywords
         if removed or new:
             ids, vectors = self._library.vectors(self.embedder.dimension, new)
             index = index.updated(removed, ids.tolist(), vectors)
             keywords = keywords.updated(removed, self._library.searchable(new))
-        self._snapshot = self._state(index, keywords)  # a document may only have moved to another collection
+        self.snapshot = self._state(index, keywords)  # a document may only have moved to another collection
 
     def save(self) -> None:
-        """Write both indexes, so that the next start does not read everything from the database. Raises OSError; an
-        index that was not written stays as it was.
-        """
+        """Write both indexes, so that the next start need not. Raises OSError; what was not written stays as it was."""
         with self._lock:
-            self._snapshot.index.save(self._path)
-            save_keywords(self._snapshot.keywords, keywords_folder(self._path))
+            self.snapshot.index.save(self._path)
+            save_keywords(self.snapshot.keywords, keywords_folder(self._path))
 
     def _state(self, index: VectorIndex, keywords: KeywordIndex) -> Snapshot:
         """A snapshot of both. The library must not change during this."""
@@ -165,39 +152,28 @@ class Search:
         return Snapshot(self.embedder, index, keywords, passages_in)
 
     def _open_vectors(self, stored: frozenset[int]) -> VectorIndex:
-        """The vectors of the passages that are stored."""
-        index, reason = VectorIndex(self.embedder.name, self.embedder.dimension), ""
-        try:
-            index = VectorIndex.load(self._path, self.embedder.name, self.embedder.dimension)
-        except IndexDamaged as damage:
-            reason = damage.reason
-        missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
+        name, dimension = self.embedder.name, self.embedder.dimension
+        index, reason = opened(lambda: VectorIndex.load(self._path, name, dimension), VectorIndex(name, dimension))
+        missing, gone = differences(index, stored, reason)
         if missing or gone:
-            warn_of("vector", missing, gone, reason)
-            ids, vectors = self._library.vectors(self.embedder.dimension, missing)
+            ids, vectors = self._library.vectors(dimension, missing)
             index = index.updated(gone, ids.tolist(), vectors)
             index.save(self._path)
         return index
 
     def _open_keywords(self, stored: frozenset[int]) -> KeywordIndex:
-        """The words of the passages that are stored."""
-        index, reason = KeywordIndex(), ""
-        try:
-            index = load_keywords(keywords_folder(self._path))
-        except IndexDamaged as damage:
-            reason = damage.reason
-        missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
+        folder = keywords_folder(self._path)
+        index, reason = opened(lambda: load_keywords(folder), KeywordIndex())
+        missing, gone = differences(index, stored, reason)
         if missing or gone:
-            warn_of("keyword", missing, gone, reason)
             index = index.updated(gone, {})
             for first in range(0, len(missing), ADDED_AT_ONCE):
                 index = index.updated((), self._library.searchable(missing[first : first + ADDED_AT_ONCE]))
-                save_keywords(index, keywords_folder(self._path))  # a killed rebuild continues from here
-            save_keywords(index, keywords_folder(self._path))
+                save_keywords(index, folder)  # a killed rebuild continues from here
+            save_keywords(index, folder)
         return index
 
     def _use_this_embedder(self) -> None:
-        """Embed all passages again if the stored embeddings are of another model."""
         stored = self._library.fact(EMBEDDER)
         if stored == self.embedder.name:
             return
@@ -213,9 +189,7 @@ class Search:
         self._library.clear_staged()
 
     def _embedded_again(self, passages: Sequence[StoredPassage]) -> dict[int, Vectors]:
-        """Their vectors by number. A few at a time are stored, and found again by the next start if this
-        one is killed.
-        """
+        """Their vectors by number. A few at a time are stored, for the next start if this one is killed."""
         name = self.embedder.name
         found = self._library.staged(name, [p.content_hash for p in passages], self.embedder.dimension)
         missing = [p for p in passages if p.content_hash not in found]
@@ -229,16 +203,27 @@ class Search:
 
 
 def keywords_folder(index_path: Path) -> Path:
-    """The keyword index next to a vector index."""
     return index_path.with_suffix(".keywords")
 
 
-def warn_of(name: str, missing: Sequence[int], gone: Sequence[int], reason: str) -> None:
-    """Log that an index differs from the database, and why."""
-    log.warning(
-        "the %s index is updated from the database, %d passages to add and %d to remove: %s",
-        *(name, len(missing), len(gone), reason or "it contains other passages"),
-    )
+def opened(load: Callable[[], T], empty: T) -> tuple[T, str]:
+    """An index from its files, or an empty one and why."""
+    try:
+        return load(), ""
+    except IndexDamaged as damage:
+        return empty, damage.reason
+
+
+def differences(index: VectorIndex | KeywordIndex, stored: frozenset[int], reason: str) -> tuple[list[int], list[int]]:
+    """The passages that an index lacks, and those that it should not have. Logs that there are some, and why."""
+    missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
+    if missing or gone:
+        log.warning(
+            "the %s index is updated from the database, %d passages to add and %d to remove: %s",
+            *("vector" if isinstance(index, VectorIndex) else "keyword", len(missing), len(gone)),
+            reason or "it contains other passages",
+        )
+    return missing, gone
 
 
 def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, within: Selection | None) -> list[int]:

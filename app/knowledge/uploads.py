@@ -62,7 +62,10 @@ class Uploads:
                     raise DeskError(f"{printable(file.name)}: {report.failed[0].reason}", code="unreadable")
             except BaseException:
                 if self._library.find(path) == before:
-                    _put_back(file, None if before is None else former)
+                    if before is None or former is None:
+                        file.unlink(missing_ok=True)
+                    else:
+                        replace_file(file, former)
                     self._begun.done("upload", [noted])
                 raise
             self._begun.done("upload", [noted])
@@ -113,9 +116,7 @@ def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
 
 
 def keep_file(file: Path, data: bytes) -> None:
-    """Write a file completely or not at all; it replaces one of the same name. Raises DeskError for too much data, or a
-    file that cannot be read as a document; then nothing is stored.
-    """
+    """Write a file completely or not at all. Raises DeskError if it is too large or cannot be read."""
     if len(data) > MAX_BYTES:
         raise DeskError(f"{file.name} is larger than {MAX_BYTES // 2**20} MB", code="upload-too-large")
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,9 +128,7 @@ def keep_file(file: Path, data: bytes) -> None:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a path without invisible characters. Raises DeskError if it is empty, too long or begins with a
-    dot.
-    """
+    """The last part of a path without invisible characters. Raises DeskError if it is no valid name."""
     plain = " ".join(readable(name.replace("\\", "/").rpartition("/")[2]).split())
     if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{plain[:40]!r} is not a valid document name: rename the file", code="bad-name")
@@ -144,26 +143,16 @@ def collection_folder(collection: str) -> str:
     return f"{plain}.d"
 
 
-def _put_back(file: Path, former: bytes | None) -> None:
-    if former is None:
-        file.unlink(missing_ok=True)
-    else:
-        replace_file(file, former)
-
-
 log = logging.getLogger(__name__)
 
 SOONEST, LATEST = 5, 31 * 24 * 60
-"""Minimum and maximum minutes between two runs."""
 LONGEST_COLLECTION = 80
 SYSTEM = tuple(map(Path, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")))
 """System folders, which have no documents for customers: an admin of the pages must not read them."""
 KEPT_FILES = 20
-"""Number of skipped files that a result names with the reason."""
 FAILED = "something went wrong on our side; the server's log has more"
 
 IngestFolder: TypeAlias = Callable[[Path, str, Progress], IngestReport]
-"""Ingests a folder into a collection, with sync."""
 
 
 class SyncStopped(Exception):
@@ -176,10 +165,7 @@ class Synchronising:
     def __init__(self, folders: SyncedFolderTable, record: Record, ingest: IngestFolder, data_dir: Path) -> None:
         """record: writes to the audit log."""
         self._folders, self._record, self._ingest, self._data_dir = folders, record, ingest, data_dir
-
-    def all(self) -> list[SyncedFolder]:
-        """Every folder, by path."""
-        return self._folders.all()
+        self.all = folders.all
 
     def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
         """Add a folder, or change how it is read; it is then due. folder: an absolute path. who: for the audit log.
@@ -207,9 +193,7 @@ class Synchronising:
         self._record(who, "sync-remove", folder)
 
     def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
-        """Read a folder now, and record the result; a failure is also a result. Raises DeskError if the folder is not
-        synchronised, or while other documents are ingested: then it is tried again when it is due.
-        """
+        """Read a folder now, and record the result; a failure is one. Raises DeskError while others ingest."""
         stored = self._find(folder)
         try:
             readable_folder(Path(folder))
@@ -232,23 +216,17 @@ class Synchronising:
         return result
 
     def run_due(self, progress: Progress = no_progress) -> None:
-        """Read the due folders, one after another. Does nothing while other documents are ingested, or another server
-        does this. Raises what `progress` raises.
-        """
+        """Read the due folders. Does nothing while others ingest or do this. Raises what `progress` raises."""
         with self._folders.alone() as is_alone:
-            if is_alone:
-                self._run_due(progress)
-
-    def _run_due(self, progress: Progress) -> None:
-        for folder in self._folders.due(datetime.now(UTC)):
-            try:
-                result = self.run(folder.folder, progress, who=SCHEDULE)
-            except DeskError as error:
-                if error.code not in ("ingestion-running", "sync-unknown"):  # it waits, or was just removed
-                    raise
-            else:
-                if not result.is_ok:
-                    log.warning("the folder %s could not be synchronised: %s", folder.folder, result.problem)
+            for folder in self._folders.due(datetime.now(UTC)) if is_alone else ():
+                try:
+                    result = self.run(folder.folder, progress, who=SCHEDULE)
+                except DeskError as error:
+                    if error.code not in ("ingestion-running", "sync-unknown"):  # it waits, or was just removed
+                        raise
+                else:
+                    if not result.is_ok:
+                        log.warning("the folder %s could not be synchronised: %s", folder.folder, result.problem)
 
     def folders_of(self, collection: str) -> list[str]:
         return [one.folder for one in self.all() if one.collection == collection]
@@ -260,7 +238,6 @@ class Synchronising:
         raise _unknown(folder)
 
     def _checked(self, folder: str) -> Path:
-        """The folder's stored path: without links."""
         if not os.path.isabs(folder):
             raise DeskError(f"{folder!r} is not an absolute path of a folder: begin with /", code="sync-relative")
         place = readable_folder(Path(folder)).resolve()
@@ -280,7 +257,6 @@ class Synchronising:
 
 
 def readable_folder(folder: Path) -> Path:
-    """Return the folder if its files can be listed. Raises DeskError."""
     try:
         os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -293,7 +269,6 @@ def readable_folder(folder: Path) -> Path:
 
 
 def share_files(one: Path, other: Path) -> bool:
-    """Whether one of two folders is in the other."""
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 

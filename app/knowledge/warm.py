@@ -53,7 +53,6 @@ class InFlight:
                 self._changed.notify_all()
 
     def wait(self) -> None:
-        """Return when all questions that are in flight now have ended."""
         with self._changed:
             earlier = set(self._open)
             self._changed.wait_for(lambda: self._open.isdisjoint(earlier))
@@ -62,7 +61,6 @@ class InFlight:
 JOBS_IN_FLIGHT = 2
 """Batches in the engine's queue at once: enough to fill its passes. A deletion waits for them."""
 AT_ONCE = 4
-"""Passages in a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,6 @@ class WarmReport:
     failed: list[PassageReason] = field(default_factory=list)
 
     def count(self, result: Encoded, num_passages: int) -> None:
-        """Add the result of some passages."""
         self.encoded += result.computed
         self.kept += num_passages - result.computed - len(result.failed)
         for segment, error in result.failed.items():
@@ -95,7 +92,6 @@ class WarmReport:
 
     @property
     def done(self) -> int:
-        """Passages that the engine has finished."""
         return self.encoded + self.kept + len(self.failed)
 
 
@@ -106,7 +102,6 @@ class Warming:
         self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
-        """Encode all passages without a module, these documents' first. Encodes none with a remote model."""
         if self.engine.info.is_elsewhere:
             return WarmReport()
         inside = self.library.ids_of(documents)
@@ -121,9 +116,7 @@ class Warming:
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
 
     def survey(self) -> tuple[int, list[int]]:
-        """Return the number of passages without a module in any tier, and those of them that fit into the largest tier,
-        in the order of encoding.
-        """
+        """The number of passages without a module, and those of them that fit into the largest tier, in order."""
         if not self.engine.info.places_modules:
             return 0, []
         stored = self.engine.modules(PUBLIC_TENANT)
@@ -137,9 +130,7 @@ class Warming:
     def encode(
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
     ) -> WarmReport:
-        """Encode the given passages that have no module, a few batches ahead of the engine. until: whether to stop
-        starting batches.
-        """
+        """Encode those that have no module, a few batches ahead of the engine. until: whether to stop early."""
         report = WarmReport()
         running: deque[tuple[Future[Encoded], int]] = deque()
 
@@ -175,7 +166,6 @@ KEPT = "kept modules"
 
 
 def kept_modules(library: Library) -> frozenset[str]:
-    """The keys of pinned modules."""
     return frozenset(json.loads(library.fact(KEPT) or "[]"))
 
 
@@ -189,7 +179,6 @@ class ModuleCare:
         self._in_flight = in_flight
 
     def warm(self, key: str) -> None:
-        """Load a module into memory: from disk, or by encoding it."""
         with self._in_flight.track(), _as_desk_errors():
             self._engine.bring_to_device(self._segment(key))
 
@@ -200,7 +189,6 @@ class ModuleCare:
             raise DeskError("this passage is in use by an answer: try again in a moment", code="module-in-use")
 
     def keep(self, key: str, *, is_kept: bool) -> None:
-        """Pin a module, so that it is evicted only as a last resort, or unpin it."""
         self._segment(key)
         kept = kept_modules(self._library) & self._library.module_keys()
         kept = kept | {key} if is_kept else kept - {key}
@@ -208,15 +196,12 @@ class ModuleCare:
         self._engine.keep(kept)
 
     def verify(self, key: str) -> Verified:
-        """Recompute a module and compare it with the stored one, number by number; for a file also the checksum. A file
-        that cannot be read is deleted.
-        """
+        """Recompute it and compare it with the stored one. A file that cannot be read is deleted."""
         with self._in_flight.track(), _as_desk_errors():
             check = self._engine.verify(self._segment(key))
         return Verified(largest_difference=check.largest_difference, problem=check.problem)
 
     def _segment(self, key: str) -> Segment:
-        """The segment that a module encodes now."""
         passage = self._library.passage_of_module(key)
         if passage is not None:
             segment = self._engine.segment(self._prompts.module(PassageText.of(passage)))
@@ -234,7 +219,6 @@ def _as_desk_errors() -> Iterator[None]:
 
 
 AGAIN_S = 10.0
-"""Pause after a failure of engine or database, in seconds."""
 log = logging.getLogger(__name__)
 
 _STOPPED_S = 2.0
@@ -257,7 +241,6 @@ class ReadingAhead:
         return self
 
     def look_again(self) -> None:
-        """Tell it that the documents have changed."""
         self._look.set()
 
     def stop(self) -> None:
@@ -266,7 +249,6 @@ class ReadingAhead:
         self._look.set()
 
     def join(self) -> None:
-        """Wait for the thread, after the engine was closed."""
         self._thread.join(_STOPPED_S)
 
     def _run(self) -> None:

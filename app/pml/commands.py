@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from app.desk.batch import read_text
-from app.desk.json_output import usage_json
+from app.desk.output import usage_json
 from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
 from app.domain.settings import Settings

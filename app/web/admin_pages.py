@@ -122,11 +122,11 @@ COLUMNS = (
 )
 """Columns by which the table can be sorted, with their headings."""
 ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
-    "warm": lambda desk, key: desk.warm_module(key),
-    "evict": lambda desk, key: desk.evict_module(key),
-    "keep": lambda desk, key: desk.keep_module(key, is_kept=True),
-    "release": lambda desk, key: desk.keep_module(key, is_kept=False),
-    "verify": lambda desk, key: _outcome(desk.verify_module(key)),
+    "warm": lambda desk, key: desk.module_care.warm(key),
+    "evict": lambda desk, key: desk.module_care.evict(key),
+    "keep": lambda desk, key: desk.module_care.keep(key, is_kept=True),
+    "release": lambda desk, key: desk.module_care.keep(key, is_kept=False),
+    "verify": lambda desk, key: _outcome(desk.module_care.verify(key)),
 }
 """Actions on a module. Each returns the key of its message (`DONE`), if it is not the action's own."""
 

@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
 from app.access.limits import QuestionLimits
-from app.desk.interface import AnswerStream, Feedback
-from app.desk.service import Service
+from app.desk.service import AnswerStream, Service
 from app.domain.answers import Answer, Turn
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, check_length
@@ -254,7 +254,7 @@ class ChatFlow:
 
     def feedback(self, message_id: str, value: str, reason: str, reader: Reader) -> None:
         """value: up, down, or anything else to remove the rating."""
-        verdicts: dict[str, Feedback] = {"up": "up", "down": "down"}
+        verdicts: dict[str, Literal["up", "down"]] = {"up": "up", "down": "down"}
         self._desk.feedback(message_id, verdicts.get(value), reason[:500], owner=reader.owner)
 
     def delete(self, conversation_id: str, open_id: str, reader: Reader) -> ChatView:

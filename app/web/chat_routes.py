@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from app.access.addresses import address_of
 from app.access.identity import caller_of
 from app.access.limits import QuestionLimits
-from app.desk.export import export_conversation, export_everything
+from app.desk.output import export_conversation, export_everything
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.lengths import LONGEST_LINE, Id, LongText, check_length

@@ -22,9 +22,8 @@ from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 
 from app.access.identity import caller_of
-from app.desk.changes import Changes
-from app.desk.json_output import ingest_json
-from app.desk.service import Service
+from app.desk.output import ingest_json
+from app.desk.service import Changes, Service
 from app.domain.callers import Record
 from app.domain.documents import StoredDocument, SyncResult
 from app.domain.errors import DeskError

@@ -14,8 +14,7 @@ from fastapi import Body, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from app.access.identity import caller_of
-from app.desk.changes import Changes
-from app.desk.service import Service
+from app.desk.service import Changes, Service
 from app.domain.answers import REASONS
 from app.domain.callers import Record
 from app.domain.errors import DeskError

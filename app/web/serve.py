@@ -24,10 +24,9 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from app.access.identity import ensure_admin
-from app.desk.changes import Changes
-from app.desk.json_output import backup_json, ingest_json
+from app.desk.output import backup_json, ingest_json
 from app.desk.repeating import every_minute, following, in_own_thread, syncing
-from app.desk.service import Service
+from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.logs import say

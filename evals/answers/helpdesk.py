@@ -288,7 +288,7 @@ def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str
 def plain_search_ms(service: Service, question: CustomerQuestion) -> float:
     """Time search alone: embed the wordings and find their passages, without judgement."""
     started = time.perf_counter()
-    retriever = service.search.retriever
+    retriever = service.search.snapshot.retriever()
     earlier = question.history[-1][0] if question.history else None
     queries = retriever.queries(wordings(question.question, earlier))
     retriever.search(queries, service.settings.passages)

@@ -353,7 +353,7 @@ def broken_rows(database: Database) -> list[str]:
 
 def left_over(desk: Service) -> list[str]:
     """Return passages and modules without each other."""
-    ids, snapshot = set(desk.library.all_ids()), desk.search.retriever
+    ids, snapshot = set(desk.library.all_ids()), desk.search.snapshot
     windows = {"vectors": snapshot.index.passage_ids, "keywords": snapshot.keywords.passage_ids}
     found = [f"{name} differ from passages" for name, there in windows.items() if set(there) != ids]
     found += [f"module without passage: {key}" for key in desk._warming.unused()]
