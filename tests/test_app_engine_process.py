@@ -3,18 +3,13 @@
 import logging
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
-from desks import finish, small_desk, write_pages
+from desks import finish, small_desk
 from forgetting import NOTHING, SECRET, files_with, write_secret
-from test_cache_engine_process import has_ended
 from waiting import wait_until
 
 from app.desk.service import Service
@@ -26,7 +21,6 @@ from cache.serving.local_engine import LocalEngine
 
 @pytest.fixture(scope="module")
 def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """One desk for all tests that need no other."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "models").symlink_to(tiny_folder.parent)  # compiled once
     with small_desk(
@@ -35,12 +29,7 @@ def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield desk
 
 
-def engine_of(desk: Service) -> EngineProcess:
-    assert isinstance(desk.engine, EngineProcess)
-    return desk.engine
-
-
-def test_it_answers_and_reuses_what_it_has_read(desk: Service) -> None:
+def test_it_answers_and_reuses_what_it_has_read_and_an_admin_looks_after_it(desk: Service) -> None:
     answer = finish(desk, "How long do returns take?")
     assert answer.answer
     assert answer.usage.module > 0
@@ -48,21 +37,19 @@ def test_it_answers_and_reuses_what_it_has_read(desk: Service) -> None:
     overview = desk.overview()
     assert {row.tier for row in overview.modules} == {"device"}
     assert overview.tier_bytes.keys() == {"device", "disk"}
-
-
-def test_an_admin_looks_after_passages(desk: Service) -> None:
-    key = desk.overview().modules[0].id
-    desk.keep_module(key, is_kept=True)
-    desk.evict_module(key)
-    desk.warm_module(key)
-    assert desk.verify_module(key).largest_difference == pytest.approx(0, abs=0.05), "bfloat16, where it is fast"
+    key = overview.modules[0].id
+    desk.module_care.keep(key, is_kept=True)
+    desk.module_care.evict(key)
+    desk.module_care.warm(key)
+    assert desk.module_care.verify(key).largest_difference == pytest.approx(0, abs=0.05), "bfloat16, where it is fast"
     assert desk.reading_cost(0).seconds > 0
 
 
 def test_a_killed_engine_is_one_line_and_the_next_question_is_answered(
     desk: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = engine_of(desk)
+    engine = desk.engine
+    assert isinstance(engine, EngineProcess)
     with caplog.at_level(logging.CRITICAL), ThreadPoolExecutor(1) as reader:
         os.kill(engine.pid, signal.SIGSTOP)  # so that the answer does not end before the process does
         answer = reader.submit(finish, desk, "Can gift cards be returned?")
@@ -93,69 +80,3 @@ def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path: Path, tiny_f
     for given, may in ((settings, False), (settings.model_copy(update={"engine_process": False}), True)):
         with Service(given, may_start_process=may) as service:
             assert isinstance(service.engine, LocalEngine)
-
-
-SERVE = """
-import sys
-from pathlib import Path
-from desks import small_desk
-from app.storage.lock import lock_data_folder
-from app.web.serve import serve
-
-folder = Path(sys.argv[1])
-settings = {"port": 0, "model": sys.argv[3], "answer_tokens": 3000, "threads": 1}
-with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
-    service.ingest([Path(sys.argv[2])])
-    print(service.engine.pid, flush=True)
-    serve(service)
-"""
-
-
-def test_a_served_desk_goes_on_without_its_engine_and_leaves_no_process(tmp_path: Path, tiny_folder: Path) -> None:
-    folder = tmp_path / "desk"
-    folder.mkdir()
-    (folder / "models").symlink_to(tiny_folder.parent)
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(folder), str(write_pages(tmp_path / "pages")), str(tiny_folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent,
-    )
-    try:
-        assert server.stdout is not None
-        assert server.stderr is not None
-        first, address = int(server.stdout.readline()), server.stdout.readline().split()[1]
-        with httpx.Client(base_url=address, timeout=60) as client:
-            assert client.get("/readyz").status_code == 200
-            os.kill(first, signal.SIGKILL)
-            while (ready := client.get("/readyz")).status_code == 200:
-                time.sleep(0.01)
-            assert ready.json()["missing"] == ["engine"]
-            while client.get("/readyz").status_code != 200:
-                time.sleep(0.1)
-        [second] = children_of(server.pid)
-        assert second != first
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(timeout=60) == 0
-        said = server.stderr.read()  # to its end: the child has closed it, too
-        assert "the engine's process has ended (killed by SIGKILL)" in said
-        assert "Traceback" not in said
-        assert has_ended(second)
-    finally:
-        server.kill()
-        server.wait()
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that run an engine for another one."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            is_child = f"\nPPid:\t{pid}\n" in status.read_text()
-            command = status.with_name("cmdline").read_text()
-        except OSError:
-            continue
-        if is_child and "engine_server" in command:
-            found.append(int(status.parent.name))
-    return found
