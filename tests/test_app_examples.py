@@ -1,11 +1,14 @@
 """The questions that an empty conversation offers."""
 
-import time
+import threading
 from pathlib import Path
 
+import pytest
 from desks import small_desk, write_pages
+from waiting import wait_until
 
 from app.answering.explain import MOST, TRIED, example_questions
+from app.web.serve import DeskServer, serve
 
 
 def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from_their_page() -> None:
@@ -41,12 +44,22 @@ def test_a_desk_finds_them_behind_and_again_when_documents_change(tmp_path: Path
         desk.ingest([write_pages(tmp_path / "pages")])
         desk.prepare()
         desk.examples()
-        end = time.monotonic() + 20
-        while not desk.examples() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert "Returns" in desk.examples()
+        wait_until(lambda: "Returns" in desk.examples())
         desk.forget("returns.md")
         desk.examples()
-        while "Returns" in desk.examples() and time.monotonic() < end:
-            time.sleep(0.05)
-        assert "Returns" not in desk.examples()
+        wait_until(lambda: "Returns" not in desk.examples())
+
+
+def test_a_desk_that_starts_looks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(server: DeskServer, sockets: object) -> None:
+        for opening in (thread for thread in threading.enumerate() if thread.name == "opening"):
+            opening.join()
+
+    looked = list[bool]()
+    for name in ("signal.signal", "app.web.serve.create_app", "app.web.serve.Opening.open"):
+        monkeypatch.setattr(name, lambda *_: None)
+    monkeypatch.setattr(DeskServer, "run", run)
+    with small_desk(tmp_path, port=0) as service:
+        monkeypatch.setattr(service, "examples", lambda: looked.append(service.is_ready()))
+        serve(service)
+    assert looked == [True]
