@@ -80,8 +80,6 @@ def cluster(nodes: list[Node], tiny_folder: Path, tmp_path_factory: pytest.TempP
             return deploy(*given)
 
         patched.setattr(deployment, "deploy", deploy_on_both)
-        for name, value in (("period_ms", 500), ("failure_threshold", 3)):  # a node that is killed is soon found dead
-            patched.setenv(f"RAY_health_check_{name}", str(value))
         options = ClusterOptions(engines=2, most=2, cpus=1, report_s=0.5)
         engine = thread.submit(start_cluster_engine, spec, options).result()
         thread.shutdown()
