@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,26 +23,18 @@ import pytest
 from filelock import FileLock
 
 if TYPE_CHECKING:
-    from browser import Browser
-    from desk_site import Site
-    from fake_desk import FakeDesk
     from postgres_server import PostgresServer
-
-    from app.storage.database import Database
-    from app.storage.history import History
-    from app.storage.library import Library
-    from cache.engine.engine import Engine
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
+def _one_thread():
     import torch
 
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _any_pace() -> Iterator[None]:
+def _any_pace():
     """A test may send as many requests as it likes, also such as fail."""
     from app.web import pacing
 
@@ -53,7 +44,7 @@ def _any_pace() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_waiting_for_disks() -> Iterator[None]:
+def _no_waiting_for_disks():
     """Make os.fsync do nothing: tests do not lose power, and waiting for the disk takes long."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda descriptor: None)
@@ -61,7 +52,7 @@ def _no_waiting_for_disks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundled_model(tmp_path_factory):
     """The bundled model, dequantised once for all test processes, in the folder `models` that a data folder has: that
     takes half a minute. Gives the folder of the model; its parent is `models`.
     """
@@ -76,7 +67,7 @@ def bundled_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(tmp_path_factory):
     """The browser of this test process. A file of tests leaves it with `forget`, before it ends its server."""
     from browser import Browser
 
@@ -86,7 +77,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_folder(tmp_path_factory):
     """The tiny model in a folder, for processes that load it; its parent is for what is made of it."""
     from tiny import save
 
@@ -94,7 +85,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres():
     """A PostgreSQL server of this test process."""
     from postgres_server import binaries, running_server
 
@@ -105,14 +96,14 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+def postgres_url(postgres):
     """A PostgreSQL database of this test."""
     with postgres.database() as url:
         yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request, tmp_path):
     """A database of this test, of either kind, with all tables."""
     if request.param == "postgres":
         return str(request.getfixturevalue("postgres_url"))
@@ -124,7 +115,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def module_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def module_database_url(request, tmp_path_factory):
     """A database of the tests of a file, of either kind."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path_factory.mktemp('database') / 'desk.sqlite3'}"
@@ -135,7 +126,7 @@ def module_database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
+def database(database_url):
     """That database, opened."""
     from app.storage.database import open_database
 
@@ -144,21 +135,21 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @pytest.fixture
-def history(database: Database) -> History:
+def history(database):
     from app.storage.history import History
 
     return History(database)
 
 
 @pytest.fixture
-def library(database: Database) -> Library:
+def library(database):
     from app.storage.library import Library
 
     return Library(database)
 
 
 @pytest.fixture
-def warmdesk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def warmdesk(monkeypatch, capfd):
     """Runs `warmdesk ARGS`. Gives its status, and what it wrote to stdout and stderr."""
     from app.cli.main import main
 
@@ -173,7 +164,7 @@ def warmdesk(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Path:
+def pages(tmp_path):
     """A folder of four help pages."""
     from desks import write_pages
 
@@ -181,14 +172,14 @@ def pages(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk() -> FakeDesk:
+def desk():
     from fake_desk import FakeDesk
 
     return FakeDesk()
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     """The pages of a fake desk, for the tests of a file."""
     from desk_site import Site
 
@@ -197,7 +188,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def running_site(site: Site) -> Iterator[Site]:
+def running_site(site):
     """The same, with the queues of the pages started."""
     from desk_site import BASE
     from fastapi.testclient import TestClient
@@ -207,7 +198,7 @@ def running_site(site: Site) -> Iterator[Site]:
 
 
 @pytest.fixture
-def engine() -> Iterator[Engine]:
+def engine():
     """An engine with the tiny model."""
     from tiny import build
 

@@ -4,13 +4,13 @@ No finding that axe calls serious or critical is allowed, and nothing may be wid
 in PAGES. Not covered: what no program can see; the keyboard is in the tests of the browser.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Browser, Site, until
+from browser import NEEDS_BROWSER, Site, until
 from filled_site import fill
 
 from app.web.admin_pages import PAGES as ADMIN_PAGES
@@ -115,7 +115,7 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
 """Each page: its path, and what to do until it is there."""
 
 
-def test_every_admin_page_is_looked_at() -> None:
+def test_every_admin_page_is_looked_at():
     assert {path for path, _ in ADMIN_PAGES} <= {path.partition("?")[0] for path, _ in PAGES.values()}
 
 
@@ -135,14 +135,14 @@ def sign_in(driver: Any, site: Site) -> None:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     site = filled(tmp_path_factory.mktemp("desk"))
     yield site
     site.close()
 
 
 @pytest.fixture(scope="module")
-def driver(chromium: Browser, site: Site) -> Iterator[Any]:
+def driver(chromium, site):
     sign_in(chromium.driver, site)
     yield chromium.driver
     chromium.forget()
@@ -170,7 +170,7 @@ def findings(driver: Any, rules: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_no_serious_finding_and_nothing_wider_than_the_screen(driver: Any, site: Site, page: str) -> None:
+def test_no_serious_finding_and_nothing_wider_than_the_screen(driver, site, page):
     path, ready = PAGES[page]
     driver.get("about:blank")  # so that an address with another "#" is a new page, too
     for name, (prefers, width) in LOOKS.items():

@@ -22,12 +22,12 @@ PLAIN_PAGES = [path for path, _ in PAGES if path != "/admin/" and find_rule(path
 
 
 @pytest.fixture
-def site(site: Site) -> Site:
+def site(site):
     site.forget()
     return site
 
 
-def test_every_page_has_the_navigation_and_says_where_one_is(site: Site) -> None:
+def test_every_page_has_the_navigation_and_says_where_one_is(site):
     admin = site.admin()
     for path in PLAIN_PAGES:
         page = admin.get(path, headers=HTML)
@@ -37,7 +37,7 @@ def test_every_page_has_the_navigation_and_says_where_one_is(site: Site) -> None
         assert page.text.count("</nav></header>") == 1
 
 
-def test_an_agent_begins_at_a_page_of_agents(site: Site) -> None:
+def test_an_agent_begins_at_a_page_of_agents(site):
     password = quick_account(Accounts(site.database), "ann", "agent")
     agent = site.client()
     signed_in = agent.post("/admin/login", data={"name": "ann", "password": password})
@@ -52,14 +52,14 @@ def test_an_agent_begins_at_a_page_of_agents(site: Site) -> None:
     assert site.admin().get("/admin/", headers=HTML).status_code == 200
 
 
-def test_what_was_done_is_said_in_our_words_only(site: Site) -> None:
+def test_what_was_done_is_said_in_our_words_only(site):
     admin = site.admin()
     assert DONE["key-revoked"] in admin.get("/admin/keys?did=key-revoked").text
     assert "evil" not in admin.get("/admin/keys?did=evil").text
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_an_axis_ends_with_the_step_that_is_now(name: str) -> None:
+def test_an_axis_ends_with_the_step_that_is_now(name):
     axis = Axis.ending(NOW, name)  # type: ignore[arg-type]
     assert axis.until - axis.range.step < NOW <= axis.until
     assert (axis.until - axis.since) == axis.range.length
@@ -67,7 +67,7 @@ def test_an_axis_ends_with_the_step_that_is_now(name: str) -> None:
     assert len(axis.ticks) == axis.range.ticks + 1
 
 
-def test_charts_share_an_axis_and_break_where_nothing_was_measured() -> None:
+def test_charts_share_an_axis_and_break_where_nothing_was_measured():
     axis = Axis.ending(NOW, "day")
     spans = make_usage(axis.since, axis.until, axis.range.step)
     drawn = charts(axis, spans)
@@ -81,7 +81,7 @@ def test_charts_share_an_axis_and_break_where_nothing_was_measured() -> None:
     assert {layer.path.count("M") for layer in drawn[0].layers} == {len(spans)}
 
 
-def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale() -> None:
+def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale():
     axis = Axis.ending(NOW, "hour")
     tokens = {"module": 30, "computed": 10}
     drawn = charts(axis, [UsageSpan(start=axis.since, tokens=tokens), UsageSpan(start=axis.since - timedelta(1))])
@@ -93,7 +93,7 @@ def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale() -> None:
     assert drawn[2].bins == drawn[3].bins == ()
 
 
-def test_passages_are_searched_sorted_and_paged(site: Site) -> None:
+def test_passages_are_searched_sorted_and_paged(site):
     admin = site.admin()
     assert len(re.findall(r"<tr><td", admin.get("/admin/modules").text)) == 50
     assert len(re.findall(r"<tr><td", admin.get("/admin/modules?page=2").text)) == 25
@@ -106,7 +106,7 @@ def test_passages_are_searched_sorted_and_paged(site: Site) -> None:
 
 
 @pytest.mark.parametrize("action", MODULE_ACTIONS)
-def test_a_passage_is_acted_on_and_it_is_written_down(site: Site, action: str) -> None:
+def test_a_passage_is_acted_on_and_it_is_written_down(site, action):
     form = {"key": "b2:0000000000000000", "q": "a b", "sort": "size", "page": "1"}
     response = site.admin().post(f"/admin/modules/{action}", data=form)
     assert response.status_code == 303
@@ -117,7 +117,7 @@ def test_a_passage_is_acted_on_and_it_is_written_down(site: Site, action: str) -
     assert f"module-{action}" in ACTIONS
 
 
-def test_a_passage_that_is_gone_is_said(site: Site) -> None:
+def test_a_passage_that_is_gone_is_said(site):
     response = site.admin().post("/admin/modules/verify", data={"key": "b2:gone"})
     assert response.status_code == 409
     assert "no longer exists" in response.text
@@ -130,7 +130,7 @@ def sign_in(site: Site, name: str, password: str) -> TestClient:
     return client
 
 
-def test_accounts_are_added_changed_and_removed(site: Site) -> None:
+def test_accounts_are_added_changed_and_removed(site):
     admin = site.admin()
     page = admin.post("/admin/accounts", data={"name": "ann", "role": "agent"})
     password = re.findall(r"<code>([\w-]+)</code>", page.text)[0]
@@ -152,7 +152,7 @@ def test_accounts_are_added_changed_and_removed(site: Site) -> None:
     assert password not in repr(site.audited())
 
 
-def test_nobody_removes_or_demotes_himself(site: Site) -> None:
+def test_nobody_removes_or_demotes_himself(site):
     quick_account(Accounts(site.database), "bob", "admin")
     admin = site.admin()
     for action in ("remove", "role"):
@@ -164,7 +164,7 @@ def test_nobody_removes_or_demotes_himself(site: Site) -> None:
     assert site.audited() == []
 
 
-def test_keys_are_made_shown_once_and_revoked(site: Site) -> None:
+def test_keys_are_made_shown_once_and_revoked(site):
     admin = site.admin()
     page = admin.post("/admin/keys", data={"name": "shop", "scope": ["chat", "documents"], "per_minute": "7"})
     key = re.findall(r"<code>(wd_[\w-]+)</code>", page.text)[0]
@@ -180,7 +180,7 @@ def test_keys_are_made_shown_once_and_revoked(site: Site) -> None:
     assert key not in repr(site.audited())
 
 
-def test_the_log_says_who_signed_in_and_who_could_not(site: Site) -> None:
+def test_the_log_says_who_signed_in_and_who_could_not(site):
     """Of who could not: the name of an account only. Another one may be a password in the wrong field."""
     for name in ("admin", "my secret", "command line", "x" * 4_000):
         site.client(name[:9]).post("/admin/login", data={"name": name, "password": "x"})
@@ -190,7 +190,7 @@ def test_the_log_says_who_signed_in_and_who_could_not(site: Site) -> None:
     assert "command line" not in page
 
 
-def test_the_log_keeps_a_year_and_pages_back(site: Site) -> None:
+def test_the_log_keeps_a_year_and_pages_back(site):
     audit = Audit(site.database)
     for number in range(103):
         audit.record("admin", "settings", f"s{number}")

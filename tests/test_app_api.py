@@ -28,13 +28,13 @@ LONG: Any = [{"role": "user", "content": "What is the capital of Peru? " * 10}]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSite]:
+def site(tmp_path_factory):
     with served_api(tmp_path_factory.mktemp("api")) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def client(site: ApiSite) -> openai.OpenAI:
+def client(site):
     return site.openai()
 
 
@@ -42,7 +42,7 @@ def key(site: ApiSite, name: str, scopes: Sequence[str] = ("chat",), per_minute:
     return site.keys.create(name, scopes, per_minute)
 
 
-def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client: openai.OpenAI) -> None:
+def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client):
     reply = client.chat.completions.create(model="warmdesk", messages=ASKED)
     assert reply.object == "chat.completion"
     assert reply.choices[0].message.role == "assistant"
@@ -60,13 +60,13 @@ def test_the_desk_answers_with_sources_modules_and_where_tokens_came_from(client
     assert desk["message_id"]
 
 
-def test_only_admins_see_exactly_how_long_search_and_memory_took() -> None:
+def test_only_admins_see_exactly_how_long_search_and_memory_took():
     timings = AnswerTimings(retrieve=12.3, load=6.2, prefill=98.4, ttft=118.2, total=1904.0)
     assert times(timings, Caller(scopes=frozenset({"chat"}))) == {**asdict(timings), "retrieve": 10.0, "load": 10.0}
     assert times(timings, Caller(scopes=frozenset({"chat", "admin"}))) == asdict(timings)
 
 
-def test_a_conversation_goes_on_and_finds_what_it_computed(client: openai.OpenAI) -> None:
+def test_a_conversation_goes_on_and_finds_what_it_computed(client):
     begun = client.chat.completions.create(model="warmdesk", messages=ASKED, user="goes on")
     follow: Any = [{"role": "user", "content": "And gift cards?"}]
     going_on: Any = {"conversation_id": begun.warmdesk["conversation_id"]}
@@ -75,7 +75,7 @@ def test_a_conversation_goes_on_and_finds_what_it_computed(client: openai.OpenAI
     assert second.usage.prompt_tokens_details.session > 0  # type: ignore[union-attr]
 
 
-def test_earlier_messages_are_the_conversation_so_far(client: openai.OpenAI) -> None:
+def test_earlier_messages_are_the_conversation_so_far(client):
     follow = {"role": "user", "content": "And gift cards?"}
     alone = client.chat.completions.create(model="warmdesk", messages=[follow])  # type: ignore[list-item]
     said: Any = [*ASKED, {"role": "assistant", "content": "They take thirty days from delivery."}, follow]
@@ -84,7 +84,7 @@ def test_earlier_messages_are_the_conversation_so_far(client: openai.OpenAI) -> 
     assert reply.warmdesk["conversation_id"] != alone.warmdesk["conversation_id"]
 
 
-def test_system_messages_are_left_out_and_a_notice_says_so(client: openai.OpenAI) -> None:
+def test_system_messages_are_left_out_and_a_notice_says_so(client):
     said: Any = [{"role": "system", "content": "Talk like a pirate."}, *ASKED]
     reply = client.chat.completions.create(model="warmdesk", messages=said)
     assert "system messages were ignored" in reply.warmdesk["notice"]
@@ -92,14 +92,14 @@ def test_system_messages_are_left_out_and_a_notice_says_so(client: openai.OpenAI
     assert reply.usage.prompt_tokens == without.usage.prompt_tokens
 
 
-def test_content_may_come_in_parts(client: openai.OpenAI) -> None:
+def test_content_may_come_in_parts(client):
     parts: Any = [{"type": "text", "text": "How long do "}, {"type": "text", "text": "returns take?"}]
     reply = client.chat.completions.create(model="warmdesk", messages=[{"role": "user", "content": parts}])
     stored = client.get(f"/conversations/{reply.warmdesk['conversation_id']}", cast_to=httpx.Response).json()
     assert stored["messages"][0]["content"] == QUESTION
 
 
-def test_a_stream_is_the_same_answer_in_pieces(client: openai.OpenAI) -> None:
+def test_a_stream_is_the_same_answer_in_pieces(client):
     whole = client.chat.completions.create(model="warmdesk", messages=ASKED)
     chunks = list(
         client.chat.completions.create(
@@ -135,7 +135,7 @@ class Endless:
         self.stopped.set()
 
 
-def test_a_reader_who_leaves_stops_the_answer(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_who_leaves_stops_the_answer(site, monkeypatch):
     answers = [Endless(), Endless()]
     coming = iter(answers)
     monkeypatch.setattr(site.desk, "ask", lambda *_, **__: next(coming))
@@ -151,7 +151,7 @@ def test_a_reader_who_leaves_stops_the_answer(site: ApiSite, monkeypatch: pytest
         assert answers[1].stopped.wait(20)
 
 
-def test_a_key_sees_its_own_conversations_only(site: ApiSite) -> None:
+def test_a_key_sees_its_own_conversations_only(site):
     mine, other = site.http(key(site, "mine")), site.http(key(site, "other"))
     asked = {"model": "warmdesk", "messages": ASKED}
     desk = mine.post("/v1/chat/completions", json=asked).json()["warmdesk"]
@@ -178,7 +178,7 @@ def test_a_key_sees_its_own_conversations_only(site: ApiSite) -> None:
     assert mine.get(path).status_code == 404
 
 
-def test_users_of_a_key_are_kept_apart(site: ApiSite) -> None:
+def test_users_of_a_key_are_kept_apart(site):
     client = site.http(key(site, "two users"))
     asked = {"model": "warmdesk", "messages": ASKED, "user": "ann@shop.example"}
     desk = client.post("/v1/chat/completions", json=asked).json()["warmdesk"]
@@ -191,7 +191,7 @@ def test_users_of_a_key_are_kept_apart(site: ApiSite) -> None:
     assert client.post("/v1/feedback", json={**message, "user": "ann@shop.example"}).status_code == 200
 
 
-def test_what_a_key_computed_is_found_by_that_key_alone(site: ApiSite) -> None:
+def test_what_a_key_computed_is_found_by_that_key_alone(site):
     used: list[int] = []
     tokens = [key(site, "first"), key(site, "second")]
     for token in (tokens[0], tokens[0], tokens[1]):
@@ -201,7 +201,7 @@ def test_what_a_key_computed_is_found_by_that_key_alone(site: ApiSite) -> None:
     assert used[1] > 250
 
 
-def test_a_conversation_is_exported(site: ApiSite) -> None:
+def test_a_conversation_is_exported(site):
     client = site.http()
     desk = client.post("/v1/chat/completions", json={"model": "warmdesk", "messages": ASKED}).json()["warmdesk"]
     file = client.get(f"/v1/conversations/{desk['conversation_id']}/export", params={"format": "csv"})
@@ -210,7 +210,7 @@ def test_a_conversation_is_exported(site: ApiSite) -> None:
     assert file.headers["content-disposition"].endswith('.csv"')
 
 
-def test_the_language_model_alone(client: openai.OpenAI) -> None:
+def test_the_language_model_alone(client):
     reply = client.chat.completions.create(model="llama", messages=LONG, max_tokens=5)
     assert (reply.choices[0].finish_reason, reply.usage.completion_tokens) == ("length", 5)
     said: Any = [*LONG, {"role": "assistant", "content": "Lima."}, {"role": "user", "content": "And of Chile?"}]
@@ -222,14 +222,14 @@ def test_the_language_model_alone(client: openai.OpenAI) -> None:
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == again.choices[0].message.content
 
 
-def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
+def test_models_are_listed_and_found(client):
     assert [model.id for model in client.models.list()] == ["warmdesk", "llama", "hash-256"]
     assert client.models.retrieve("llama").owned_by == "warmdesk"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-4o")
 
 
-def test_embeddings_are_those_of_search_in_both_formats(site: ApiSite, client: openai.OpenAI) -> None:
+def test_embeddings_are_those_of_search_in_both_formats(site, client):
     texts = ["a lamp", "a shade of blue"]
     reply = client.embeddings.create(model="hash-256", input=texts)  # the client asks for base64
     expected = site.desk.embed(texts).vectors
@@ -243,7 +243,7 @@ def test_embeddings_are_those_of_search_in_both_formats(site: ApiSite, client: o
     assert list(struct.unpack("<256f", base64.b64decode(raw))) == pytest.approx(expected[0].tolist())
 
 
-def test_a_document_is_added_found_replaced_and_removed(site: ApiSite) -> None:
+def test_a_document_is_added_found_replaced_and_removed(site):
     client = site.http()
     text = b"# Lamps\n\nA lamp has a warranty of two years.\n"
     added = client.post("/v1/documents", files={"file": ("lamps.md", text)}, data={"collection": "products"})
@@ -260,7 +260,7 @@ def test_a_document_is_added_found_replaced_and_removed(site: ApiSite) -> None:
     assert client.delete(f"/v1/documents/{document['id']}").status_code == 404
 
 
-def test_nothing_says_where_files_lie(site: ApiSite) -> None:
+def test_nothing_says_where_files_lie(site):
     client, folder = site.http(), str(site.desk.settings.data_dir.parent)
     asked = client.post("/v1/chat/completions", json={"model": "warmdesk", "messages": ASKED})
     conversation = f"/v1/conversations/{asked.json()['warmdesk']['conversation_id']}"
@@ -269,7 +269,7 @@ def test_nothing_says_where_files_lie(site: ApiSite) -> None:
     assert folder not in asked.text
 
 
-def test_a_wrong_key_no_key_and_a_key_without_the_scope(site: ApiSite) -> None:
+def test_a_wrong_key_no_key_and_a_key_without_the_scope(site):
     for token in ("wd_wrong", "sk-other", "x"):
         with pytest.raises(openai.AuthenticationError):
             site.openai(token).chat.completions.create(model="warmdesk", messages=ASKED)
@@ -283,7 +283,7 @@ def test_a_wrong_key_no_key_and_a_key_without_the_scope(site: ApiSite) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "hash-256", ""])
-def test_an_unknown_model_is_not_found(client: openai.OpenAI, model: str) -> None:
+def test_an_unknown_model_is_not_found(client, model):
     with pytest.raises(openai.NotFoundError) as error:
         client.chat.completions.create(model=model, messages=ASKED)
     assert (error.value.code, error.value.param) == ("model_not_found", "model")
@@ -292,7 +292,7 @@ def test_an_unknown_model_is_not_found(client: openai.OpenAI, model: str) -> Non
 
 
 @pytest.mark.parametrize(("model", "chars", "stream"), [("warmdesk", 4001, True), ("llama", 5000, False)])
-def test_what_is_too_long_is_refused(client: openai.OpenAI, model: str, chars: int, stream: bool) -> None:
+def test_what_is_too_long_is_refused(client, model, chars, stream):
     long: Any = [{"role": "user", "content": "x" * chars}]
     with pytest.raises(openai.BadRequestError) as error:
         client.chat.completions.create(model=model, messages=long, stream=stream)
@@ -316,20 +316,20 @@ def test_what_is_too_long_is_refused(client: openai.OpenAI, model: str, chars: i
         ({"conversation_id": "0" * 65}, "conversation_id"),
     ],
 )
-def test_what_cannot_be_asked_is_named(site: ApiSite, changes: dict[str, Any], param: str | None) -> None:
+def test_what_cannot_be_asked_is_named(site, changes, param):
     refused = site.http().post("/v1/chat/completions", json={"model": "warmdesk", "messages": ASKED, **changes})
     error = refused.json()["error"]
     assert (refused.status_code, error["type"]) == (400, "invalid_request_error")
     assert (error["param"] or "").startswith(param or "")
 
 
-def test_what_cannot_be_embedded_is_refused(site: ApiSite) -> None:
+def test_what_cannot_be_embedded_is_refused(site):
     for wrong in ({"input": ""}, {"input": ["a", ""]}, {"input": ["a"] * 257}, {"input": [1, 2]}, {"dimensions": 64}):
         refused = site.http().post("/v1/embeddings", json={"model": "hash-256", "input": "a", **wrong})
         assert refused.status_code == 400, wrong
 
 
-def test_the_limit_of_a_key_says_when_to_try_again(site: ApiSite) -> None:
+def test_the_limit_of_a_key_says_when_to_try_again(site):
     client = site.openai(key(site, "twice a minute", per_minute=2))
     for _ in range(2):
         client.embeddings.create(model="hash-256", input="a")
@@ -339,13 +339,13 @@ def test_the_limit_of_a_key_says_when_to_try_again(site: ApiSite) -> None:
     assert client.models.list().data  # costs nothing
 
 
-def test_what_is_no_request_is_refused(site: ApiSite) -> None:
+def test_what_is_no_request_is_refused(site):
     client = site.http(**{"content-type": "application/json"})
     for body in (b"{", b"\xff", b"[]", b"null"):
         assert client.post("/v1/chat/completions", content=body).status_code == 400, body
 
 
-def test_a_fault_of_ours_is_one_line(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_is_one_line(site, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("/secret/place")
 
@@ -357,7 +357,7 @@ def test_a_fault_of_ours_is_one_line(site: ApiSite, monkeypatch: pytest.MonkeyPa
         assert "secret" not in str(error.value)
 
 
-def test_a_fault_in_the_middle_of_a_stream_reaches_the_client(site: ApiSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_the_middle_of_a_stream_reaches_the_client(site, monkeypatch):
     class Breaking:
         def __iter__(self) -> Iterator[str]:
             yield "It "
@@ -372,9 +372,7 @@ def test_a_fault_in_the_middle_of_a_stream_reaches_the_client(site: ApiSite, mon
 
 
 @pytest.mark.parametrize(("code", "status"), [("engine", 503), ("engine-full", 429), ("ingestion-running", 503)])
-def test_a_busy_desk_says_when_to_try_again(
-    code: str, status: int, site: ApiSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_desk_says_when_to_try_again(code, status, site, monkeypatch):
     def busy(*_: object, **__: object) -> None:
         raise DeskError("raise --memory", code=code)
 
@@ -385,7 +383,7 @@ def test_a_busy_desk_says_when_to_try_again(
     assert "memory" not in str(error.value)
 
 
-def test_metrics_are_for_this_machine_or_a_key_of_scope_admin(site: ApiSite) -> None:
+def test_metrics_are_for_this_machine_or_a_key_of_scope_admin(site):
     assert "vllm:num_requests_running" in site.http("").get("/metrics").text
     for header in ("x-forwarded-for", "forwarded", "x-real-ip", "via"):
         assert site.http("", **{header: "203.0.113.9"}).get("/metrics").status_code == 401
@@ -393,12 +391,12 @@ def test_metrics_are_for_this_machine_or_a_key_of_scope_admin(site: ApiSite) -> 
         assert site.http(**{header: "203.0.113.9"}).get("/metrics").status_code == 200
 
 
-def test_unknown_paths_are_not_found(site: ApiSite) -> None:
+def test_unknown_paths_are_not_found(site):
     for path in ("/v1/", "/v1/files", "/v1/admin", "/v1/conversations/a/b", "/metrics/x", "/openapi.json", "/docs"):
         assert site.http().get(path).status_code == 404, path
 
 
-def test_connections_do_not_wait_for_acknowledgements() -> None:
+def test_connections_do_not_wait_for_acknowledgements():
     """asyncio switches Nagle's algorithm off for sockets that name TCP as their protocol, and for no others."""
     with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()[:2]):
         accepted, _ = listener.accept()
@@ -411,7 +409,7 @@ def code(response: object) -> tuple[int, str]:
     return status, response.json()["error"]["code"]  # type: ignore[attr-defined]
 
 
-def test_a_program_hands_over_and_back(site: ApiSite) -> None:
+def test_a_program_hands_over_and_back(site):
     with site.http() as client:
         body = {"message": "My parcel is broken.", "user": "ann"}
         handed = client.post("/v1/handoffs", json=body).json()
@@ -441,7 +439,7 @@ def test_a_program_hands_over_and_back(site: ApiSite) -> None:
         assert client.post("/v1/chat/completions", json=asked).status_code == 200
 
 
-def test_what_cannot_be_asked_is_refused(site: ApiSite) -> None:
+def test_what_cannot_be_asked_is_refused(site):
     with site.http() as client:
         for body, status in (({}, 400), ({"conversation_id": "no"}, 404), ({"message": "Hi", "email": "none"}, 400)):
             assert client.post("/v1/handoffs", json=body).status_code == status, body

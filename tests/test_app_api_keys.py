@@ -1,18 +1,15 @@
 """API keys: shown once, stored as a hash, checked and limited at every request; the commands, beside a desk too."""
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.access.identity import Keys
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError
-from app.storage.database import Database, open_database
+from app.storage.database import open_database
 from app.storage.lock import lock_data_folder
 
 NOON = datetime(2026, 3, 12, 12, 0, tzinfo=UTC)
@@ -26,23 +23,23 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock():
     return Clock()
 
 
 @pytest.fixture
-def keys(database: Database, clock: Clock) -> Keys:
+def keys(database, clock):
     return Keys(database, now=clock)
 
 
-def test_a_key_is_its_callers_name_scopes_and_conversations(keys: Keys) -> None:
+def test_a_key_is_its_callers_name_scopes_and_conversations(keys):
     token = keys.create("shop", ["chat", "documents"])
     caller = keys.find_key(token)
     assert (caller.name, caller.role, caller.scopes) == ("shop", "", {"chat", "documents"})
     assert caller.owner == f"k-{keys.all()[0].id}"
 
 
-def test_only_a_hash_is_stored(keys: Keys, tmp_path: Path) -> None:
+def test_only_a_hash_is_stored(keys, tmp_path):
     token = keys.create("shop")
     assert len(token) > 40
     files = b"".join(file.read_bytes() for file in tmp_path.iterdir())
@@ -52,12 +49,12 @@ def test_only_a_hash_is_stored(keys: Keys, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wd_", "sk-other", "wd_" + "x" * 43, "wd_" + "x" * 9999, "wd_\udcff"])
-def test_other_tokens_are_nobody(keys: Keys, token: str) -> None:
+def test_other_tokens_are_nobody(keys, token):
     keys.create("shop")
     assert keys.find_key(token) is None
 
 
-def test_a_revoked_key_stops_at_once_and_its_name_is_free_again(keys: Keys, database: Database) -> None:
+def test_a_revoked_key_stops_at_once_and_its_name_is_free_again(keys, database):
     token = keys.create("shop")
     Keys(database).revoke("shop")  # another process
     assert keys.find_key(token) is None
@@ -84,14 +81,14 @@ def test_a_revoked_key_stops_at_once_and_its_name_is_free_again(keys: Keys, data
         (("shop", ["chat"], 0), "bad-limit"),
     ],
 )
-def test_what_a_key_cannot_be(keys: Keys, arguments: tuple[Any, ...], code: str) -> None:
+def test_what_a_key_cannot_be(keys, arguments, code):
     with pytest.raises(DeskError) as error:
         keys.create(*arguments)
     assert error.value.code == code
     assert keys.all() == []
 
 
-def test_the_last_use_is_written_once_a_minute(keys: Keys, clock: Clock) -> None:
+def test_the_last_use_is_written_once_a_minute(keys, clock):
     token = keys.create("shop")
     assert keys.all()[0].last_used is None
     for seconds, written in ((0, NOON), (59, NOON), (61, NOON + timedelta(seconds=61))):
@@ -100,7 +97,7 @@ def test_the_last_use_is_written_once_a_minute(keys: Keys, clock: Clock) -> None
         assert keys.all()[0].last_used == written
 
 
-def test_each_key_has_a_limit_of_its_own(keys: Keys) -> None:
+def test_each_key_has_a_limit_of_its_own(keys):
     small, other = keys.find_key(keys.create("small", per_minute=2)), keys.find_key(keys.create("other"))
     assert small is not None
     assert other is not None
@@ -111,12 +108,12 @@ def test_each_key_has_a_limit_of_its_own(keys: Keys) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
+def run(tmp_path, warmdesk):
     """Run a command on the data folder of this test with --json; gives its document."""
     return lambda *words: json.loads(warmdesk("keys", *words, "--data-dir", tmp_path / "desk", "--json")[1])
 
 
-def test_create_list_and_revoke(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_create_list_and_revoke(run, tmp_path):
     token = run("create", "shop", "--scope", "chat,admin", "--per-minute", "5")["key"]
     [listed] = run("list")["keys"]
     assert (listed["name"], listed["scopes"], listed["per_minute"]) == ("shop", ["admin", "chat"], 5)
@@ -128,7 +125,7 @@ def test_create_list_and_revoke(run: Callable[..., Any], tmp_path: Path) -> None
     assert (tmp_path / "desk").stat().st_mode & 0o077 == 0
 
 
-def test_the_commands_work_beside_a_running_desk(run: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_commands_work_beside_a_running_desk(run, tmp_path):
     folder = tmp_path / "desk"
     with (
         lock_data_folder(folder, "warmdesk serve"),

@@ -4,12 +4,11 @@ import html
 import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from api_site import ApiSite, served_api
+from api_site import served_api
 from quick_account import quick_account
 
 from app.storage.people import Accounts
@@ -32,13 +31,13 @@ ROUTES = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiSite]:
+def site(tmp_path_factory):
     with served_api(tmp_path_factory.mktemp("examples")) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def admin(site: ApiSite) -> Iterator[httpx.Client]:
+def admin(site):
     password = quick_account(Accounts(site.desk.database), "boss", "admin")
     with httpx.Client(base_url=site.url, trust_env=False) as client:
         signed_in = client.post("/admin/login", data={"name": "boss", "password": password})
@@ -46,7 +45,7 @@ def admin(site: ApiSite) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_calls_are_tried_out_with_a_key_and_never_with_a_sign_in(site: ApiSite, admin: httpx.Client) -> None:
+def test_calls_are_tried_out_with_a_key_and_never_with_a_sign_in(site, admin):
     page = admin.get("/admin/api").text
     forms = set(re.findall(r'data-method="(\w+)" data-path="([^"]+)"', page))
     assert {("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("DELETE", "/v1/documents/{document_id}")} <= forms
@@ -60,7 +59,7 @@ def test_calls_are_tried_out_with_a_key_and_never_with_a_sign_in(site: ApiSite, 
         assert forged.status_code == 401
 
 
-def test_every_route_for_programs_is_described_and_served(admin: httpx.Client) -> None:
+def test_every_route_for_programs_is_described_and_served(admin):
     document = admin.get("/admin/openapi.json").json()
     described = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     assert described >= ROUTES
@@ -80,7 +79,7 @@ def test_every_route_for_programs_is_described_and_served(admin: httpx.Client) -
 
 
 @pytest.mark.parametrize("block", SHELL)
-def test_the_examples_for_a_shell_work(site: ApiSite, tmp_path: Path, block: str) -> None:
+def test_the_examples_for_a_shell_work(site, tmp_path, block):
     environment = {"DESK_URL": site.url, "DESK_KEY": site.token, "PATH": "/usr/local/bin:/usr/bin:/bin"}
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block],
@@ -98,14 +97,12 @@ def test_the_examples_for_a_shell_work(site: ApiSite, tmp_path: Path, block: str
         assert ran.stdout.startswith(("data: ", "# HELP"))
 
 
-def test_the_example_for_python_works(
-    site: ApiSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_for_python_works(site, capsys, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     [block] = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     exec(block, {"url": site.url, "key": site.token})
     assert "Returns returns.md" in capsys.readouterr().out
 
 
-def test_there_is_a_block_for_each_subject() -> None:
+def test_there_is_a_block_for_each_subject():
     assert len(re.findall(r"^```bash$", PAGE, re.MULTILINE)) == 8

@@ -1,13 +1,11 @@
 """The audit log: what agents, programs and commands change is written down, once, with who did it."""
 
 import re
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from desk_site import Site
 from desks import small_desk, write_pages
 from quick_account import quick_account
 from sqlalchemy import update
@@ -28,12 +26,12 @@ def entries(database: Database) -> list[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def site(site: Site) -> Site:
+def site(site):
     site.forget()
     return site
 
 
-def test_entries_are_read_in_pages_and_go_after_a_year(database_url: str) -> None:
+def test_entries_are_read_in_pages_and_go_after_a_year(database_url):
     with closing(open_database(database_url)) as database:
         audit = Audit(database)
         for number in range(5):
@@ -48,7 +46,7 @@ def test_entries_are_read_in_pages_and_go_after_a_year(database_url: str) -> Non
         assert [one[2] for one in entries(database)] == ["2", "3", "4", "退款\\x00\\ud83d.md"]
 
 
-def test_a_program_is_named_as_no_account_can_be(site: Site) -> None:
+def test_a_program_is_named_as_no_account_can_be(site):
     key = Keys(site.database).create("admin", ["documents"])
     program = site.client()
     program.headers["authorization"] = f"Bearer {key}"
@@ -61,7 +59,7 @@ def test_a_program_is_named_as_no_account_can_be(site: Site) -> None:
     assert site.audited() == [("API: admin", "document-add", "shop/a.md"), ("API: admin", "document-forget", path)]
 
 
-def test_what_failed_is_not_written_down(site: Site) -> None:
+def test_what_failed_is_not_written_down(site):
     admin = site.admin()
     admin.post("/admin/documents/upload?name=unreadable.md", content=b"x")
     admin.post("/admin/documents/forget", json={"document": "none.md"})
@@ -69,7 +67,7 @@ def test_what_failed_is_not_written_down(site: Site) -> None:
     assert site.audited() == []
 
 
-def test_the_faq_is_written_down_by_its_number(site: Site) -> None:
+def test_the_faq_is_written_down_by_its_number(site):
     password = quick_account(Accounts(site.database), "cleo", "agent")
     agent = site.client()
     agent.post("/admin/login", data={"name": "cleo", "password": password})
@@ -80,7 +78,7 @@ def test_the_faq_is_written_down_by_its_number(site: Site) -> None:
     assert site.audited() == [("cleo", f"faq-{what}", "1") for what in ("add", "change", "delete")]
 
 
-def test_commands_that_change_documents(tmp_path: Path) -> None:
+def test_commands_that_change_documents(tmp_path):
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as desk:
         recorded(desk).ingest([pages, *(pages / name for name in ("returns.md", "stores.txt", "returns.md"))])
@@ -95,7 +93,7 @@ def test_commands_that_change_documents(tmp_path: Path) -> None:
     ]
 
 
-def test_commands_that_change_accounts_and_keys(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> None:
+def test_commands_that_change_accounts_and_keys(tmp_path, warmdesk):
     def run(*words: str) -> str:
         return warmdesk(*words, "--data-dir", tmp_path)[1]
 
@@ -116,7 +114,7 @@ def test_commands_that_change_accounts_and_keys(tmp_path: Path, warmdesk: Callab
     assert not any(secret in repr(written) for secret in secrets)
 
 
-def test_every_action_has_its_words() -> None:
+def test_every_action_has_its_words():
     """The names of actions stand in the code as strings."""
     app = Path(__file__).parent.parent / "app"
     source = "\n".join(file.read_text(encoding="utf-8") for file in app.rglob("*.py") if file.name != "audit_page.py")

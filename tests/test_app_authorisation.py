@@ -117,7 +117,7 @@ def routes(site: Site) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def doors(site: Site) -> Iterator[dict[str, TestClient]]:
+def doors(site):
     """The guard before an application that answers 200 to everything, by caller. One event loop for the thousands of
     requests: making one for each takes longer than all the rest.
     """
@@ -153,15 +153,15 @@ def passes(doors: dict[str, TestClient], route: str, callers: Iterable[str] = CA
     return {name for name, reply in replies.items() if reply.text == "let through"}
 
 
-def test_every_route_of_ours_has_a_row_and_every_row_a_route(site: Site) -> None:
+def test_every_route_of_ours_has_a_row_and_every_row_a_route(site):
     assert {route for route, kind in routes(site).items() if kind == "own"} == set(TABLE)
 
 
-def test_who_is_let_through(doors: dict[str, TestClient]) -> None:
+def test_who_is_let_through(doors):
     assert {route: passes(doors, route) for route in TABLE} == TABLE
 
 
-def test_of_gradio_only_what_the_pages_need_is_served(site: Site, doors: dict[str, TestClient]) -> None:
+def test_of_gradio_only_what_the_pages_need_is_served(site, doors):
     served = dict.fromkeys(GRADIO, 0)
     for route, prefix in routes(site).items():
         if prefix == "own" or route in TABLE:
@@ -177,7 +177,7 @@ def test_of_gradio_only_what_the_pages_need_is_served(site: Site, doors: dict[st
     assert len([route for route, kind in routes(site).items() if kind == "/admin"]) > 60, "Gradio's own were looked at"
 
 
-def test_every_route_of_gradio_was_looked_at(site: Site) -> None:
+def test_every_route_of_gradio_was_looked_at(site):
     """A version of Gradio that has other routes fails here: what does a new one do, and does a page need it?"""
     there = {route for route, prefix in routes(site).items() if prefix == ""}
     decided = {f"{'served' if find_rule(path, method) else 'closed'} {method} {path}" for method, path in split(there)}
@@ -190,13 +190,13 @@ def split(routes: Iterable[str]) -> Iterator[list[str]]:
     return (route.split(" ", 1) for route in routes)
 
 
-def test_a_route_without_a_row_is_served_to_nobody(site: Site, doors: dict[str, TestClient]) -> None:
+def test_a_route_without_a_row_is_served_to_nobody(site, doors):
     assert find_rule("/new", "GET") is None
     for route in ("GET /new", "POST /healthz", "GET /admin/new", "DELETE /admin/documents", "GET /static/%2e%2e/x"):
         assert passes(doors, route) == set()
 
 
-def test_the_page_on_security_says_what_each_way_in_takes() -> None:
+def test_the_page_on_security_says_what_each_way_in_takes():
     """docs/security.md has a row for each rule: who, how large, and a file of tests that holds it."""
     tests = Path(__file__).parent
     page = (tests.parent / "docs" / "security.md").read_text()

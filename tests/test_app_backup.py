@@ -40,7 +40,7 @@ from app.storage.restoring import Access, restore_folder
 
 
 @pytest.fixture
-def command(warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
+def command(warmdesk):
     return lambda *words: json.loads(warmdesk(*words, "--json")[1])
 
 
@@ -84,7 +84,7 @@ KEPT = {
 }
 
 
-def test_what_a_backup_holds(tmp_path: Path) -> None:
+def test_what_a_backup_holds(tmp_path):
     settings = filled(tmp_path / "desk")
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
     assert names(made.manifest) == KEPT
@@ -96,7 +96,7 @@ def test_what_a_backup_holds(tmp_path: Path) -> None:
     assert names(more.manifest) == KEPT | {"modules/a.safetensors"}
 
 
-def test_it_is_put_back_into_a_new_folder_which_may_be_elsewhere(tmp_path: Path) -> None:
+def test_it_is_put_back_into_a_new_folder_which_may_be_elsewhere(tmp_path):
     settings = filled(tmp_path / "desk")
     with closing(open_database(settings.database_url)) as database, database.write() as session:
         for path in (settings.data_dir / "uploads/shop/one.md", tmp_path / "desk-help/two.md"):
@@ -116,7 +116,7 @@ def test_it_is_put_back_into_a_new_folder_which_may_be_elsewhere(tmp_path: Path)
     assert paths == {str(new.data_dir / "uploads/shop/one.md"), str(tmp_path / "desk-help/two.md")}
 
 
-def test_a_restore_ends_sign_ins_and_names_who_may_come_in(tmp_path: Path) -> None:
+def test_a_restore_ends_sign_ins_and_names_who_may_come_in(tmp_path):
     settings = filled(tmp_path / "desk")
     with closing(open_database(settings.database_url)) as database:
         accounts, keys = Accounts(database), Keys(database)
@@ -135,7 +135,7 @@ def test_a_restore_ends_sign_ins_and_names_who_may_come_in(tmp_path: Path) -> No
             assert (Sessions(database).account(token) is not None) == is_signed_in
 
 
-def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
+def test_what_killed_processes_left_is_removed(tmp_path):
     settings = filled(tmp_path / "desk")
     for folder in (settings.data_dir, tmp_path):
         for name in (".restore-half/warmdesk.sqlite3", ".upload-half/database", "models/converting-half/model"):
@@ -153,7 +153,7 @@ def test_what_killed_processes_left_is_removed(tmp_path: Path) -> None:
     assert old_copies(settings.data_dir) == [str(settings.data_dir / "replaced-2026-01-01-000000")]
 
 
-def test_what_is_there_is_kept_aside_and_only_with_force(tmp_path: Path) -> None:
+def test_what_is_there_is_kept_aside_and_only_with_force(tmp_path):
     settings = filled(tmp_path / "desk")
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
     with closing(open_database(settings.database_url)) as database, database.write() as session:
@@ -175,7 +175,7 @@ def test_what_is_there_is_kept_aside_and_only_with_force(tmp_path: Path) -> None
         restore_folder(settings, made.file, force=True)
 
 
-def test_a_failure_while_it_takes_its_place_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_while_it_takes_its_place_changes_nothing(tmp_path, monkeypatch):
     settings = filled(tmp_path / "desk")
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
     before = sorted(settings.data_dir.rglob("*"))
@@ -195,9 +195,7 @@ def test_a_failure_while_it_takes_its_place_changes_nothing(tmp_path: Path, monk
     assert [path for path in sorted(settings.data_dir.rglob("*")) if path.name != "warmdesk.lock"] == before
 
 
-def test_what_is_uploaded_while_the_database_is_copied_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_uploaded_while_the_database_is_copied_is_whole(tmp_path, monkeypatch):
     settings = filled(tmp_path / "desk")
     copy_database = archiving.copy_database
 
@@ -209,7 +207,7 @@ def test_what_is_uploaded_while_the_database_is_copied_is_whole(
     assert "uploads/new.md" in names(back_up_folder(settings, tmp_path / "desk.tar.gz").manifest)
 
 
-def test_a_database_that_the_desk_would_not_use_is_not_put_back_unsaid(tmp_path: Path) -> None:
+def test_a_database_that_the_desk_would_not_use_is_not_put_back_unsaid(tmp_path):
     settings = filled(tmp_path / "desk")
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
     for url in (f"sqlite:///{tmp_path}/other.sqlite3", "postgresql://desk:secret@db/desk"):
@@ -226,7 +224,7 @@ def test_a_database_that_the_desk_would_not_use_is_not_put_back_unsaid(tmp_path:
     assert f"name another database than {tmp_path}/newer/warmdesk.sqlite3" in note
 
 
-def test_a_restore_that_is_killed_is_undone_or_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_is_killed_is_undone_or_whole(tmp_path, monkeypatch):
     """Killed at each line, and again while it is undone. Was wrong once: the second kill lost the database."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     settings = filled(tmp_path / "desk")
@@ -247,7 +245,7 @@ def test_a_restore_that_is_killed_is_undone_or_whole(tmp_path: Path, monkeypatch
     kill_again(left, folder, tmp_path / "two", finish)
 
 
-def test_a_restore_that_is_interrupted_twice_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_is_interrupted_twice_is_undone(tmp_path, monkeypatch):
     """At every ninth line, and again at one of those that undo it, with Ctrl-C: what cleans up then still runs."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     settings = filled(tmp_path / "desk")
@@ -280,7 +278,7 @@ def test_a_restore_that_is_interrupted_twice_is_undone(tmp_path: Path, monkeypat
     assert 20 < first < 199
 
 
-def test_where_no_backup_is_written(tmp_path: Path) -> None:
+def test_where_no_backup_is_written(tmp_path):
     settings = filled(tmp_path / "desk")
     (tmp_path / "there.tar.gz").write_text("something else")
     for file, code in (
@@ -295,7 +293,7 @@ def test_where_no_backup_is_written(tmp_path: Path) -> None:
     assert names(read_archive(tmp_path / "there.tar.gz")) == KEPT
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     def full(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -319,7 +317,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == [tmp_path / "desk"]
 
 
-def test_a_damaged_database_is_not_backed_up(tmp_path: Path) -> None:
+def test_a_damaged_database_is_not_backed_up(tmp_path):
     settings = filled(tmp_path / "desk")
     file = settings.data_dir / "warmdesk.sqlite3"
     with closing(sqlite3.connect(file)) as connection:
@@ -360,7 +358,7 @@ def named(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.T
     ],
     ids=lambda member: f"{member.name} {member.type!r}",
 )
-def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, member: tarfile.TarInfo) -> None:
+def test_nothing_is_written_outside_of_the_folder(tmp_path, member):
     file = packed(tmp_path / "bad.tar.gz", (member, b""))
     with pytest.raises(DeskError) as caught:
         restore_folder(Settings(data_dir=tmp_path / "a" / "desk"), file)
@@ -370,7 +368,7 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, member: tarfil
 @pytest.mark.parametrize(
     "name", ["models/decoder-1.so", "Models/decoder-1.so", "evals/vectors.npy", "warmdesk.swap.json", ".restore-1/a"]
 )
-def test_what_no_backup_holds_is_not_put_back(tmp_path: Path, name: str) -> None:
+def test_what_no_backup_holds_is_not_put_back(tmp_path, name):
     """Was wrong once: compiled code in models/ was restored, and run at the next start."""
     file = packed(tmp_path / "bad.tar.gz", (named("uploads/a.md"), b"# A"), (named(name), b"code"))
     with pytest.raises(DeskError, match=re.escape(f"{name!r}, as no backup does")) as caught:
@@ -378,7 +376,7 @@ def test_what_no_backup_holds_is_not_put_back(tmp_path: Path, name: str) -> None
     assert (caught.value.code, list(tmp_path.iterdir())) == ("archive-damaged", [file])
 
 
-def test_an_archive_is_read_to_its_end_before_anything_is_changed(tmp_path: Path) -> None:
+def test_an_archive_is_read_to_its_end_before_anything_is_changed(tmp_path):
     settings = filled(tmp_path / "desk")
     whole = back_up_folder(settings, tmp_path / "desk.tar.gz").file.read_bytes()
     bad = tmp_path / "bad.tar.gz"
@@ -415,14 +413,14 @@ def test_an_archive_is_read_to_its_end_before_anything_is_changed(tmp_path: Path
 
 
 @pytest.mark.parametrize("about", [{"format": 2}, {"version": "99.0"}, {"schema": "m999_later"}])
-def test_an_archive_of_a_newer_version_is_one_clear_line(tmp_path: Path, about: dict[str, object]) -> None:
+def test_an_archive_of_a_newer_version_is_one_clear_line(tmp_path, about):
     file = packed(tmp_path / "newer.tar.gz", **about)
     with pytest.raises(DeskError, match="newer Warmdesk") as caught:
         restore_folder(Settings(data_dir=tmp_path / "desk"), file)
     assert (caught.value.code, list(tmp_path.iterdir())) == ("archive-newer", [file])
 
 
-def test_a_database_on_a_server_is_named_with_its_tool(tmp_path: Path) -> None:
+def test_a_database_on_a_server_is_named_with_its_tool(tmp_path):
     filled(tmp_path / "desk")
     settings = Settings(data_dir=tmp_path / "desk", database_url="postgresql://desk:secret@db/desk")
     made = back_up_folder(settings, tmp_path / "desk.tar.gz")
@@ -432,7 +430,7 @@ def test_a_database_on_a_server_is_named_with_its_tool(tmp_path: Path) -> None:
     restore_folder(Settings(data_dir=tmp_path / "new"), made.file)
 
 
-def test_a_backup_of_a_desk_that_writes_is_one_moment_of_it(tmp_path: Path) -> None:
+def test_a_backup_of_a_desk_that_writes_is_one_moment_of_it(tmp_path):
     """Each transaction writes two facts that agree."""
     settings = filled(tmp_path / "desk")
     stop, is_writing = threading.Event(), threading.Event()
@@ -464,9 +462,7 @@ def test_a_backup_of_a_desk_that_writes_is_one_moment_of_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_a_restored_desk_answers_as_before_and_is_healthy(
-    tmp_path: Path, command: Callable[..., Any], is_served: bool
-) -> None:
+def test_a_restored_desk_answers_as_before_and_is_healthy(tmp_path, command, is_served):
     question, file = "How long do returns take?", tmp_path / "desk.tar.gz"
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         before = finish(desk, question)

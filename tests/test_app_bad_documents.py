@@ -15,7 +15,7 @@ CURSE = "Abracadabra"
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Path:
+def pages(tmp_path):
     folder = write_pages(tmp_path / "pages")
     (folder / "cursed.md").write_text(f"# Cursed\n\n{CURSE} is written here.\n")
     return folder
@@ -47,9 +47,7 @@ def names(desk: Service) -> list[str]:
         ("tokenizer", "it cannot be cut into passages: tensor of the wrong size"),
     ],
 )
-def test_the_others_are_taken_in(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, part: str, reason: str
-) -> None:
+def test_the_others_are_taken_in(tmp_path, pages, monkeypatch, part, reason):
     with small_desk(tmp_path / "desk") as desk:
         if part == "tokenizer":
             curse(desk._ingestion, "_count", monkeypatch)
@@ -66,9 +64,7 @@ def test_the_others_are_taken_in(
         assert len(names(desk)) == 4, "what an earlier run stored of it stays"
 
 
-def test_what_the_ranker_cannot_read_is_a_warning_and_is_found_all_the_same(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_ranker_cannot_read_is_a_warning_and_is_found_all_the_same(tmp_path, pages, monkeypatch):
     with small_desk(tmp_path / "desk") as desk:
         real = desk.statements.encoder.read
 
@@ -88,7 +84,7 @@ def test_what_the_ranker_cannot_read_is_a_warning_and_is_found_all_the_same(
         assert not desk.library.without_statements(desk.statements.name)
 
 
-def test_a_database_that_fails_is_no_bad_document(tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_fails_is_no_bad_document(tmp_path, pages, monkeypatch):
     def full(*_: object) -> None:
         raise DeskError("the disk is full", code="disk-full")
 
@@ -98,9 +94,7 @@ def test_a_database_that_fails_is_no_bad_document(tmp_path: Path, pages: Path, m
             desk.ingest([pages])
 
 
-def test_a_desk_with_undefined_numbers_among_its_vectors_opens_and_says_so(
-    tmp_path: Path, pages: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_desk_with_undefined_numbers_among_its_vectors_opens_and_says_so(tmp_path, pages, caplog):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         [bad] = desk.library.passages_of(str(pages / "cursed.md"))
         ids, vectors = desk.library.vectors(desk.search.embedder.dimension)

@@ -1,7 +1,7 @@
 """Many questions at once: order, groups, counting, errors."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_lines_of_every_kind_are_read(tmp_path: Path) -> None:
+def test_lines_of_every_kind_are_read(tmp_path):
     only_feeds_end_one = read_questions(write(tmp_path, '"one\u2028two\x85three"\r\n"four"'))
     assert [question.question for question in only_feeds_end_one] == ["one\u2028two\x85three", "four"]
     questions = read_questions(write(tmp_path, LINES))
@@ -63,12 +63,12 @@ def test_lines_of_every_kind_are_read(tmp_path: Path) -> None:
         ("[" * 100_000, "line 1: each line is"),
     ],
 )
-def test_a_bad_file_is_one_clear_line(text: str, message: str, tmp_path: Path) -> None:
+def test_a_bad_file_is_one_clear_line(text, message, tmp_path):
     with pytest.raises(DeskError, match=message):
         read_questions(write(tmp_path, text))
 
 
-def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path, capsys):
     questions = read_questions(write(tmp_path, LINES))
     progress: list[tuple[int, int]] = []
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
@@ -93,7 +93,7 @@ def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path: Path, capsy
     assert "from a cold start" in out
 
 
-def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_that_fails_takes_no_other_along(tmp_path, capsys):
     long = json.dumps({"id": "big", "question": "Returns? " + "word " * 150})
     path = write(
         tmp_path, f'{{"id": "none", "question": "  "}}\n{long}\n{{"id": "r", "question": "Returns?"}}\n"Hello"'
@@ -124,7 +124,7 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path: Path, capsys: pyte
     assert "2 not answered" in out
 
 
-def test_a_batch_asks_no_more_at_once_than_the_desk_answers(tmp_path: Path) -> None:
+def test_a_batch_asks_no_more_at_once_than_the_desk_answers(tmp_path):
     """Was wrong once: 16, of which a desk with lower limits refused some."""
     questions = read_questions(write(tmp_path, LINES))
     with small_desk(
@@ -133,7 +133,7 @@ def test_a_batch_asks_no_more_at_once_than_the_desk_answers(tmp_path: Path) -> N
         assert desk.batch(questions, lambda done, total: None).failed == 0
 
 
-def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise CapacityError("too little")
 
@@ -147,7 +147,7 @@ def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path: Path, monkeypat
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def command(tmp_path, monkeypatch):
     """Runs `warmdesk batch` on a small desk with documents; returns its status."""
 
     @contextmanager
@@ -166,9 +166,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     return run
 
 
-def test_the_command_fails_if_a_question_did(
-    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_fails_if_a_question_did(command, tmp_path, capsys):
     assert command(write(tmp_path, '"Returns?"\n" "'), "--json") == 1
     answers = json.loads(capsys.readouterr().out)["answers"]
     assert ["error" in answer for answer in answers] == [False, True]
@@ -176,11 +174,11 @@ def test_the_command_fails_if_a_question_did(
 
 
 def test_an_interrupted_batch_goes_on_from_its_output(
-    command: Callable[..., int],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    command,
+    tmp_path,
+    capsys,
+    monkeypatch,
+):
     questions, output = write(tmp_path, LINES), tmp_path / "answers.jsonl"
     collected = batch.answer_of
     calls: list[object] = []
@@ -217,7 +215,7 @@ def test_an_interrupted_batch_goes_on_from_its_output(
         ("notes", "other lines than answers"),
     ],
 )
-def test_an_output_of_something_else_is_left_alone(text: str, message: str, tmp_path: Path) -> None:
+def test_an_output_of_something_else_is_left_alone(text, message, tmp_path):
     output = tmp_path / "notes"
     output.write_text(text)
     with pytest.raises(DeskError, match=message):

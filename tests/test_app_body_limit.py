@@ -13,12 +13,12 @@ MOST = 1000
 
 
 @pytest.fixture
-def taken() -> list[int]:
+def taken():
     return []
 
 
 @pytest.fixture
-def client(taken: list[int]) -> Iterator[TestClient]:
+def client(taken):
     app = FastAPI()
 
     @app.post("/read")
@@ -57,7 +57,7 @@ def chunks(size: int) -> Iterator[bytes]:
         yield b"x" * min(100, size - first)
 
 
-def test_a_body_in_chunks_is_read(client: TestClient) -> None:
+def test_a_body_in_chunks_is_read(client):
     assert client.post("/read", content=chunks(MOST)).text == str(MOST)
     assert (
         client.post("/json", content=iter([b'{"a":', b'"b"}']), headers={"content-type": "application/json"}).text
@@ -66,7 +66,7 @@ def test_a_body_in_chunks_is_read(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/read", "/swallow", "/json"])
-def test_one_byte_more_is_refused(client: TestClient, taken: list[int], path: str) -> None:
+def test_one_byte_more_is_refused(client, taken, path):
     response = client.post(path, content=chunks(MOST + 1), headers={"content-type": "application/json"})
     assert (response.status_code, response.text) == (413, f"too large for {path}")
     assert response.headers["connection"] == "close"
@@ -74,5 +74,5 @@ def test_one_byte_more_is_refused(client: TestClient, taken: list[int], path: st
 
 
 @pytest.mark.parametrize("length", [str(MOST + 1), "-1", "many", "1e3"])
-def test_a_declared_length_is_refused_before_anything_is_read(client: TestClient, length: str) -> None:
+def test_a_declared_length_is_refused_before_anything_is_read(client, length):
     assert client.post("/unread", content=chunks(1), headers={"content-length": length}).status_code == 413

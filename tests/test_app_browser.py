@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Browser, Elements, Site, problems, until
+from browser import NEEDS_BROWSER, Elements, Site, problems, until
 
 from app.access.identity import Keys
 
@@ -48,26 +48,26 @@ class Page(Elements):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("admin"))
     yield site
     site.close()
 
 
 @pytest.fixture(scope="module")
-def driver(chromium: Browser, site: Site) -> Iterator[Any]:
+def driver(chromium, site):
     yield chromium.driver
     chromium.forget()
 
 
 @pytest.fixture
-def page(driver: Any, site: Site) -> Iterator[Page]:
+def page(driver, site):
     driver.get_log("browser")
     yield Page(driver, site)
     assert problems(driver) == []  # no script error, nothing blocked by the content security policy, nothing missing
 
 
-def test_the_desk_in_chinese(page: Page) -> None:
+def test_the_desk_in_chinese(page):
     """Every word of the pages, Gradio's own included; the documents and answers keep their language."""
     agent = page.script("return navigator.userAgent")
     override = "Network.setUserAgentOverride"
@@ -94,7 +94,7 @@ def test_the_desk_in_chinese(page: Page) -> None:
         page.driver.execute_cdp_cmd(override, {"userAgent": agent, "acceptLanguage": "en"})
 
 
-def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page: Page) -> None:
+def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page):
     page.go()
     assert "How can we help?" in page.text(".wd-empty")
     with page.held(20):
@@ -116,7 +116,7 @@ def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page: Page) -> 
     assert len(page.all(".wd-citation")) == 3
 
 
-def test_stop_keeps_the_part_and_the_next_question_works(page: Page) -> None:
+def test_stop_keeps_the_part_and_the_next_question_works(page):
     page.go()
     with page.held(12):
         page.ask("Can I stop this?")
@@ -128,7 +128,7 @@ def test_stop_keeps_the_part_and_the_next_question_works(page: Page) -> None:
     until(lambda: len(page.all("#wd-transcript .wd-bubble")) == 2)
 
 
-def test_hostile_text_does_nothing(page: Page) -> None:
+def test_hostile_text_does_nothing(page):
     page.go()
     page.ask("html <img src=x onerror=window.owned=9><script>window.owned=9</script>")
     page.press("#wd-transcript .wd-citation summary")
@@ -139,7 +139,7 @@ def test_hostile_text_does_nothing(page: Page) -> None:
     assert page.script(f"return document.querySelectorAll('{inside}').length") == 0
 
 
-def test_example_feedback_new_and_delete(page: Page) -> None:
+def test_example_feedback_new_and_delete(page):
     desk = page.site.desk
     page.go()
     page.press("[data-act=example]")
@@ -155,7 +155,7 @@ def test_example_feedback_new_and_delete(page: Page) -> None:
     until(lambda: "#" not in page.driver.current_url)
 
 
-def test_a_conversation_is_found_renamed_deleted_and_brought_back(page: Page) -> None:
+def test_a_conversation_is_found_renamed_deleted_and_brought_back(page):
     desk = page.site.desk
 
     def titles() -> list[str]:
@@ -187,7 +187,7 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page: Page) ->
     assert "The airship" in titles()
 
 
-def test_asking_again_and_changing_the_question(page: Page) -> None:
+def test_asking_again_and_changing_the_question(page):
     page.go()
     page.ask("Can I send a lamp back?")
     page.one("#wd-transcript [data-act=retry]")
@@ -202,7 +202,7 @@ def test_asking_again_and_changing_the_question(page: Page) -> None:
     until(lambda: [one.text for one in page.all("#wd-transcript .wd-bubble")] == ["Can I send a duvet back?"])
 
 
-def test_the_beginning_of_an_answer_stays_in_view(page: Page) -> None:
+def test_the_beginning_of_an_answer_stays_in_view(page):
     size = {"width": 390, "height": 480, "deviceScaleFactor": 1, "mobile": False}  # an answer is taller than that
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     top = "return document.querySelector({}).getBoundingClientRect().top"
@@ -222,7 +222,7 @@ def test_the_beginning_of_an_answer_stays_in_view(page: Page) -> None:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_list_is_a_drawer(page: Page) -> None:
+def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_list_is_a_drawer(page):
     size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
@@ -237,7 +237,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_list_is_a_drawer(pa
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_many_conversations_are_one_column(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_conversations_are_one_column(page, monkeypatch):
     [one, *_] = page.site.desk.conversations(page.site.desk.first)
     monkeypatch.setattr(page.site.desk, "conversations", lambda *_, **__: [replace(one, id=f"c{n}") for n in range(50)])
     page.go()
@@ -246,7 +246,7 @@ def test_many_conversations_are_one_column(page: Page, monkeypatch: pytest.Monke
     assert page.script("return document.querySelectorAll('#wd-list li').length") == 50
 
 
-def test_admin_needs_the_password_and_shows_the_numbers(page: Page) -> None:
+def test_admin_needs_the_password_and_shows_the_numbers(page):
     page.go("/admin/")
     page.one("#password").send_keys(page.site.password + "\n")
     assert "78%" in page.text(".wd-tile-wide")

@@ -1,7 +1,6 @@
 """The results of `warmdesk calibrate` and `calibrate-search`, as files of this and the version before."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,7 @@ from retrieval.answerability import rule_of_thumb
 from retrieval.ranking.encoder import CARD
 
 
-def test_search_has_a_classifier_for_every_embedder_and_ranker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_search_has_a_classifier_for_every_embedder_and_ranker(tmp_path, monkeypatch, caplog):
     settings = Settings(data_dir=tmp_path / "desk")
     settings.data_dir.mkdir()
     shipped = replace(rule_of_thumb("small", "first"), fitted_on="shipped")
@@ -39,7 +36,7 @@ def test_search_has_a_classifier_for_every_embedder_and_ranker(
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"rows": [{}]}', '{"embedder": "x", "relevance": {}}'])
-def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: Path, text: str) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path, text):
     for name in (SEARCH_FILE, "calibration.json"):
         (tmp_path / name).write_text(text)
     with pytest.raises(DeskError, match="delete it or run warmdesk calibrate-search"):
@@ -48,7 +45,7 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path: P
         read_calibration(tmp_path / "calibration.json")
 
 
-def test_a_ranker_of_the_operator_s_own_comes_before_the_shipped_one(tmp_path: Path) -> None:
+def test_a_ranker_of_the_operator_s_own_comes_before_the_shipped_one(tmp_path):
     settings = Settings(data_dir=tmp_path)
     assert find_ranker(settings) == SHIPPED_RANKER
     (tmp_path / "ranker").mkdir()

@@ -1,7 +1,6 @@
 """What the chat page does: asking, streaming, stopping, switching, errors, feedback, several readers."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +26,11 @@ def ask(flow: ChatFlow, question: str, open_id: str = "", reader: Reader = READE
 
 
 @pytest.fixture
-def flow(desk: FakeDesk) -> ChatFlow:
+def flow(desk):
     return ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW)
 
 
-def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_asking_streams_then_shows_the_stored_turn(flow, desk):
     first, *rest, last = ask(flow, "  Can I return it?  ")
     assert (first.box, first.answering, first.transcript) == ("", True, "")
     assert "Searching the documents" in (first.live or "")
@@ -46,7 +45,7 @@ def test_asking_streams_then_shows_the_stored_turn(flow: ChatFlow, desk: FakeDes
     assert check(follow_up[-1].transcript or "").count("You asked") == 2
 
 
-def test_of_a_long_conversation_the_latest_messages_are_read_and_shown(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_of_a_long_conversation_the_latest_messages_are_read_and_shown(flow, desk):
     """Was wrong once: all were read for each look, which took seconds where there were thousands."""
     for i in range(30):
         desk.store(f"question {i};", make_answer("c", f"m{i}", "returns"))
@@ -62,7 +61,7 @@ def test_of_a_long_conversation_the_latest_messages_are_read_and_shown(flow: Cha
     assert "Older messages" not in (flow.open("d", READER).transcript or "")
 
 
-def test_redraws_are_spaced_not_one_for_each_piece(desk: FakeDesk) -> None:
+def test_redraws_are_spaced_not_one_for_each_piece(desk):
     ticks = iter(x * 0.011 for x in range(10_000))
     views = ask(ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW, clock=lambda: next(ticks)), "Can I return it?")
     pieces = len(make_answer("c", "m", "returns").answer.split(" "))
@@ -77,7 +76,7 @@ def test_redraws_are_spaced_not_one_for_each_piece(desk: FakeDesk) -> None:
         ("please crash", UNEXPECTED),
     ],
 )
-def test_errors_are_one_line_and_the_question_stays(flow: ChatFlow, desk: FakeDesk, question: str, line: str) -> None:
+def test_errors_are_one_line_and_the_question_stays(flow, desk, question, line):
     last = ask(flow, question)[-1]
     assert last.box == question
     assert last.answering is False
@@ -86,12 +85,12 @@ def test_errors_are_one_line_and_the_question_stays(flow: ChatFlow, desk: FakeDe
     assert ask(flow, "Can I return it?")[-1].live == ""  # and the desk goes on
 
 
-def test_empty_questions_do_nothing(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_empty_questions_do_nothing(flow, desk):
     assert ask(flow, "  \n ") == [ChatView()]
     assert desk.streams == []
 
 
-def test_opening_shows_the_conversation_and_unknown_ones_a_new_one(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_opening_shows_the_conversation_and_unknown_ones_a_new_one(flow, desk):
     summary = desk.conversations()[-1]
     view = flow.open(summary.id, READER)
     assert summary.title in check(view.transcript or "")
@@ -101,7 +100,7 @@ def test_opening_shows_the_conversation_and_unknown_ones_a_new_one(flow: ChatFlo
     assert "Do gift cards expire?" in check(gone.transcript or "")
 
 
-def test_stop_keeps_what_was_written(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_stop_keeps_what_was_written(flow, desk):
     views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
     flow.stop(Reader(owner=OPERATOR, session="other"))
@@ -112,7 +111,7 @@ def test_stop_keeps_what_was_written(flow: ChatFlow, desk: FakeDesk) -> None:
     assert last.answering is False
 
 
-def test_stop_before_the_first_word(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_stop_before_the_first_word(flow, desk):
     views = flow.ask("Can I return it?", "", READER)
     next(views)
     flow.stop(READER)
@@ -121,7 +120,7 @@ def test_stop_before_the_first_word(flow: ChatFlow, desk: FakeDesk) -> None:
     assert last.box == "Can I return it?"
 
 
-def test_leaving_the_browser_cancels_the_answer(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_leaving_the_browser_cancels_the_answer(flow, desk):
     views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
     views.close()
@@ -129,9 +128,7 @@ def test_leaving_the_browser_cancels_the_answer(flow: ChatFlow, desk: FakeDesk) 
     assert ask(flow, "Again?")[-1].live == ""
 
 
-def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(
-    flow: ChatFlow, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(flow, desk, monkeypatch):
     begun, go_on, ask_desk = threading.Event(), threading.Event(), desk.ask
 
     def slow(*args: Any, **options: Any) -> Any:
@@ -151,7 +148,7 @@ def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(
     assert desk.streams[0].cancelled.is_set()
 
 
-def test_a_question_that_is_asked_before_the_page_has_been_drawn_goes_on(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_a_question_that_is_asked_before_the_page_has_been_drawn_goes_on(flow, desk):
     views = flow.ask("Can I return it?", "", READER)
     next(views)
     assert flow.arrive("", READER) == ChatView()
@@ -159,7 +156,7 @@ def test_a_question_that_is_asked_before_the_page_has_been_drawn_goes_on(flow: C
     assert "Do gift cards expire?" in check(flow.arrive("", READER).transcript or "")
 
 
-def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow, desk):
     other = desk.conversations()[0].id
     views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
@@ -168,9 +165,7 @@ def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow: Chat
     assert list(views) == [ChatView(live="")]
 
 
-def test_an_answer_that_is_slow_to_end_draws_no_more_either(
-    flow: ChatFlow, desk: FakeDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_is_slow_to_end_draws_no_more_either(flow, desk, monkeypatch):
     monkeypatch.setattr(FakeStream, "cancel", lambda self: None)
     clock = iter(range(10_000))
     flow = ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW, clock=lambda: next(clock))
@@ -180,7 +175,7 @@ def test_an_answer_that_is_slow_to_end_draws_no_more_either(
     assert list(views) == [ChatView(live="")]
 
 
-def test_an_old_answer_does_not_wipe_a_newer_one(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_an_old_answer_does_not_wipe_a_newer_one(flow, desk):
     old = flow.ask("Can I return it?", "", READER)
     next(old), next(old)
     flow.open("", READER)
@@ -190,7 +185,7 @@ def test_an_old_answer_does_not_wipe_a_newer_one(flow: ChatFlow, desk: FakeDesk)
     assert list(new)[-1].live == ""
 
 
-def test_a_second_question_waits_for_the_first(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_a_second_question_waits_for_the_first(flow, desk):
     views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
     assert ask(flow, "Second") == [ChatView()]
@@ -198,7 +193,7 @@ def test_a_second_question_waits_for_the_first(flow: ChatFlow, desk: FakeDesk) -
     list(views)
 
 
-def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) -> None:
+def test_two_readers_at_once_see_only_their_own(flow, desk):
     seen: dict[str, list[ChatView]] = {}
 
     def reader(name: str) -> None:
@@ -216,7 +211,7 @@ def test_two_readers_at_once_see_only_their_own(flow: ChatFlow, desk: FakeDesk) 
     assert len({views[-1].conversation_id for views in seen.values()}) == 8
 
 
-def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() -> None:
+def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else():
     desk = FakeDesk(seeded=False)
     flow = ChatFlow(desk, LIMITS, SETTINGS)
     ann, bob = Reader(owner="v-ann", session="a"), Reader(owner="v-bob", session="b")
@@ -230,7 +225,7 @@ def test_nobody_sees_continues_rates_or_deletes_what_belongs_to_somebody_else() 
 
 
 @pytest.mark.parametrize("trouble", ["the desk is busy", "no engine", "the database is away"])
-def test_without_a_new_answer_the_old_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+def test_without_a_new_answer_the_old_one_stays(tmp_path, monkeypatch, trouble):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as service:
         limits = QuestionLimits(SETTINGS)
         flow = ChatFlow(service, limits, SETTINGS)
@@ -258,7 +253,7 @@ def test_without_a_new_answer_the_old_one_stays(tmp_path: Path, monkeypatch: pyt
         assert "And for shoes?" in check(end.transcript or "")
 
 
-def test_the_answer_follows_the_question_and_the_rest_the_page(tmp_path: Path) -> None:
+def test_the_answer_follows_the_question_and_the_rest_the_page(tmp_path):
     with small_desk(tmp_path, contact_email="help@shop.example", handoff="off") as service:
         flow = ChatFlow(service, LIMITS, SETTINGS)
         asked_in_chinese = list(flow.ask("我想找人工客服", "", READER))[-1].transcript or ""

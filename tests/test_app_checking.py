@@ -1,7 +1,6 @@
 """Answers on their way to the reader: what is passed on, when, and what is recorded of it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
@@ -30,7 +29,7 @@ def checked(text: str, answer_mode: AnswerMode = "checked", question: str = "Can
     )
 
 
-def test_a_sentence_is_held_back_until_it_is_complete() -> None:
+def test_a_sentence_is_held_back_until_it_is_complete():
     given: list[str] = []
 
     def slowly() -> Iterator[str]:
@@ -52,7 +51,7 @@ def test_a_sentence_is_held_back_until_it_is_complete() -> None:
 STEPS = "To send it:\n\n1. Open the app\n2. Choose the item. Check it.\n3. Print the label"
 
 
-def test_a_list_keeps_its_lines_also_where_an_item_is_left_out() -> None:
+def test_a_list_keeps_its_lines_also_where_an_item_is_left_out():
     passage = "Send it\nTo send it:\n1. Open the app\n2. Choose the item. Check it.\n3. Print the label"
     for size in (1, 5, 100):
         answer = CheckedText(
@@ -67,7 +66,7 @@ def test_a_list_keeps_its_lines_also_where_an_item_is_left_out() -> None:
     assert "".join(answer) == "- I am happy to help you! The label costs EUR 3.50."
 
 
-def test_a_contradiction_is_replaced_by_a_quotation_or_the_refusal() -> None:
+def test_a_contradiction_is_replaced_by_a_quotation_or_the_refusal():
     answer = checked("Yes, gift cards can be returned.")
     assert "".join(answer) == answer.text == "Gift cards cannot be returned."
     assert answer.is_changed
@@ -83,7 +82,7 @@ def test_a_contradiction_is_replaced_by_a_quotation_or_the_refusal() -> None:
     assert not answer.is_quotation
 
 
-def test_yes_and_no_are_checked_with_what_follows_and_politeness_is_no_answer() -> None:
+def test_yes_and_no_are_checked_with_what_follows_and_politeness_is_no_answer():
     assert "".join(checked("No. Gift cards cannot be returned.")) == "No. Gift cards cannot be returned."
     assert "".join(checked("Yes. Gift cards cannot be returned.")) == "Gift cards cannot be returned."
     assert "".join(checked("Yes, you can. Gift cards cannot be returned.")) == "Gift cards cannot be returned."
@@ -94,7 +93,7 @@ def test_yes_and_no_are_checked_with_what_follows_and_politeness_is_no_answer() 
     assert "".join(answer) == "I am happy to help you! The label costs EUR 3.50. Thank you."
 
 
-def test_a_check_added_from_outside_decides_what_is_shown() -> None:
+def test_a_check_added_from_outside_decides_what_is_shown():
     def no_labels(claim: Claim) -> str | None:
         return "labels are not spoken of" if "label" in claim.said.words and "Stickers" in claim.text else None
 
@@ -117,7 +116,7 @@ def test_a_check_added_from_outside_decides_what_is_shown() -> None:
         REFUSAL[:45] + " But gift cards can be returned within 90 days.",
     ],
 )
-def test_a_model_may_say_that_it_does_not_know(said: str) -> None:
+def test_a_model_may_say_that_it_does_not_know(said):
     answer = checked(said)
     assert "".join(answer) == answer.text == REFUSAL
     assert answer.is_refusal
@@ -126,7 +125,7 @@ def test_a_model_may_say_that_it_does_not_know(said: str) -> None:
 
 
 @pytest.mark.parametrize("answer_mode", ["free", "quote"])
-def test_other_wordings_pass_as_they_come(answer_mode: AnswerMode) -> None:
+def test_other_wordings_pass_as_they_come(answer_mode):
     answer = checked("Yes, gift cards can be returned.\n- A line", answer_mode)
     assert list(answer) == list(pieces("Yes, gift cards can be returned.\n- A line"))
     assert answer.text == "Yes, gift cards can be returned.\n- A line"
@@ -137,7 +136,7 @@ def test_other_wordings_pass_as_they_come(answer_mode: AnswerMode) -> None:
     assert (refusal.is_refusal, refusal.is_changed) == (True, False)
 
 
-def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path: Path) -> None:
+def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path):
     """The tiny model knows nothing; what it may choose from are whole sentences, or the refusal."""
     with small_desk(tmp_path / "data", pages=write_pages(tmp_path), answer_mode="quote", answer_tokens=200) as desk:
         stream = desk.ask("Can gift cards be returned?")
@@ -153,7 +152,7 @@ def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path: Path) -> 
         assert desk.turns(answer.conversation_id)[-1].answer == answer
 
 
-def test_a_checked_desk_records_what_it_showed(tmp_path: Path) -> None:
+def test_a_checked_desk_records_what_it_showed(tmp_path):
     """The tiny model's noise is supported by nothing: the reader sees the pages' words or the refusal."""
     with small_desk(tmp_path / "data", pages=write_pages(tmp_path), answer_mode="checked") as desk:
         stream = desk.ask("Can gift cards be returned?")
@@ -167,7 +166,7 @@ def test_a_checked_desk_records_what_it_showed(tmp_path: Path) -> None:
         assert past.tokens is None, "the next turn must read what was shown, not what was said"
 
 
-def test_a_question_may_choose_its_policy(tmp_path: Path) -> None:
+def test_a_question_may_choose_its_policy(tmp_path):
     with small_desk(tmp_path / "data", pages=write_pages(tmp_path), policy="balanced") as desk:
         answers = {}
         for policy in (None, "fast", "exact"):

@@ -36,7 +36,7 @@ Run = Callable[..., Ran]
 
 
 @pytest.fixture
-def desk(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(tmp_path, tiny_folder, monkeypatch):
     folder = tmp_path / "desk"
     folder.mkdir()
     (folder / "models").symlink_to(tiny_folder.parent)  # compiled once
@@ -45,9 +45,7 @@ def desk(tmp_path: Path, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def run(
-    desk: Path, monkeypatch: pytest.MonkeyPatch, warmdesk: Callable[..., tuple[int, str, str]]
-) -> Callable[..., Ran]:
+def run(desk, monkeypatch, warmdesk):
     """Run `warmdesk ARGS --data-dir DESK`. Every attempt to reach an address fails the test."""
 
     def refuse(self: socket.socket, address: object) -> None:
@@ -65,7 +63,7 @@ def is_one_line(ran: Ran) -> bool:
     return ran.status != 0 and len(lines) == 1 and lines[0].startswith("error: ")
 
 
-def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_help_desk_is_measured_by_contract(run, tmp_path, monkeypatch):
     results = list[dict[str, Any]]()
 
     def measure(*given: Any, **options: Any) -> dict[str, Any]:
@@ -87,7 +85,7 @@ def test_a_help_desk_is_measured_by_contract(run: Run, tmp_path: Path, monkeypat
     assert run(*asked).out.startswith("| figure | value |")
 
 
-def test_the_whole_line_by_contract_and_for_people(run: Run, tmp_path: Path) -> None:
+def test_the_whole_line_by_contract_and_for_people(run, tmp_path):
     pages = write_pages(tmp_path / "pages")
     report = run("ingest", str(pages), "--json").document
     keys = (
@@ -134,9 +132,7 @@ def test_the_whole_line_by_contract_and_for_people(run: Run, tmp_path: Path) -> 
     assert len(run("documents", "--json").document["documents"]) == 3
 
 
-def test_what_search_judges_by_is_fitted_and_trained_by_contract(
-    run: Run, desk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_search_judges_by_is_fitted_and_trained_by_contract(run, desk, tmp_path, monkeypatch):
     file, asked = tmp_path / "questions.jsonl", list[tuple[Any, ...]]()
     fitted = replace(rule_of_thumb("small", "first"), threshold=0.2, certain=0.5)
     shares = {"auc": 0.9, "answered": 0.7, "answered_right": 0.8, "answered_wrongly": 0.1}
@@ -183,21 +179,19 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(
         (("dance",), "dance"),
     ],
 )
-def test_a_mistake_is_one_line(
-    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], says: str
-) -> None:
+def test_a_mistake_is_one_line(run, monkeypatch, arguments, says):
     ran = run(*arguments)
     assert is_one_line(ran), ran.err
     assert says in ran.err
 
 
-def test_with_json_a_mistake_is_json_too(run: Run) -> None:
+def test_with_json_a_mistake_is_json_too(run):
     ran = run("ask", "", "--json")
     assert is_one_line(ran)
     assert ran.document["error"]["code"] == "question-empty"
 
 
-def test_reading_commands_need_a_desk(run: Run, desk: Path) -> None:
+def test_reading_commands_need_a_desk(run, desk):
     for command in ("documents", "stats"):
         ran = run(command)
         assert is_one_line(ran)
@@ -210,7 +204,7 @@ def test_reading_commands_need_a_desk(run: Run, desk: Path) -> None:
     assert "ingest documents first" in ran.err
 
 
-def test_ctrl_c_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
     """Was silent once: the command line framework swallows KeyboardInterrupt and only sets the status."""
 
     def interrupt(self: Service, *arguments: object, **options: object) -> None:
@@ -223,7 +217,7 @@ def test_ctrl_c_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert ran.document["error"]["code"] == "interrupted"
 
 
-def test_accounts_are_made_listed_and_removed(run: Run) -> None:
+def test_accounts_are_made_listed_and_removed(run):
     assert run("reset-password", "--json").document["name"] == "admin"
     made = run("accounts", "add", "ann", "--json").document
     assert (made["name"], made["role"]) == ("ann", "agent")
@@ -236,7 +230,7 @@ def test_accounts_are_made_listed_and_removed(run: Run) -> None:
     assert is_one_line(run("accounts", "remove", "ann"))
 
 
-def test_a_taken_port_is_one_line(run: Run) -> None:
+def test_a_taken_port_is_one_line(run):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -245,7 +239,7 @@ def test_a_taken_port_is_one_line(run: Run) -> None:
     assert "--port" in ran.err
 
 
-def test_a_folder_that_is_in_use_is_one_line(run: Run, desk: Path) -> None:
+def test_a_folder_that_is_in_use_is_one_line(run, desk):
     put_database(Settings(data_dir=desk).database_url)
     with lock_data_folder(desk, "warmdesk serve"):
         ran = run("ask", "hi")
@@ -254,7 +248,7 @@ def test_a_folder_that_is_in_use_is_one_line(run: Run, desk: Path) -> None:
         assert run("documents").status == 0  # reading is allowed beside it
 
 
-def test_a_data_folder_that_is_a_file_is_one_line(tmp_path: Path, run: Run, desk: Path) -> None:
+def test_a_data_folder_that_is_a_file_is_one_line(tmp_path, run, desk):
     (desk / "models").unlink()
     desk.rmdir()
     desk.write_text("a file")

@@ -21,14 +21,14 @@ app.cli.main.run()
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["documents", "--no-such"], 2)])
-def test_it_ends_without_taking_everything_apart(arguments: list[str], status: int) -> None:
+def test_it_ends_without_taking_everything_apart(arguments, status):
     ran = subprocess.run([sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, timeout=60)
     assert ran.returncode == status
     assert ran.stdout.endswith("at exit\n"), "without a library that takes seconds to import"
     assert "taken apart" not in ran.stdout
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
+def test_a_reader_that_leaves_is_no_error():
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

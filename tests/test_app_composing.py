@@ -46,7 +46,7 @@ YEARS, PAPER = "Gift cards last five years.", "They are made of paper."
 STORE, RECEIPT = "Ask in a store.", "Bring your receipt."
 
 
-def test_a_statement_is_shown_with_likely_neighbours_of_its_paragraph_in_their_order() -> None:
+def test_a_statement_is_shown_with_likely_neighbours_of_its_paragraph_in_their_order():
     ranked = [said(PAPER, 2.0), said(YEARS, 1.0), said(STORE, 0.9), said(RECEIPT, -9.0)]
     (one, *_) = composed(ranked, {1: PAGE})
     assert one.text == f"{YEARS} {PAPER}"
@@ -55,7 +55,7 @@ def test_a_statement_is_shown_with_likely_neighbours_of_its_paragraph_in_their_o
     assert shown(said(PAPER, 2.0), said(STORE, 1.9), said(YEARS, 1.0)) == [f"{YEARS} {PAPER}", STORE]
 
 
-def test_neighbours_are_likely_without_a_gap_and_of_one_kind() -> None:
+def test_neighbours_are_likely_without_a_gap_and_of_one_kind():
     assert shown(said(YEARS, 2.0), said(PAPER, 2.0 - NEARLY)) == [f"{YEARS} {PAPER}"]
     assert shown(said(YEARS, 2.0), said(PAPER, 2.0 - NEARLY - 0.01)) == [YEARS]
     page = "One is red. Two is blue. Three is green."
@@ -69,13 +69,13 @@ def test_neighbours_are_likely_without_a_gap_and_of_one_kind() -> None:
     assert shown(replace(said(YEARS, 2.0), kind="item"), said(PAPER, 1.9)) == [YEARS, PAPER]
 
 
-def test_statements_of_passages_that_are_not_in_the_prompt_are_not_shown() -> None:
+def test_statements_of_passages_that_are_not_in_the_prompt_are_not_shown():
     assert composed([], {}) == []
     ranked = [said(YEARS, 2.0), alone("Shoes fit.", 1.9, 2)]
     assert [one.text for one in composed(ranked, {2: "Shoes fit."})] == ["Shoes fit."]
 
 
-def test_rows_of_a_table_that_are_about_as_likely_are_one_statement() -> None:
+def test_rows_of_a_table_that_are_about_as_likely_are_one_statement():
     page = "Standard: 3 days\nExpress: 1 day\nPick-up: 2 days\n\nLarge: 9 days"
     standard, express, pickup, large = (
         replace(said(text, logit, page=page), kind="row")
@@ -85,7 +85,7 @@ def test_rows_of_a_table_that_are_about_as_likely_are_one_statement() -> None:
     assert shown(standard, large, page=page) == ["Standard: 3 days", "Large: 9 days"], "another table"
 
 
-def test_a_statement_with_its_neighbours_has_so_many_words() -> None:
+def test_a_statement_with_its_neighbours_has_so_many_words():
     words = TOGETHER // 3
     page = " ".join(f"{name} {'x ' * (words - 2)}end." for name in ("Aa", "Bb", "Cc", "Dd"))
     texts = [f"{part}end." for part in page.replace("end. ", "end.").split("end.")[:4]]
@@ -97,7 +97,7 @@ def test_a_statement_with_its_neighbours_has_so_many_words() -> None:
     assert shown(said(long, 2.0, page=page), said(YEARS, 1.9, page=page), page=page)[0] == long
 
 
-def test_a_list_is_not_said_with_its_item_nor_steps_with_what_follows() -> None:
+def test_a_list_is_not_said_with_its_item_nor_steps_with_what_follows():
     page = "Bring:\n- the card,\n- the receipt."
     whole = RankedStatement(text=page, logit=2.0, passage=1, start=0, end=len(page))
     item = said("- the card,", 1.9, page=page)
@@ -107,7 +107,7 @@ def test_a_list_is_not_said_with_its_item_nor_steps_with_what_follows() -> None:
     assert shown(steps, said("Then wait.", 1.9, page=page), page=page) == [page]
 
 
-def test_more_follows_if_it_is_about_as_likely_as_the_first_and_less_where_the_desk_is_not_sure() -> None:
+def test_more_follows_if_it_is_about_as_likely_as_the_first_and_less_where_the_desk_is_not_sure():
     ranked = [alone("Cards last.", 2.0, 2), alone("Shoes fit.", 2.0 - MARGIN, 3), alone("Lamps shine.", 2.0 - FAR, 4)]
     assert shown(*ranked) == ["Cards last.", "Shoes fit."]
     ranked = [alone("Cards last.", 2.0, 2), alone("Shoes fit.", 1.9, 3), alone("Lamps shine.", 1.99 - UNSURE_MARGIN, 4)]
@@ -116,7 +116,7 @@ def test_more_follows_if_it_is_about_as_likely_as_the_first_and_less_where_the_d
     assert len(composed(ranked, texts)) == 3
 
 
-def test_an_answer_has_at_most_so_many_statements_and_words() -> None:
+def test_an_answer_has_at_most_so_many_statements_and_words():
     ranked = [alone(f"Thing{n} costs {n} euros.", 2.0, n + 2) for n in range(STATEMENTS + 2)]
     assert len(shown(*ranked)) == STATEMENTS
     assert len(composed(ranked, {one.passage: one.text for one in ranked}, sure=False)) == UNSURE_STATEMENTS
@@ -134,7 +134,7 @@ def test_an_answer_has_at_most_so_many_statements_and_words() -> None:
         ("Gift vouchers last a year at most.", True),
     ],
 )
-def test_the_same_is_not_said_twice(again: str, is_shown: bool) -> None:
+def test_the_same_is_not_said_twice(again, is_shown):
     assert (again in shown(said(YEARS, 2.0), alone(again, 1.9, 2))) == is_shown
 
 
@@ -159,7 +159,7 @@ def cited(answer: str, *found: tuple[StoredPassage, float]) -> list[int]:
     return [stored.id for stored, _ in cite(answer, found)]
 
 
-def test_the_best_passages_and_those_that_hold_much_of_the_answer_are_cited() -> None:
+def test_the_best_passages_and_those_that_hold_much_of_the_answer_are_cited():
     assert cited("Labels are always printed without charge in stores.", LABELS, COURIER, MORE, FLOWERS) == [1, 2, 4]
     assert cite("Labels are printed.", []) == []
     labels, flowers = (one for _, one in cite("Labels are always printed without charge.", [LABELS, FLOWERS]))
@@ -169,7 +169,7 @@ def test_the_best_passages_and_those_that_hold_much_of_the_answer_are_cited() ->
     assert cited("Labels are printed in stores.", LABELS, COURIER, FLOWERS, PRICES, again) == [1, 2, 4, 9]
 
 
-def test_a_quotation_cites_the_passages_of_its_statements_and_then_the_nearest_pages() -> None:
+def test_a_quotation_cites_the_passages_of_its_statements_and_then_the_nearest_pages():
     found = (LABELS, COURIER, FLOWERS, passage(6, "Something else."), PRICES, passage(7, "Box; Price: 9"))
     said = [said_by(PRICES, "Take this one."), said_by(passage(7, "Box; Price: 9"), "Box: 9", end=13)]
     said.append(replace(said[0], text="Not in the prompt.", passage=8))
@@ -182,7 +182,7 @@ def test_a_quotation_cites_the_passages_of_its_statements_and_then_the_nearest_p
     assert [stored.id for stored, _ in cite_quotation("Stores can print.", more, (LABELS, COURIER, MORE))] == [3, 2]
 
 
-def test_words_of_the_model_point_at_the_sentences_that_share_most_of_them() -> None:
+def test_words_of_the_model_point_at_the_sentences_that_share_most_of_them():
     text = "Stores open at nine. Labels are printed without charge. Ask at the counter."
     [(_, citation), *_] = cite("Printed labels are without charge.\n\nPlease ask.", [passage(1, text)])
     assert [text[one.start : one.end] for one in citation.marks] == ["Labels are printed without charge."]

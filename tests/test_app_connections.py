@@ -79,13 +79,13 @@ def is_ended(sock: socket.socket) -> bool:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     for name, value in {"HEAD_S": 0.2, "STALLED_S": 0.2, "LOOK_S": 0.05, "SLOWEST_BODY": 1_000_000}.items():
         monkeypatch.setattr(pacing, name, value)
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_request_that_does_not_come_ends_its_connection() -> None:
+def test_a_request_that_does_not_come_ends_its_connection():
     """Was wrong once: such a connection stayed open for ever."""
     begun = (
         b"",
@@ -100,7 +100,7 @@ def test_a_request_that_does_not_come_ends_its_connection() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_read_is_left(monkeypatch):
     """Was wrong once: an answer that nobody took waited for ever."""
     with served() as port, connect(port, GET % b"/long") as sock:
         sock.recv(100)
@@ -115,7 +115,7 @@ def test_who_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_who_sends_and_reads_is_answered() -> None:
+def test_who_sends_and_reads_is_answered():
     body = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\r\n"
     with served() as port, connect(port, body + b"abc") as sock:
         time.sleep(0.1)
@@ -128,7 +128,7 @@ def test_who_sends_and_reads_is_answered() -> None:
 
 
 @pytest.mark.parametrize("kind", [b"", GET % b"/held", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"])
-def test_the_oldest_that_waits_makes_room(monkeypatch: pytest.MonkeyPatch, kind: bytes) -> None:
+def test_the_oldest_that_waits_makes_room(monkeypatch, kind):
     monkeypatch.setattr(pacing, "MOST", 4)
     with served() as port, ExitStack() as stack:
         oldest = stack.enter_context(connect(port, kind))
@@ -143,7 +143,7 @@ def test_the_oldest_that_waits_makes_room(monkeypatch: pytest.MonkeyPatch, kind:
             assert not is_ended(one)
 
 
-def test_no_answer_in_progress_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_in_progress_makes_room(monkeypatch):
     monkeypatch.setattr(pacing, "MOST", 2)
     with served() as port, connect(port, GET % b"/busy") as one, connect(port, GET % b"/busy") as two:
         time.sleep(0.2)
@@ -154,7 +154,7 @@ def test_no_answer_in_progress_makes_room(monkeypatch: pytest.MonkeyPatch) -> No
         assert two.recv(1000).startswith(b"HTTP/1.1 200")
 
 
-def test_a_websocket_is_a_request_like_any_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_websocket_is_a_request_like_any_other(caplog):
     upgrade = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     with served() as port, connect(port, upgrade) as sock:
         assert sock.recv(1000).startswith(b"HTTP/1.1 200")

@@ -3,7 +3,6 @@
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from refusals import one_line
@@ -22,7 +21,7 @@ ANN, BOB = "v-ann", "v-bob"
 
 
 @pytest.fixture
-def care(database: Database) -> ConversationCare:
+def care(database):
     return ConversationCare(database)
 
 
@@ -66,7 +65,7 @@ def is_gone(care: ConversationCare, conversation: str, owner: str = ANN) -> bool
         ("lamp", []),  # somebody else's
     ],
 )
-def test_search_finds_titles_and_messages_in_any_language(history: History, query: str, found: list[str]) -> None:
+def test_search_finds_titles_and_messages_in_any_language(history, query, found):
     names = {
         asked(history, "Die Kaffeemaschine steht", "Wie entkalke ich sie in der Hauptstraße?"): "de",
         asked(history, "Où est mon étagère ?"): "fr",
@@ -77,7 +76,7 @@ def test_search_finds_titles_and_messages_in_any_language(history: History, quer
     assert [names[one.id] for one in history.conversations(ANN, query=query, limit=2)] == found[:2]
 
 
-def test_a_title_is_changed_shortened_and_found(history: History, care: ConversationCare) -> None:
+def test_a_title_is_changed_shortened_and_found(history, care):
     conversation = asked(history, "Where is it?")
     care.rename_conversation(conversation, "  The lamp\n for Ann ", ANN)
     [found] = history.conversations(ANN, query="LAMP")
@@ -90,7 +89,7 @@ def test_a_title_is_changed_shortened_and_found(history: History, care: Conversa
         care.rename_conversation(conversation, " \n", ANN)
 
 
-def test_others_can_do_nothing(history: History, care: ConversationCare) -> None:
+def test_others_can_do_nothing(history, care):
     conversation = asked(history, "Where is it?")
     care.delete_conversation(conversation, BOB)
     for change in (
@@ -106,7 +105,7 @@ def test_others_can_do_nothing(history: History, care: ConversationCare) -> None
     care.restore_conversation(conversation, ANN)
 
 
-def test_a_deleted_conversation_is_hidden_and_comes_back_whole(history: History, care: ConversationCare) -> None:
+def test_a_deleted_conversation_is_hidden_and_comes_back_whole(history, care):
     conversation = asked(history, "Where is it?")
     turns = history.turns(conversation, ANN)
     care.delete_conversation(conversation, ANN)
@@ -124,7 +123,7 @@ def test_a_deleted_conversation_is_hidden_and_comes_back_whole(history: History,
     assert is_gone(care, conversation), "it is no longer deleted"
 
 
-def test_an_answer_that_ends_after_the_deletion_is_there_after_undo(history: History, care: ConversationCare) -> None:
+def test_an_answer_that_ends_after_the_deletion_is_there_after_undo(history, care):
     conversation = history.start_conversation("Where is it?", ANN)
     question = history.record_question(conversation, "Where is it?")
     care.delete_conversation(conversation, ANN)
@@ -134,9 +133,7 @@ def test_an_answer_that_ends_after_the_deletion_is_there_after_undo(history: His
     assert len(history.turns(conversation, ANN)) == 2
 
 
-def test_undo_ends_and_the_text_is_gone(
-    history: History, care: ConversationCare, database: Database, tmp_path: Path
-) -> None:
+def test_undo_ends_and_the_text_is_gone(history, care, database, tmp_path):
     kept, gone = asked(history, "kept"), asked(history, "my number is 4929-1111 " * 20)
     care.delete_conversation(gone, ANN)
     now = datetime.now(UTC)
@@ -148,7 +145,7 @@ def test_undo_ends_and_the_text_is_gone(
     assert not any(b"4929-1111" in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_housekeeping_removes_what_is_due_and_what_was_computed(history: History, care: ConversationCare) -> None:
+def test_housekeeping_removes_what_is_due_and_what_was_computed(history, care):
     busy, dropped = {ANN}, list[str]()
 
     def drop(owner: str) -> bool:
@@ -169,9 +166,7 @@ def test_housekeeping_removes_what_is_due_and_what_was_computed(history: History
     assert sorted(dropped) == [ANN, ANN, BOB], "what was in use is dropped the next time, and once"
 
 
-def test_conversations_that_nobody_used_are_removed(
-    history: History, care: ConversationCare, database: Database
-) -> None:
+def test_conversations_that_nobody_used_are_removed(history, care, database):
     old, new = asked(history, "old?", owner=BOB), asked(history, "new?")
     now = datetime.now(UTC)
     with database.write() as session:
@@ -185,9 +180,7 @@ def test_conversations_that_nobody_used_are_removed(
     assert [one.id for one in history.conversations(ANN)] == [new]
 
 
-def test_housekeeping_begins_at_once_and_survives_a_failure(
-    history: History, care: ConversationCare, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_housekeeping_begins_at_once_and_survives_a_failure(history, care, database, monkeypatch):
     failed, dropped = threading.Event(), threading.Event()
 
     def failing_first(owner: str) -> bool:
@@ -215,9 +208,7 @@ def put_in_its_place(history: History, conversation: str, replaced: str, questio
     history.record_answer(answer, replace(details(question_id, answer), replaces=replaced))
 
 
-def test_the_last_turn_goes_when_the_answer_in_its_place_is_stored(
-    history: History, care: ConversationCare, database: Database
-) -> None:
+def test_the_last_turn_goes_when_the_answer_in_its_place_is_stored(history, care, database):
     conversation = asked(history, "one?", "two?")
     last = care.last_question(conversation, ANN)
     question = history.record_question(conversation, "three?")
@@ -233,9 +224,7 @@ def test_the_last_turn_goes_when_the_answer_in_its_place_is_stored(
         care.last_question(empty, ANN)
 
 
-def test_a_title_that_came_from_the_first_question_comes_from_the_one_in_its_place(
-    history: History, care: ConversationCare
-) -> None:
+def test_a_title_that_came_from_the_first_question_comes_from_the_one_in_its_place(history, care):
     conversation = asked(history, "one?")
     put_in_its_place(history, conversation, care.last_question(conversation, ANN), "two?")
     assert history.conversations(ANN)[0].title == "two?"
@@ -244,13 +233,13 @@ def test_a_title_that_came_from_the_first_question_comes_from_the_one_in_its_pla
     assert history.conversations(ANN)[0].title == "Mine"
 
 
-def test_nobody_replaces_what_another_conversation_says(history: History, care: ConversationCare) -> None:
+def test_nobody_replaces_what_another_conversation_says(history, care):
     conversation, other = asked(history, "one?"), asked(history, "kept?", owner=BOB)
     put_in_its_place(history, conversation, care.last_question(other, BOB), "two?")
     assert [turn.text for turn in history.turns(other, BOB)][::2] == ["kept?"]
 
 
-def test_an_answer_to_a_question_that_was_replaced_is_not_stored(history: History, care: ConversationCare) -> None:
+def test_an_answer_to_a_question_that_was_replaced_is_not_stored(history, care):
     conversation = history.start_conversation("one?", ANN)
     question = history.record_question(conversation, "one?")
     put_in_its_place(history, conversation, question, "two?")
@@ -260,9 +249,7 @@ def test_an_answer_to_a_question_that_was_replaced_is_not_stored(history: Histor
     assert [turn.text for turn in history.turns(conversation, ANN)][::2] == ["two?"]
 
 
-def test_everything_of_one_owner_is_erased(
-    history: History, care: ConversationCare, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_of_one_owner_is_erased(history, care, monkeypatch):
     monkeypatch.setattr("app.storage.conversation_care._AT_ONCE", 2)
     conversations = [asked(history, f"{number}?", "more?") for number in range(5)]
     asked(history, "kept?", owner=BOB)
@@ -275,9 +262,7 @@ def test_everything_of_one_owner_is_erased(
     assert len(history.conversations(BOB)) == 1
 
 
-def test_the_dashboard_shows_nothing_of_a_hidden_conversation(
-    history: History, care: ConversationCare, database: Database
-) -> None:
+def test_the_dashboard_shows_nothing_of_a_hidden_conversation(history, care, database):
     conversation = history.start_conversation("private?", ANN)
     question = history.record_question(conversation, "private?")
     answer = replace(an_answer(conversation), grounding=0.2)
@@ -292,9 +277,7 @@ def test_the_dashboard_shows_nothing_of_a_hidden_conversation(
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_erasing_takes_the_copies_of_the_database_away(
-    history: History, care: ConversationCare, database: Database, tmp_path: Path
-) -> None:
+def test_erasing_takes_the_copies_of_the_database_away(history, care, database, tmp_path):
     asked(history, "my number is 4929-1111")
     database.back_up("m099_next")
     assert len([file for file in tmp_path.iterdir() if b"4929-1111" in file.read_bytes()]) >= 2

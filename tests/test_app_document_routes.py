@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from desk_site import Site
 from desks import small_desk
 from fake_desk import fake_document
 from fastapi import FastAPI
@@ -24,7 +23,7 @@ from retrieval.loaders.load import MAX_BYTES
 
 
 @pytest.fixture
-def site(site: Site) -> Site:
+def site(site):
     """Without documents."""
     for done in (site.desk.listed, site.desk.ingested, site.desk.uploads):
         done.clear()
@@ -37,7 +36,7 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
+def test_markup_in_titles_paths_and_collections_stays_text(site):
     hostile = """"><script>window.owned=1</script><img src=x onerror='window.owned=2'>\u202e&amp;"""
     path = f"/help/{hostile}.md"
     site.desk.listed[path] = fake_document(path, hostile, collection=hostile)
@@ -54,19 +53,19 @@ def test_markup_in_titles_paths_and_collections_stays_text(site: Site) -> None:
     assert html.unescape(quoted) == path.replace("\u202e", ""), "what the button sends back"
 
 
-def test_an_unreadable_upload_is_an_error_that_names_the_file_only(site: Site) -> None:
+def test_an_unreadable_upload_is_an_error_that_names_the_file_only(site):
     response = site.admin().post("/admin/documents/upload", params={"name": "unreadable.md"}, content=b"\0")
     assert events(response)[-1] == {"error": {"code": "unreadable", "message": "unreadable.md: no text in it"}}
 
 
-def test_a_name_that_is_none_is_an_error(site: Site) -> None:
+def test_a_name_that_is_none_is_an_error(site):
     response = site.admin().post("/admin/documents/upload", params={"name": "../.."}, content=b"x")
     assert events(response)[-1]["error"]["code"] == "bad-name"
     assert site.desk.uploads == {}
     assert site.desk.ingested == []
 
 
-def test_too_much_is_refused_before_it_is_read(site: Site) -> None:
+def test_too_much_is_refused_before_it_is_read(site):
     headers = {"content-length": str(MAX_UPLOAD + 1)}
     response = site.admin().post("/admin/documents/upload?name=a.md", content=b"x", headers=headers)
     assert response.status_code == 413
@@ -88,7 +87,7 @@ def test_too_much_is_refused_before_it_is_read(site: Site) -> None:
         ("返品.md", "返品.md"),
     ],
 )
-def test_only_the_last_part_of_a_name_is_kept_and_nothing_invisible(tmp_path: Path, name: str, kept: str) -> None:
+def test_only_the_last_part_of_a_name_is_kept_and_nothing_invisible(tmp_path, name, kept):
     assert safe_name(name) == kept
     keep_file(tmp_path / "uploads" / safe_name(name), b"text")
     assert [path.name for path in (tmp_path / "uploads").iterdir()] == [kept]
@@ -97,13 +96,13 @@ def test_only_the_last_part_of_a_name_is_kept_and_nothing_invisible(tmp_path: Pa
 @pytest.mark.parametrize(
     "name", ["", " ", "/", "a/", "\\", ".", "..", "...", ".md", "a/.md", " .md", "\u200b.md", "\0"]
 )
-def test_names_that_are_none_are_refused(name: str) -> None:
+def test_names_that_are_none_are_refused(name):
     with pytest.raises(DeskError) as caught:
         safe_name(name)
     assert caught.value.code == "bad-name"
 
 
-def test_the_greatest_file_is_kept_and_a_greater_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_greatest_file_is_kept_and_a_greater_one_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr("app.knowledge.uploads.MAX_BYTES", 100)
     file = tmp_path / "a.md"
     keep_file(file, b"x" * 100)
@@ -113,7 +112,7 @@ def test_the_greatest_file_is_kept_and_a_greater_one_is_not(tmp_path: Path, monk
     assert file.stat().st_size == 100, "the one before is still there"
 
 
-def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path: Path) -> None:
+def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path):
     file = tmp_path / "a.md"
     keep_file(file, b"good")
     with pytest.raises(DeskError) as caught:
@@ -122,7 +121,7 @@ def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path: Path) ->
     assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"good", [file])
 
 
-def test_an_internal_error_is_one_line_without_a_trace(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_one_line_without_a_trace(site, caplog):
     response = site.admin().post("/admin/documents/forget", json={"document": "crash"})
     assert events(response)[-1] == {"error": {"code": "internal", "message": problem_words("internal", FAILED)}}
     assert "Traceback" not in response.text
@@ -130,9 +129,7 @@ def test_an_internal_error_is_one_line_without_a_trace(site: Site, caplog: pytes
     assert "a change of the documents failed" in caplog.text
 
 
-def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_that_breaks_leaves_the_former_file_and_nothing_else(tmp_path, monkeypatch):
     keep_file(tmp_path / "uploads" / "a.md", b"old")
 
     def full(descriptor: int) -> None:
@@ -155,7 +152,7 @@ def upload(client: TestClient, name: str, text: str, collection: str = "") -> di
     return events(client.post("/admin/documents/upload", params=params, content=text.encode()))[-1]
 
 
-def test_a_second_upload_of_the_same_name_replaces_the_first(tmp_path: Path) -> None:
+def test_a_second_upload_of_the_same_name_replaces_the_first(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         client = client_of(desk)
         first = upload(client, "cards.md", "# Cards\n\nCards last five years.\n")["result"]
@@ -177,7 +174,7 @@ def kept_files(desk: Service) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_same_name_in_another_collection_is_another_document(tmp_path: Path) -> None:
+def test_the_same_name_in_another_collection_is_another_document(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         client = client_of(desk)
         for collection, text in (("", "Plain."), ("de", "Deutsch."), ("a/../b", "Odd."), ("de", "Neu.")):
@@ -196,7 +193,7 @@ def test_the_same_name_in_another_collection_is_another_document(tmp_path: Path)
         assert "de.d/cards.md" not in kept_files(desk)
 
 
-def test_a_file_kept_before_there_were_folders_is_replaced_where_it_is(tmp_path: Path) -> None:
+def test_a_file_kept_before_there_were_folders_is_replaced_where_it_is(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         file = desk.settings.uploads_folder / "cards.md"
         keep_file(file, b"# Cards\n\nOld.\n")
@@ -207,7 +204,7 @@ def test_a_file_kept_before_there_were_folders_is_replaced_where_it_is(tmp_path:
         assert len(desk.documents()) == 2
 
 
-def test_an_upload_while_documents_are_taken_in_leaves_nothing(tmp_path: Path) -> None:
+def test_an_upload_while_documents_are_taken_in_leaves_nothing(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         desk.upload("a.md", b"# A\n\nFirst.\n")
 
@@ -224,9 +221,7 @@ def test_an_upload_while_documents_are_taken_in_leaves_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
-def test_an_upload_that_fails_is_kept_only_if_it_is_a_document(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stored: bool
-) -> None:
+def test_an_upload_that_fails_is_kept_only_if_it_is_a_document(tmp_path, monkeypatch, is_stored):
     with small_desk(tmp_path / "desk") as desk:
         desk.upload("a.md", b"# A\n\nFirst.\n")
 
@@ -242,7 +237,7 @@ def test_an_upload_that_fails_is_kept_only_if_it_is_a_document(
         assert {Path(one.path).name for one in desk.documents()} == set(kept_files(desk))
 
 
-def test_folders_of_collections_differ_and_have_names() -> None:
+def test_folders_of_collections_differ_and_have_names():
     names = ["", "a", "A", "a/b", "a%00002Fb", "..", "退款", "a b", "a\0b"]
     assert len({collection_folder(name) for name in names}) == len(names)
     assert not any("/" in collection_folder(name) or collection_folder(name) in (".", "..") for name in names)
@@ -250,7 +245,7 @@ def test_folders_of_collections_differ_and_have_names() -> None:
         collection_folder("x" * 200)
 
 
-def test_work_goes_on_when_nobody_listens_any_more(site: Site) -> None:
+def test_work_goes_on_when_nobody_listens_any_more(site):
     with site.admin().stream("POST", "/admin/documents/upload?name=a.md", content=b"# A") as response:
         next(response.iter_lines())
     assert site.desk.ingested

@@ -1,11 +1,9 @@
 """The documents' page in a browser: what it says of uploads, folders and collections, and that it redraws itself."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Browser, Site, until
+from browser import NEEDS_BROWSER, Site, until
 from fake_desk import fake_document
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.expected_conditions import alert_is_present
@@ -15,14 +13,14 @@ pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("desk"))
     yield site
     site.close()
 
 
 @pytest.fixture
-def page(chromium: Browser, site: Site) -> Iterator[Any]:
+def page(chromium, site):
     """The page of a desk with one document in a collection and one outside."""
     site.desk.listed.clear()
     site.desk.synced.folders.clear()
@@ -57,7 +55,7 @@ def confirm(page: Any) -> str:
     return asked
 
 
-def test_uploads_say_what_came_of_each_file_and_stay_said(page: Any, site: Site, tmp_path: Path) -> None:
+def test_uploads_say_what_came_of_each_file_and_stay_said(page, site, tmp_path):
     for name, content in (("cards.md", "# Cards"), ("unreadable.md", "x"), ("large.txt", "x" * ((20 << 20) + 1))):
         (tmp_path / name).write_text(content)
     files = "\n".join(str(tmp_path / name) for name in ("unreadable.md", "cards.md", "large.txt"))
@@ -78,7 +76,7 @@ def test_uploads_say_what_came_of_each_file_and_stay_said(page: Any, site: Site,
     assert lines == text(page, "#progress").splitlines()
 
 
-def test_a_folder_is_added_changed_read_and_ended(page: Any, site: Site) -> None:
+def test_a_folder_is_added_changed_read_and_ended(page, site):
     page.find_element(By.ID, "folder").send_keys("/srv/mixed")
     page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
     until(lambda: "0 added, 1 changed, 2 removed, 7 unchanged" in text(page, "#synchronised"))
@@ -102,14 +100,14 @@ def test_a_folder_is_added_changed_read_and_ended(page: Any, site: Site) -> None
     until(lambda: not text(page, "#folders"))
 
 
-def test_a_folder_that_is_not_there_is_said_at_once_and_later(page: Any) -> None:
+def test_a_folder_that_is_not_there_is_said_at_once_and_later(page):
     page.find_element(By.ID, "folder").send_keys("/mnt/gone")
     page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
     until(lambda: "There is no such folder" in text(page, "#synchronised"))
     until(lambda: "Failed" in text(page, "#folders .wd-error"))
 
 
-def test_a_collection_is_forgotten_after_a_question(page: Any, site: Site) -> None:
+def test_a_collection_is_forgotten_after_a_question(page, site):
     click(page, "[data-act=forget-collection][data-collection=shop]")
     assert "Forget every document of “shop” (1)?" in confirm(page)
     until(lambda: "Every document of “shop” is forgotten (1)" in text(page, "#collection-said"))
@@ -117,7 +115,7 @@ def test_a_collection_is_forgotten_after_a_question(page: Any, site: Site) -> No
     assert list(site.desk.listed) == ["/help/plain.md"]
 
 
-def test_forgetting_a_file_of_a_folder_says_that_it_comes_back(page: Any, site: Site) -> None:
+def test_forgetting_a_file_of_a_folder_says_that_it_comes_back(page, site):
     site.desk.synced.save("/help", "", 60, who="ann")
     page.refresh()
     click(page, "[data-act=forget]")
@@ -125,7 +123,7 @@ def test_forgetting_a_file_of_a_folder_says_that_it_comes_back(page: Any, site: 
     until(lambda: "/help/plain.md" not in text(page, "#documents"))
 
 
-def test_a_document_is_opened_and_left_again(page: Any) -> None:
+def test_a_document_is_opened_and_left_again(page):
     click(page, "#documents a")
     until(lambda: "encoded, in: Model memory" in text(page, ".wd-passage"))
     click(page, "main a")

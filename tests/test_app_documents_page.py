@@ -8,11 +8,10 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_site import HTML, Site
+from desk_site import HTML
 from desks import finish, small_desk, write_pages
 from fake_desk import fake_document
 from fastapi.testclient import TestClient
@@ -28,7 +27,7 @@ NOW = datetime(2026, 3, 12, 10, 42, 30, tzinfo=UTC)
 
 
 @pytest.fixture
-def site(site: Site) -> Site:
+def site(site):
     """A site with two documents in collections and one without."""
     desk = site.desk
     desk.listed.clear()
@@ -41,7 +40,7 @@ def site(site: Site) -> Site:
 
 
 @pytest.fixture
-def admin(site: Site) -> TestClient:
+def admin(site):
     return site.admin()
 
 
@@ -58,7 +57,7 @@ def listed(page: str) -> list[str]:
     return re.findall(r'<a href="/admin/documents/\d+">([^<]+)</a>', page)
 
 
-def test_collections_are_listed_with_how_much_is_in_them(admin: TestClient) -> None:
+def test_collections_are_listed_with_how_much_is_in_them(admin):
     page = admin.get("/admin/documents").text.split('id="listed"')[0]
     rows = re.findall(r'<tr><td dir="auto"><a [^>]+>([^<]+)</a></td><td class="wd-num">(\d+)</td>', page)
     assert rows == [("without a collection", "1"), ("club", "1"), ("shop", "1")]
@@ -66,7 +65,7 @@ def test_collections_are_listed_with_how_much_is_in_them(admin: TestClient) -> N
     assert re.findall(r'<option value="([^"]+)"></option>', page) == ["club", "shop"], "offered where one is named"
 
 
-def test_the_list_is_of_one_collection_or_of_words(admin: TestClient) -> None:
+def test_the_list_is_of_one_collection_or_of_words(admin):
     for query, titles in (
         ("", ["About cards", "About plain", "About returns"]),
         ("?collection=", ["About plain"]),
@@ -79,7 +78,7 @@ def test_the_list_is_of_one_collection_or_of_words(admin: TestClient) -> None:
         assert ("No document was found" in page) == (not titles)
 
 
-def test_a_long_list_has_pages_that_keep_the_collection(site: Site, admin: TestClient) -> None:
+def test_a_long_list_has_pages_that_keep_the_collection(site, admin):
     for number in range(SHOWN + 5):
         path = f"/help/p{number:03}.md"
         site.desk.listed[path] = fake_document(path, f"Page {number}", collection="a&b", number=100 + number)
@@ -90,7 +89,7 @@ def test_a_long_list_has_pages_that_keep_the_collection(site: Site, admin: TestC
     assert len(listed(admin.get("/admin/documents?page=99").text)) == 8, "a page that is not there is the last one"
 
 
-def test_a_collection_is_forgotten_and_written_down(site: Site, admin: TestClient) -> None:
+def test_a_collection_is_forgotten_and_written_down(site, admin):
     done = send(admin, "collections/forget", {"collection": "shop"})
     assert (done["result"]["documents"], done["result"]["left"]["quotes"]) == (1, 0)
     assert sorted(site.desk.listed) == ["/help/cards.md", "/help/plain.md"]
@@ -102,7 +101,7 @@ def test_a_collection_is_forgotten_and_written_down(site: Site, admin: TestClien
     assert again["error"] == {"code": "collection-unknown", "message": "该文档集中已没有文档。"}
 
 
-def test_a_collection_that_comes_from_elsewhere_has_no_button(site: Site, admin: TestClient) -> None:
+def test_a_collection_that_comes_from_elsewhere_has_no_button(site, admin):
     site.desk.synced.save("/srv/shop", "shop", 60, who="ann")
     site.desk.listed["/desk/faq.jsonl"] = fake_document("/desk/faq.jsonl", "FAQ", collection="faq")
     page = admin.get("/admin/documents").text
@@ -117,7 +116,7 @@ def test_a_collection_that_comes_from_elsewhere_has_no_button(site: Site, admin:
         ({"folder": "/busy", "every_minutes": 60}, "ingestion-running"),
     ],
 )
-def test_what_cannot_be_done_is_an_error_with_the_cure(admin: TestClient, order: dict[str, object], code: str) -> None:
+def test_what_cannot_be_done_is_an_error_with_the_cure(admin, order, code):
     error = send(admin, "folders", order)["error"]
     assert error["code"] == code
     assert error["message"].endswith(".")
@@ -126,7 +125,7 @@ def test_what_cannot_be_done_is_an_error_with_the_cure(admin: TestClient, order:
     assert admin.post("/admin/documents/folders", json={"folder": "/a", "every_minutes": "x"}).status_code == 422
 
 
-def test_markup_in_names_of_folders_stays_text(site: Site, admin: TestClient) -> None:
+def test_markup_in_names_of_folders_stays_text(site, admin):
     hostile = """/srv/"><script>window.owned=1</script>\u202e"""
     site.desk.synced.folders[hostile] = SyncedFolder(folder=hostile, collection=hostile, every_minutes=60, next_run=NOW)
     page = admin.get("/admin/documents").text
@@ -134,7 +133,7 @@ def test_markup_in_names_of_folders_stays_text(site: Site, admin: TestClient) ->
     assert "\u202e" not in page
 
 
-def test_intervals_and_times_to_come_in_words() -> None:
+def test_intervals_and_times_to_come_in_words():
     for minutes, words, when in (
         (1, "every minute", "in 1 min"),
         (90, "every 90 minutes", "in 2 h"),
@@ -146,7 +145,7 @@ def test_intervals_and_times_to_come_in_words() -> None:
     assert until(NOW - timedelta(minutes=1), NOW) == "now"
 
 
-def test_a_document_shows_its_passages_in_order(admin: TestClient) -> None:
+def test_a_document_shows_its_passages_in_order(admin):
     page = admin.get("/admin/documents/1", headers=HTML)
     assert (page.status_code, page.headers["cache-control"]) == (200, "no-store")
     assert re.findall(r"<h3 [^>]+>([^<]+)</h3>", page.text) == [
@@ -157,7 +156,7 @@ def test_a_document_shows_its_passages_in_order(admin: TestClient) -> None:
     assert page.text.count('href="/admin/modules?q=') == 2, "where there is something to look after"
 
 
-def test_an_unknown_document_is_said(admin: TestClient) -> None:
+def test_an_unknown_document_is_said(admin):
     page = admin.get("/admin/documents/77")
     assert page.status_code == 404
     assert "no longer exists" in page.text
@@ -165,7 +164,7 @@ def test_an_unknown_document_is_said(admin: TestClient) -> None:
     assert admin.get("/admin/documents/1/file").status_code == 404, "its file is not there"
 
 
-def test_a_long_document_has_pages_and_hostile_text_stays_text(site: Site, admin: TestClient) -> None:
+def test_a_long_document_has_pages_and_hostile_text_stays_text(site, admin):
     path = "/help/hostile.md"
     document = fake_document(path, "<img src=x>", number=9)
     site.desk.listed[path] = replace(document, num_passages=2 * PASSAGES_SHOWN + 1)
@@ -176,14 +175,14 @@ def test_a_long_document_has_pages_and_hostile_text_stays_text(site: Site, admin
         assert bad not in first
 
 
-def test_only_a_page_of_the_web_is_linked(site: Site, admin: TestClient) -> None:
+def test_only_a_page_of_the_web_is_linked(site, admin):
     for number, (url, is_linked) in enumerate((("https://help.example/a", True), ("javascript:alert(1)", False)), 20):
         path = f"/help/{number}.md"
         site.desk.listed[path] = replace(fake_document(path, "One", number=number), url=url)
         assert (f'href="{url}"' in admin.get(f"/admin/documents/{number}").text) == is_linked
 
 
-def test_its_file_is_saved_and_never_opened_here(site: Site, admin: TestClient, tmp_path: Path) -> None:
+def test_its_file_is_saved_and_never_opened_here(site, admin, tmp_path):
     file = tmp_path / "page.html"
     file.write_text("<script>window.owned=1</script>")
     site.desk.listed[str(file)] = fake_document(str(file), "Page", number=30)
@@ -194,9 +193,7 @@ def test_its_file_is_saved_and_never_opened_here(site: Site, admin: TestClient, 
 
 
 @pytest.mark.parametrize("place", ["file", "folder"])
-def test_a_link_that_took_the_place_of_a_file_is_not_followed(
-    site: Site, admin: TestClient, tmp_path: Path, place: str
-) -> None:
+def test_a_link_that_took_the_place_of_a_file_is_not_followed(site, admin, tmp_path, place):
     secret, file = tmp_path / "private" / "page.html", tmp_path / "help" / "page.html"
     for one in (secret, file):
         one.parent.mkdir()
@@ -212,12 +209,12 @@ def test_a_link_that_took_the_place_of_a_file_is_not_followed(
     assert saved_file(file).status_code == 404, "as customers get it"
 
 
-def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_pipe_is_no_file_and_nobody_waits_for_it(tmp_path):
     os.mkfifo(tmp_path / "page.html")
     assert saved_file(tmp_path / "page.html").status_code == 404
 
 
-def test_where_the_model_has_each_passage(tmp_path: Path) -> None:
+def test_where_the_model_has_each_passage(tmp_path):
     """A real desk: read, taken out of memory, asked about, and not read yet."""
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:

@@ -22,7 +22,7 @@ def texts(*messages: Said) -> list[tuple[str, str, str | None]]:
     return [(one.role, one.text, one.outcome) for one in past_of(messages, SETTINGS)]
 
 
-def test_of_a_long_past_the_last_messages_are_used_and_no_question_that_was_too_long() -> None:
+def test_of_a_long_past_the_last_messages_are_used_and_no_question_that_was_too_long():
     long = Said("assistant", "Thirty days. " * (LONGEST_PAST // 20))
     assert texts(ASKED, long, ASKED, long) == texts(ASKED, long)
     refused = Said("user", "x" * (SETTINGS.max_question_chars + 1))
@@ -36,7 +36,7 @@ def test_of_a_long_past_the_last_messages_are_used_and_no_question_that_was_too_
     assert [text for _, text, _ in texts(refused, Said("assistant", "Sorry."), ASKED)] == ["Sorry.", ASKED.text]
 
 
-def test_of_a_past_that_is_sent_what_is_private_is_left_out() -> None:
+def test_of_a_past_that_is_sent_what_is_private_is_left_out():
     said = [Said("user", "I am ann@example.com"), Said("assistant", "Write to help@shop.example.")]
     redacting = small_settings(Path("desk"), redact=True)
     assert [one.text for one in past_of(said, redacting)] == ["I am [e-mail]", "Write to help@shop.example."]
@@ -44,7 +44,7 @@ def test_of_a_past_that_is_sent_what_is_private_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "de", "zh"])
-def test_the_desks_own_words_are_left_out(language: str) -> None:
+def test_the_desks_own_words_are_left_out(language):
     says = texts_in(language).says
     unsure, vague = says["unsure"] + BETWEEN + "Keep the receipt.", says["vague"].format(topics="Returns")
     for said, kept, outcome in (
@@ -57,7 +57,7 @@ def test_the_desks_own_words_are_left_out(language: str) -> None:
     assert texts(Said("user", "hello"), Said("assistant", "Hello! Ask me."))[1] == ("assistant", "", "smalltalk")
 
 
-def test_the_desk_uses_it_and_stores_none_of_it(tmp_path: Path) -> None:
+def test_the_desk_uses_it_and_stores_none_of_it(tmp_path):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         earlier = [ASKED, Said("assistant", "They take thirty days from delivery.")]
         question = "And for gift cards?"
@@ -69,9 +69,7 @@ def test_the_desk_uses_it_and_stores_none_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seed", "is_used"), [(0, True), (1, False)])
-def test_ids_of_an_answer_are_used_by_the_model_alone_that_made_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_used: bool
-) -> None:
+def test_ids_of_an_answer_are_used_by_the_model_alone_that_made_them(tmp_path, monkeypatch, seed, is_used):
     """Was wrong once: after a change of the model the next turn's prompt had ids that mean other words, or none."""
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         first = finish(desk, ASKED.text)

@@ -2,11 +2,9 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import anyio
 import httpx
-import pytest
 import uvicorn
 from desk_site import BASE, Site
 from desks import small_desk
@@ -34,7 +32,7 @@ class Answer:
         self.is_finished.set()
 
 
-def test_an_answer_that_fails_or_hangs_keeps_no_other_from_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_fails_or_hangs_keeps_no_other_from_its_end(caplog):
     """Was wrong once: those behind it were not recorded, and the desk's end broke off or never came."""
 
     def fail() -> None:
@@ -52,7 +50,7 @@ def test_an_answer_that_fails_or_hangs_keeps_no_other_from_its_end(caplog: pytes
     goes_on.set()
 
 
-def test_what_hangs_is_missing_and_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hangs_is_missing_and_looked_at_once(monkeypatch):
     monkeypatch.setattr(app.desk.repeating, "LOOK_S", 0.3)
     goes_on, looks = threading.Event(), list[str]()
 
@@ -71,7 +69,7 @@ def test_what_hangs_is_missing_and_looked_at_once(monkeypatch: pytest.MonkeyPatc
     assert Readiness({"engine": fails}).missing() == ("engine",)
 
 
-def test_a_database_that_hangs_does_not_keep_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_hangs_does_not_keep_whoever_asks(tmp_path, monkeypatch):
     monkeypatch.setattr(app.desk.repeating, "LOOK_S", 0.3)
     goes_on = threading.Event()
     with small_desk(tmp_path) as service:
@@ -82,9 +80,7 @@ def test_a_database_that_hangs_does_not_keep_whoever_asks(tmp_path: Path, monkey
         wait_until(lambda: service.missing() == ())
 
 
-def test_while_all_shared_threads_are_held_a_desk_says_what_it_is_and_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_all_shared_threads_are_held_a_desk_says_what_it_is_and_ends(tmp_path, monkeypatch):
     """Was wrong once: scrapes that waited for an engine held them all, and the desk could not even be stopped."""
     site, ended = Site(tmp_path), list[str]()
 

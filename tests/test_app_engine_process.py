@@ -3,9 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from desks import finish, small_desk
@@ -25,7 +23,7 @@ from cache.serving.local_engine import LocalEngine
 
 
 @pytest.fixture(scope="module")
-def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def desk(tiny_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     (folder / "models").symlink_to(tiny_folder.parent)  # compiled once
     pages = write_secret(folder / "pages")
@@ -35,7 +33,7 @@ def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield desk
 
 
-def test_it_answers_and_reuses_what_it_has_read_and_an_admin_looks_after_it(desk: Service) -> None:
+def test_it_answers_and_reuses_what_it_has_read_and_an_admin_looks_after_it(desk):
     answer = finish(desk, "How long do returns take?")
     assert answer.answer
     assert answer.usage.module > 0
@@ -51,9 +49,7 @@ def test_it_answers_and_reuses_what_it_has_read_and_an_admin_looks_after_it(desk
     assert desk.reading_cost(0).seconds > 0
 
 
-def test_a_killed_engine_is_one_line_and_the_next_question_is_answered(
-    desk: Service, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_killed_engine_is_one_line_and_the_next_question_is_answered(desk, caplog):
     engine = desk.engine
     assert isinstance(engine, EngineProcess)
     with caplog.at_level(logging.CRITICAL), ThreadPoolExecutor(1) as reader:
@@ -72,7 +68,7 @@ def test_a_killed_engine_is_one_line_and_the_next_question_is_answered(
     assert desk.missing() == ()
 
 
-def test_a_document_is_forgotten_there_too(desk: Service) -> None:
+def test_a_document_is_forgotten_there_too(desk):
     finish(desk, "What is the word of the day?")
     assert desk.forget("secret.md").left == NOTHING
     assert files_with(desk.settings.data_dir, SECRET) == {"secret.md"}, "the page itself"
@@ -80,7 +76,7 @@ def test_a_document_is_forgotten_there_too(desk: Service) -> None:
     assert desk.engine.modules("public") | desk.engine.modules_of_prefixes() <= used
 
 
-def test_closing_ends_what_runs_and_leaves_no_process(desk: Service) -> None:
+def test_closing_ends_what_runs_and_leaves_no_process(desk):
     engine = desk.engine
     assert isinstance(engine, EngineProcess)
     answer = engine.submit(Request(plan=engine.arrange([Text(text="Why?")]), sampling=Sampling(max_tokens=3000)))
@@ -91,7 +87,7 @@ def test_closing_ends_what_runs_and_leaves_no_process(desk: Service) -> None:
     assert has_ended(engine.pid)
 
 
-def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path: Path, tiny_folder: Path) -> None:
+def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path, tiny_folder):
     settings = Settings(data_dir=tmp_path, model=str(tiny_folder), device_memory=1 << 22)
     assert settings.engine_process
     for given, may in ((settings, False), (settings.model_copy(update={"engine_process": False}), True)):

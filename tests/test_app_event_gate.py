@@ -26,7 +26,7 @@ JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def opened(tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     left = Settings(data_dir=folder).pages_folder / "left.txt"
     left.parent.mkdir()
@@ -37,7 +37,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture
-def site(opened: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(opened, monkeypatch):
     """With a gate that has seen nothing yet."""
     monkeypatch.setattr(event_gate, "REFUSED_S", 0)
     gate = chat_gate(opened)
@@ -88,7 +88,7 @@ FILE = {"path": "PATH", "meta": {"_type": "gradio.FileData"}}
         {"data": [""], "event_data": [FILE]},
     ],
 )
-def test_no_file_is_opened_that_an_event_names(site: Site, tmp_path: Path, given: dict[str, Any]) -> None:
+def test_no_file_is_opened_that_an_event_names(site, tmp_path, given):
     """Was wrong once: Gradio copied any file, and read a device for ever, in the thread of all answers."""
     secret, pipe = tmp_path / "secret.txt", tmp_path / "pipe"
     secret.write_text("canary")
@@ -101,7 +101,7 @@ def test_no_file_is_opened_that_an_event_names(site: Site, tmp_path: Path, given
     assert not [*site.settings.pages_folder.rglob("*.txt")]
 
 
-def test_without_the_gate_gradio_itself_opens_none(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_gate_gradio_itself_opens_none(site, tmp_path, monkeypatch):
     """Two locks. Gradio's own check is off in an application that was mounted and not launched."""
     (tmp_path / "secret.txt").write_text("canary")
     gate = chat_gate(site)
@@ -114,7 +114,7 @@ def test_without_the_gate_gradio_itself_opens_none(site: Site, tmp_path: Path, m
     gate._kept.drop("page")
 
 
-def test_gradio_keeps_files_in_the_data_folder_and_finds_none_there(site: Site) -> None:
+def test_gradio_keeps_files_in_the_data_folder_and_finds_none_there(site):
     """Was wrong once: copies stood in /tmp, for other users to read, and stayed there."""
     assert Path(chat_gate(site)._kept._blocks.GRADIO_CACHE) == site.settings.pages_folder
     assert not [*site.settings.pages_folder.rglob("*.txt")]
@@ -142,18 +142,18 @@ def test_gradio_keeps_files_in_the_data_folder_and_finds_none_there(site: Site) 
         (404, {"data": ["", ""]}),
     ],
 )
-def test_only_events_of_the_page_pass(site: Site, status: int, given: dict[str, Any]) -> None:
+def test_only_events_of_the_page_pass(site, status, given):
     client = site.client()
     assert client.post(JOIN, json=an_event(client) | given).status_code == status
     assert kept(site) == [0] * 5
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{", b"\xff", b"[" * 10_000])
-def test_what_is_no_event_at_all_is_refused(site: Site, body: bytes) -> None:
+def test_what_is_no_event_at_all_is_refused(site, body):
     assert site.client().post(JOIN, content=body).status_code == 422
 
 
-def test_of_a_page_that_was_read_nothing_is_kept(site: Site) -> None:
+def test_of_a_page_that_was_read_nothing_is_kept(site):
     """Was wrong once: what 1,000 pages showed was kept, up to a megabyte of each."""
     for page in ("one", "two", "one"):
         messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], page)
@@ -161,14 +161,12 @@ def test_of_a_page_that_was_read_nothing_is_kept(site: Site) -> None:
     assert kept(site) == [0] * 5
 
 
-def test_a_text_box_in_which_nothing_was_written_is_empty(site: Site) -> None:
+def test_a_text_box_in_which_nothing_was_written_is_empty(site):
     assert "process_completed" in {one["msg"] for one in call(site.client(), "", "submit", [None, None, None], "one")}
 
 
 @pytest.mark.parametrize("event", ["open", "remove", "restore", "rename", "find", "verdict", "person", "example"])
-def test_an_event_of_which_nothing_is_said_is_no_error_of_ours(
-    site: Site, event: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_event_of_which_nothing_is_said_is_no_error_of_ours(site, event, capfd):
     """Was wrong once: each wrote a trace into the log."""
     inputs = next(d for d in config_of(site.client(), "")["dependencies"] if any(t[1] == event for t in d["targets"]))
     messages = call(site.client(), "", event, [""] * len(inputs["inputs"]), "one")
@@ -176,7 +174,7 @@ def test_an_event_of_which_nothing_is_said_is_no_error_of_ours(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_nobody_reads_is_no_more_than_a_few_events(site: Site) -> None:
+def test_what_nobody_reads_is_no_more_than_a_few_events(site):
     """Was wrong once: each unread answer stayed in memory until the desk stopped."""
     client, other = site.client(), site.client()
     sent = [client.post(JOIN, json=an_event(client, page=f"p{number % 3}")) for number in range(MOST_UNHEARD + 3)]
@@ -188,7 +186,7 @@ def test_what_nobody_reads_is_no_more_than_a_few_events(site: Site) -> None:
     assert client.post(JOIN, json=an_event(client, page="p0")).status_code == 200, "who reads may go on"
 
 
-def test_what_nobody_reads_is_forgotten(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_reads_is_forgotten(site, monkeypatch):
     monkeypatch.setattr(event_gate, "UNHEARD_S", 0.05)
     client = site.client()
     for page in ("one", "two"):
@@ -201,13 +199,13 @@ def test_what_nobody_reads_is_forgotten(site: Site, monkeypatch: pytest.MonkeyPa
     assert client.get(DATA, params={"session_hash": "one"}).content == NOTHING_TO_READ
 
 
-def test_the_end_of_reading_is_as_gradio_says_it() -> None:
+def test_the_end_of_reading_is_as_gradio_says_it():
     from gradio.server_messages import CloseStreamMessage
 
     assert json.loads(NOTHING_TO_READ.removeprefix(b"data: ")) == CloseStreamMessage().model_dump(exclude={"event_id"})
 
 
-def test_a_visitor_has_so_many_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visitor_has_so_many_pages(site, monkeypatch):
     monkeypatch.setattr(event_gate, "MOST_UNHEARD", 99)
     client = site.client()
     sent = [client.post(JOIN, json=an_event(client, page=f"p{number}")) for number in range(MOST_PAGES + 1)]
@@ -215,7 +213,7 @@ def test_a_visitor_has_so_many_pages(site: Site, monkeypatch: pytest.MonkeyPatch
     assert client.post(JOIN, json=an_event(client, page="p0")).status_code == 200
 
 
-def test_visitors_at_an_address_share_what_nobody_reads(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visitors_at_an_address_share_what_nobody_reads(site, monkeypatch):
     monkeypatch.setattr(event_gate, "MOST_UNHEARD", 2)
     statuses = []
     for number in range(12):
@@ -226,7 +224,7 @@ def test_visitors_at_an_address_share_what_nobody_reads(site: Site, monkeypatch:
     assert elsewhere.post(JOIN, json=an_event(elsewhere, page="elsewhere")).status_code == 200
 
 
-def test_events_have_a_rate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_have_a_rate(site, monkeypatch):
     client = site.client()
     monkeypatch.setattr(chat_gate(site), "_visitors", event_gate.Rate(0.001, 2))
     for expected in (200, 200, 429):
@@ -234,7 +232,7 @@ def test_events_have_a_rate(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
         client.get(DATA, params={"session_hash": "one"})
 
 
-def test_a_page_is_of_whoever_sent_its_first_event(site: Site) -> None:
+def test_a_page_is_of_whoever_sent_its_first_event(site):
     """Was wrong once: whoever knew a page's name read along."""
     ann, bob = site.client(), site.client()
     assert ann.post(JOIN, json=an_event(ann, page="hers")).status_code == 200
@@ -245,7 +243,7 @@ def test_a_page_is_of_whoever_sent_its_first_event(site: Site) -> None:
         assert ann.get(DATA, params=given).content == NOTHING_TO_READ
 
 
-def test_a_page_is_read_from_only_while_there_is_something(site: Site) -> None:
+def test_a_page_is_read_from_only_while_there_is_something(site):
     """Was wrong once: a second connection to a page stayed open for ever."""
     client = site.client()
     site.desk.piece_s = 0.05
@@ -261,9 +259,7 @@ def test_a_page_is_read_from_only_while_there_is_something(site: Site) -> None:
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_a_page_is_forgotten_when_both_of_its_readers_left(
-    site: Site, monkeypatch: pytest.MonkeyPatch, is_begun: bool
-) -> None:
+def test_a_page_is_forgotten_when_both_of_its_readers_left(site, monkeypatch, is_begun):
     """Was wrong once: Gradio drops a page's messages when a reader leaves, and failed when the next one did."""
     client, gate = site.client(), chat_gate(site)
     monkeypatch.setattr(site.desk, "piece_s", 0.05)
@@ -318,7 +314,7 @@ class SlowToEnd(FakeStream):
             self.has_ended.set()
 
 
-def test_nobody_waits_for_the_answer_of_a_browser_that_left(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_the_answer_of_a_browser_that_left(site, monkeypatch):
     """Was wrong once: the answer was ended on the event loop, which waited for the engine and the database."""
     monkeypatch.setattr(FakeDesk, "ask", lambda desk, question, **_: SlowToEnd(desk, "c", "o", question))
     client, of_gradio = site.client(), TestClient(chat_gate(site)._app, base_url=BASE)  # which no browser reaches

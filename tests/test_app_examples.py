@@ -1,9 +1,7 @@
 """The questions that an empty conversation offers."""
 
 import threading
-from pathlib import Path
 
-import pytest
 from desks import small_desk, write_pages
 from waiting import wait_until
 
@@ -11,7 +9,7 @@ from app.answering.explain import MOST, TRIED, example_questions
 from app.web.serve import DeskServer, serve
 
 
-def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from_their_page() -> None:
+def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from_their_page():
     headings = [
         ("returns.md", ("Returns",)),
         ("returns.md", ("Returns", "How long do I have?")),
@@ -24,7 +22,7 @@ def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from
     assert example_questions(headings, answered.get) == ["Do gift cards expire?", "Returns"]
 
 
-def test_only_some_are_tried_from_all_over_the_documents() -> None:
+def test_only_some_are_tried_from_all_over_the_documents():
     tried: list[str] = []
 
     def answered_from(text: str) -> str | None:
@@ -38,7 +36,7 @@ def test_only_some_are_tried_from_all_over_the_documents() -> None:
     assert len(example_questions(headings, lambda text: f"{text.split()[1]}.md")) == MOST
 
 
-def test_a_desk_finds_them_behind_and_again_when_documents_change(tmp_path: Path) -> None:
+def test_a_desk_finds_them_behind_and_again_when_documents_change(tmp_path):
     with small_desk(tmp_path / "desk", answer_above=-1.0, refuse_below=-1.0) as desk:
         assert list(desk.examples()) == [], "it does not answer yet"
         desk.ingest([write_pages(tmp_path / "pages")])
@@ -50,7 +48,7 @@ def test_a_desk_finds_them_behind_and_again_when_documents_change(tmp_path: Path
         wait_until(lambda: "Returns" not in desk.examples())
 
 
-def test_a_desk_that_starts_looks_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_desk_that_starts_looks_for_them(tmp_path, monkeypatch):
     def run(server: DeskServer, sockets: object) -> None:
         for opening in (thread for thread in threading.enumerate() if thread.name == "opening"):
             opening.join()

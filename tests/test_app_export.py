@@ -5,7 +5,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def exported(desk: FakeDesk, kind: str, **changes: Any) -> str:
     return file.data.decode("utf-8")
 
 
-def test_what_an_agent_wrote_is_named(tmp_path: Path) -> None:
+def test_what_an_agent_wrote_is_named(tmp_path):
     desk = FakeDesk()
     [summary, *_] = desk.conversations()
     desk.say("It is on its way.", summary.id, OPERATOR, "agent", "Ann")
@@ -50,7 +49,7 @@ def test_what_an_agent_wrote_is_named(tmp_path: Path) -> None:
     assert "## Ann · " in texts["md"]
 
 
-def test_json_holds_what_was_said_and_no_more(desk: FakeDesk) -> None:
+def test_json_holds_what_was_said_and_no_more(desk):
     text = exported(desk, "json")
     question, answer = json.loads(text)["messages"]
     assert question == {"role": "user", "time": question["time"], "text": "Can I return a duvet I have unpacked?"}
@@ -63,7 +62,7 @@ def test_json_holds_what_was_said_and_no_more(desk: FakeDesk) -> None:
 @pytest.mark.parametrize(
     "text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "  =1", "\n+1", "＝1+1", "＠x", "'=1", 'say "=1"']
 )
-def test_csv_is_no_formula(desk: FakeDesk, text: str) -> None:
+def test_csv_is_no_formula(desk, text):
     written = exported(desk, "csv", text=text)
     assert written.startswith("\ufeff")
     head, *rows = csv.reader(io.StringIO(written[1:], newline=""))
@@ -75,7 +74,7 @@ def test_csv_is_no_formula(desk: FakeDesk, text: str) -> None:
     assert PLACES.search(written) is None
 
 
-def test_markdown_is_in_the_language_of_the_page(desk: FakeDesk) -> None:
+def test_markdown_is_in_the_language_of_the_page(desk):
     text = exported(desk, "md")
     assert text.startswith("# Can I return a duvet I have unpacked?\n\n## Question · 2026-03-12")
     assert "\n> Can I return a duvet" in text
@@ -86,20 +85,20 @@ def test_markdown_is_in_the_language_of_the_page(desk: FakeDesk) -> None:
         assert "来源:\n\n- Our returns policy" in exported(desk, "md")
 
 
-def test_there_is_no_file_of_others_or_of_another_kind(desk: FakeDesk) -> None:
+def test_there_is_no_file_of_others_or_of_another_kind(desk):
     [latest, *_] = desk.conversations()
     assert export_conversation(desk, latest.id, "v-bob", "json") is None
     assert export_conversation(desk, "none", OPERATOR, "json") is None
     assert export_conversation(desk, latest.id, OPERATOR, "exe") is None
 
 
-def test_everything_is_one_document(desk: FakeDesk) -> None:
+def test_everything_is_one_document(desk):
     document = json.loads("".join(export_everything(desk, OPERATOR)))
     assert [one["title"] for one in document["conversations"]] == [one.title for one in desk.conversations()]
     assert json.loads("".join(export_everything(desk, "v-nobody"))) == {"handoffs": [], "conversations": []}
 
 
-def test_everything_has_the_addresses_that_were_left_and_they_go_with_it(tmp_path: Path) -> None:
+def test_everything_has_the_addresses_that_were_left_and_they_go_with_it(tmp_path):
     closed = "Sat 3:00-3:01 Europe/Dublin"
     with small_desk(tmp_path / "desk", office_hours=closed) as desk:
         first = desk.hand_off("button", owner="v-ann", text="Is it mended?", email="ann@example.com")
@@ -132,7 +131,7 @@ def asked_by(site: Site, client: TestClient, question: str) -> str:
     return stream.answer.conversation_id
 
 
-def test_a_visitor_saves_its_own_conversations_only(site: Site) -> None:
+def test_a_visitor_saves_its_own_conversations_only(site):
     ann, bob = site.client(), site.client()
     conversation = asked_by(site, ann, "Where is it?")
     for kind, media_type in (("json", "application/json"), ("csv", "text/csv"), ("md", "text/markdown")):
@@ -149,7 +148,7 @@ def test_a_visitor_saves_its_own_conversations_only(site: Site) -> None:
     assert german.text == "没有这段会话。\n"
 
 
-def test_a_visitor_saves_and_removes_everything(site: Site) -> None:
+def test_a_visitor_saves_and_removes_everything(site):
     ann, bob = site.client(), site.client()
     asked_by(site, ann, "Where is it?")
     asked_by(site, bob, "Who is there?")
@@ -168,7 +167,7 @@ def test_a_visitor_saves_and_removes_everything(site: Site) -> None:
     assert len(site.desk.conversations(whose(bob))) == 1
 
 
-def test_a_redacted_question_is_kept_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_redacted_question_is_kept_nowhere(tmp_path, caplog):
     private = ("ann@example.com", "13800138000", "4111111111111111")
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), redact=True) as desk:
         prompts: list[str] = []

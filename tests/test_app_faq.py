@@ -1,13 +1,10 @@
 """The FAQ: pairs that agents write, the document made of them, and answering from them without search and model."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
 
-from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.quality import FAQ, FaqDraft
 from app.knowledge.finder import telling
@@ -23,12 +20,12 @@ ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def desk(tmp_path: Path, database_url: str) -> Iterator[Service]:
+def desk(tmp_path, database_url):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), database_url=database_url) as desk:
         yield desk
 
 
-def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk: Service) -> None:
+def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk):
     stages: list[str] = []
     saved = desk.quality.save_faq(GALWAY, "ann", progress=lambda stage, done, total: stages.append(stage))
     assert list(dict.fromkeys(stages)) == ["reading", "embedding", "encoding", "asking"]
@@ -43,7 +40,7 @@ def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk: Se
     assert desk.conversations() == []
 
 
-def test_a_pair_answers_by_itself_word_for_word_cited_and_counted(desk: Service) -> None:
+def test_a_pair_answers_by_itself_word_for_word_cited_and_counted(desk):
     desk.quality.save_faq(GALWAY, "ann")
     assert finish(desk, "do you repair toasters in galway").answer == GALWAY.answer
     answer = finish(desk, "In Galway, can a toaster be fixed??")
@@ -59,7 +56,7 @@ def test_a_pair_answers_by_itself_word_for_word_cited_and_counted(desk: Service)
 
 
 @ON_SQLITE
-def test_long_questions_and_answers_are_cited_whole(desk: Service) -> None:
+def test_long_questions_and_answers_are_cited_whole(desk):
     about = "Which of the many forms do I need to fill in before the courier comes to collect"
     pairs = [
         FaqDraft(question=f"{about} a {thing}?", answer="\n\n".join(f"Form {n} of the {thing}. " * 9 for n in range(9)))
@@ -75,7 +72,7 @@ def test_long_questions_and_answers_are_cited_whole(desk: Service) -> None:
 
 
 @ON_SQLITE
-def test_another_question_is_searched_for(desk: Service) -> None:
+def test_another_question_is_searched_for(desk):
     desk.quality.save_faq(GALWAY, "ann")
     for question in (
         "Do you repair kettles in Galway?",
@@ -88,14 +85,14 @@ def test_another_question_is_searched_for(desk: Service) -> None:
 
 
 @ON_SQLITE
-def test_a_question_that_leans_on_the_one_before_it_is_searched_for(desk: Service) -> None:
+def test_a_question_that_leans_on_the_one_before_it_is_searched_for(desk):
     desk.quality.save_faq(FaqDraft(question="Is it free?", answer="Never."), "ann")
     first = finish(desk, "Do returns take thirty days?")
     assert finish(desk, "Is it free?", conversation_id=first.conversation_id).answer != "Never."
     assert finish(desk, "Is it free?").answer == "Never."
 
 
-def test_only_if_it_is_switched_on_and_its_collection_is_searched(tmp_path: Path) -> None:
+def test_only_if_it_is_switched_on_and_its_collection_is_searched(tmp_path):
     with small_desk(tmp_path, faq_answers=False) as desk:
         desk.ingest([write_pages(tmp_path / "pages")], collection="pages")
         assert desk.quality.save_faq(GALWAY, "ann").answer.answer != GALWAY.answer
@@ -105,7 +102,7 @@ def test_only_if_it_is_switched_on_and_its_collection_is_searched(tmp_path: Path
         assert finish(desk, GALWAY.question, collections=["pages"]).answer != GALWAY.answer  # type: ignore[arg-type]
 
 
-def test_the_threshold_is_a_setting(tmp_path: Path) -> None:
+def test_the_threshold_is_a_setting(tmp_path):
     with small_desk(tmp_path, faq_threshold=1.0) as desk:
         desk.quality.save_faq(GALWAY, "ann")
         assert finish(desk, "do you repair toasters in our galway").answer != GALWAY.answer
@@ -113,7 +110,7 @@ def test_the_threshold_is_a_setting(tmp_path: Path) -> None:
         assert 0.8 < nearest.likeness < nearest.threshold == 1.0
 
 
-def test_a_changed_and_a_deleted_pair(desk: Service) -> None:
+def test_a_changed_and_a_deleted_pair(desk):
     saved = desk.quality.save_faq(GALWAY, "ann")
     other = desk.quality.save_faq(FaqDraft(question="Who sharpens knives?", answer="Nobody."), "ann")
     changed = FaqDraft(question=GALWAY.question, answer="No longer.")
@@ -130,7 +127,7 @@ def test_a_changed_and_a_deleted_pair(desk: Service) -> None:
         desk.quality.save_faq(GALWAY, "ann", other.id)
 
 
-def test_a_forgotten_document_takes_its_pairs_along(desk: Service) -> None:
+def test_a_forgotten_document_takes_its_pairs_along(desk):
     desk.quality.save_faq(GALWAY, "ann")
     said = finish(desk, GALWAY.question)
     desk.forget("FAQ.jsonl")
@@ -144,7 +141,7 @@ def test_a_forgotten_document_takes_its_pairs_along(desk: Service) -> None:
 
 
 @ON_SQLITE
-def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk, monkeypatch):
     saved = desk.quality.save_faq(GALWAY, "ann")
     with desk._ingestion.alone():
         for id_ in (saved.id, None):
@@ -158,7 +155,7 @@ def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk: Service, monkeypatch: 
         desk.quality.save_faq(FaqDraft(question="can a toaster be fixed in  Galway", answer="No."), "ann")
 
 
-def test_vectors_of_another_embedder_are_made_again(tmp_path: Path, database_url: str) -> None:
+def test_vectors_of_another_embedder_are_made_again(tmp_path, database_url):
     with small_desk(tmp_path, database_url=database_url) as desk:
         desk.quality.save_faq(GALWAY, "ann")
         [vectors] = desk._faq.vectors().values()
@@ -178,12 +175,12 @@ def test_vectors_of_another_embedder_are_made_again(tmp_path: Path, database_url
         FaqDraft(question="Why?", answer="Yes.", wordings=tuple(map(str, range(MOST_WORDINGS + 1)))),
     ],
 )
-def test_what_is_no_pair_is_refused(draft: FaqDraft) -> None:
+def test_what_is_no_pair_is_refused(draft):
     with pytest.raises(DeskError):
         checked(draft)
 
 
-def test_wordings_are_tidied() -> None:
+def test_wordings_are_tidied():
     draft = checked(FaqDraft(question=" a\nb ", answer=" c ", wordings=("", "d  e", "d e", "a b")))
     assert draft == FaqDraft(question="a b", answer="c", wordings=("d e",))
 
@@ -203,5 +200,5 @@ def test_wordings_are_tidied() -> None:
         ("How are you?", "Who are you?", False),
     ],
 )
-def test_telling_words_keep_questions_apart(one: str, other: str, same: bool) -> None:
+def test_telling_words_keep_questions_apart(one, other, same):
     assert (telling(one) == telling(other)) is same

@@ -109,7 +109,7 @@ ALONE = "How many working days does standard shipping to Galway take?"
         "",
     ],
 )
-def test_follow_ups_are_searched_with_the_question_before_them_last(question: str) -> None:
+def test_follow_ups_are_searched_with_the_question_before_them_last(question):
     assert wordings(question, EARLIER) == [question, f"{EARLIER} {question}"]
 
 
@@ -122,7 +122,7 @@ def test_follow_ups_are_searched_with_the_question_before_them_last(question: st
         "Italian heather theme shipping costs abroad weekdays?",  # no "it", "he" or "them" inside words
     ],
 )
-def test_self_contained_questions_are_searched_alone(question: str) -> None:
+def test_self_contained_questions_are_searched_alone(question):
     assert wordings(question, EARLIER) == [question]
     assert wordings("And it?", None) == ["And it?"]
 
@@ -130,7 +130,7 @@ def test_self_contained_questions_are_searched_alone(question: str) -> None:
 # --- findings -------------------------------------------------------------------------------------------
 
 
-def test_passages_and_their_statements_come_best_first_and_from_more_than_are_asked_for() -> None:
+def test_passages_and_their_statements_come_best_first_and_from_more_than_are_asked_for():
     desk = Desk()
     results = desk.find("Can gift cards be returned?")
     assert ids(results)[0] == 2
@@ -149,7 +149,7 @@ def test_passages_and_their_statements_come_best_first_and_from_more_than_are_as
     assert {statement.passage for statement in results.statements} == {1, 2, 3}
 
 
-def test_the_passage_of_the_likeliest_statement_comes_first() -> None:
+def test_the_passage_of_the_likeliest_statement_comes_first():
     """Search prefers the passage that has all words; but they stand in sentences of their own there."""
     scattered = "Lamps are red. Delivery is free. Take your time. Days are long. Shoes are blue. Returns are easy."
     desk = Desk({1: ("Returns", scattered), 2: ("Shop", "Delivery of lamps takes days.")})
@@ -159,7 +159,7 @@ def test_the_passage_of_the_likeliest_statement_comes_first() -> None:
     assert [results.statements[0].passage, *ids(results)] == [2, 2, 1]
 
 
-def test_passages_can_be_hidden_as_if_they_did_not_exist() -> None:
+def test_passages_can_be_hidden_as_if_they_did_not_exist():
     judged = Desk().finder.judge("Can gift cards be returned?", earlier=None, count=5, without=[2])
     assert [hit.id for hit in judged.hits] == [1, 3]
     assert {judged.hits[one.passage].id for _, one in judged.statements.ranked} == {1, 3}
@@ -167,7 +167,7 @@ def test_passages_can_be_hidden_as_if_they_did_not_exist() -> None:
     assert (none.hits, none.statements.ranked) == ((), ())
 
 
-def test_nothing_and_passages_without_statements_say_nothing() -> None:
+def test_nothing_and_passages_without_statements_say_nothing():
     assert Desk({}).find("Can gift cards be returned?") == NOTHING
     assert Desk().find(" ") == Desk().find("Returns?", within=["99"]) == NOTHING
     assert sorted(ids(Desk().find("Can gift cards be returned?", within=["1", "3"], count=5))) == [1, 3]
@@ -178,7 +178,7 @@ def test_nothing_and_passages_without_statements_say_nothing() -> None:
     assert 4 not in {statement.passage for statement in both.statements}
 
 
-def test_a_follow_up_finds_what_the_earlier_question_is_about_unless_it_is_understood_alone() -> None:
+def test_a_follow_up_finds_what_the_earlier_question_is_about_unless_it_is_understood_alone():
     desk = Desk()
     assert ids(desk.find("How long?", earlier="Do gift cards last?"))[0] == 2
     assert ids(desk.find("How long?", earlier="How long do returns take?"))[0] == 1
@@ -193,7 +193,7 @@ def test_a_follow_up_finds_what_the_earlier_question_is_about_unless_it_is_under
     assert ids(desk.find(unknown, earlier=before))[0] == 2
 
 
-def test_a_sentence_of_two_passages_counts_as_the_better_one() -> None:
+def test_a_sentence_of_two_passages_counts_as_the_better_one():
     text = "Both are free of charge."
     once = Desk({1: ("Gift cards", text)}).find("Are gift cards free?").statements
     for pages in ({1: ("Gift cards", text), 2: ("Shoes", text)}, {1: ("Shoes", text), 2: ("Gift cards", text)}):
@@ -208,7 +208,7 @@ NEWER = {1: PAGES[1], 3: PAGES[3], 4: ("Gift cards", "Gift cards can be returned
 
 
 @pytest.mark.parametrize("is_under_way", [False, True])
-def test_a_passage_replaced_between_search_and_reading_is_searched_again(is_under_way: bool) -> None:
+def test_a_passage_replaced_between_search_and_reading_is_searched_again(is_under_way):
     """is_under_way: the library has the newer passage already, the search not yet."""
     desk = Desk()
 
@@ -227,7 +227,7 @@ def test_a_passage_replaced_between_search_and_reading_is_searched_again(is_unde
     assert results.statements[0].text == "Gift cards can be returned now."
 
 
-def test_a_passage_that_is_gone_and_stays_so_is_left_out_whole() -> None:
+def test_a_passage_that_is_gone_and_stays_so_is_left_out_whole():
     desk = Desk()
     desk.pages = NEWER
     results = desk.find("Can gift cards be returned?", count=3)
@@ -238,7 +238,7 @@ def test_a_passage_that_is_gone_and_stays_so_is_left_out_whole() -> None:
     assert desk.find("Can gift cards be returned?") == NOTHING
 
 
-def test_an_embedder_that_knows_nothing_leaves_words_to_decide() -> None:
+def test_an_embedder_that_knows_nothing_leaves_words_to_decide():
     desk = Desk(embedder=MeaningEmbedder(knowledge=0.0))
     results = desk.find("gift cards returned")
     assert ids(results)[0] == 2

@@ -22,17 +22,14 @@ from app.knowledge.forget import Footprint
 from app.knowledge.prompts import PassageText, PromptTurn
 from app.storage import tables
 from app.storage.history import PastMessage
-from cache.engine.request import Reuse
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Path:
+def pages(tmp_path):
     return write_secret(tmp_path / "pages")
 
 
-def test_a_file_that_cannot_be_deleted_is_not_said_to_be_gone(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_deleted_is_not_said_to_be_gone(tmp_path, pages, monkeypatch):
     """Was wrong once: the error of the disk ended it, and what was removed before it was not looked for."""
     unlink = Path.unlink
 
@@ -54,7 +51,7 @@ def test_a_file_that_cannot_be_deleted_is_not_said_to_be_gone(
 # --- what goes ---------------------------------------------------------------------------------------------
 
 
-def test_what_there_was_is_counted_and_nothing_is_left(tmp_path: Path, pages: Path) -> None:
+def test_what_there_was_is_counted_and_nothing_is_left(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         finish(desk, "What is the word of the day?")
         finish(desk, "What is the word of the day?")
@@ -68,7 +65,7 @@ def test_what_there_was_is_counted_and_nothing_is_left(tmp_path: Path, pages: Pa
     assert forgotten.left == NOTHING
 
 
-def test_a_long_document_is_counted_whole(tmp_path: Path) -> None:
+def test_a_long_document_is_counted_whole(tmp_path):
     parts = [f"## Part {i}\n\n{' '.join([f'Sentence {i} about parcels.'] * 7)}" for i in range(5)]
     (tmp_path / "long.md").write_text("# Long\n\n" + "\n\n".join(parts))
     with small_desk(tmp_path / "desk", pages=tmp_path / "long.md") as desk:
@@ -82,7 +79,7 @@ def test_a_long_document_is_counted_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("neighbours", "answer_mode"), [(0, "free"), (2, "quote")])
-def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbours: int, answer_mode: str) -> None:
+def test_no_file_holds_its_words_any_more(tmp_path, pages, neighbours, answer_mode):
     """While the desk runs, and after it was closed. The question was the customer's own."""
     folder = tmp_path / "desk"
     with small_desk(folder, pages=pages, neighbours=neighbours, answer_mode=answer_mode, answer_tokens=90) as desk:
@@ -107,7 +104,7 @@ def test_no_file_holds_its_words_any_more(tmp_path: Path, pages: Path, neighbour
         check(desk)
 
 
-def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -> None:
+def test_nothing_in_any_tier_was_computed_with_it(tmp_path, pages):
     """Also what a conversation holds in memory: the next turn computes its own."""
     with small_desk(tmp_path / "desk", pages=pages, neighbours=3) as desk:
         answer = finish(desk, "What is the word of the day?")
@@ -124,7 +121,7 @@ def test_nothing_in_any_tier_was_computed_with_it(tmp_path: Path, pages: Path) -
         assert not gone & {module.id for module in again.modules}
 
 
-def test_an_uploaded_file_is_deleted_and_one_of_the_user_is_not(tmp_path: Path, pages: Path) -> None:
+def test_an_uploaded_file_is_deleted_and_one_of_the_user_is_not(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         desk.upload("upload.md", b"# Upload\n\nUploaded text.\n")
         upload = desk.settings.uploads_folder / "upload.md"
@@ -136,7 +133,7 @@ def test_an_uploaded_file_is_deleted_and_one_of_the_user_is_not(tmp_path: Path, 
         assert list(desk.settings.uploads_folder.iterdir()) == []
 
 
-def test_another_document_with_the_same_text_keeps_its_module(tmp_path: Path, pages: Path) -> None:
+def test_another_document_with_the_same_text_keeps_its_module(tmp_path, pages):
     twin = tmp_path / "twin"
     twin.mkdir()
     (twin / "secret.md").write_text((pages / "secret.md").read_text())
@@ -158,7 +155,7 @@ def test_another_document_with_the_same_text_keeps_its_module(tmp_path: Path, pa
 # --- which one ---------------------------------------------------------------------------------------------
 
 
-def test_an_ambiguous_or_unknown_name_forgets_nothing(tmp_path: Path, pages: Path) -> None:
+def test_an_ambiguous_or_unknown_name_forgets_nothing(tmp_path, pages):
     other = write_pages(tmp_path / "other")
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([pages, other])
@@ -202,9 +199,7 @@ def keep_quotes(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
         (keep_quotes, "1 quotes left"),
     ],
 )
-def test_an_incomplete_removal_is_an_error_that_says_what_is_left(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, broken: object, says: str
-) -> None:
+def test_an_incomplete_removal_is_an_error_that_says_what_is_left(tmp_path, pages, monkeypatch, broken, says):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         finish(desk, "What is the word of the day?")
         with monkeypatch.context() as context:
@@ -216,7 +211,7 @@ def test_an_incomplete_removal_is_an_error_that_says_what_is_left(
         check(desk)
 
 
-def test_a_removal_that_another_run_stops_changes_nothing_and_can_be_repeated(tmp_path: Path, pages: Path) -> None:
+def test_a_removal_that_another_run_stops_changes_nothing_and_can_be_repeated(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         finish(desk, "What is the word of the day?")
         path = str(pages / "secret.md")
@@ -232,7 +227,7 @@ def test_a_removal_that_another_run_stops_changes_nothing_and_can_be_repeated(tm
         assert files_with(tmp_path / "desk", SECRET) == set()
 
 
-def test_vectors_of_an_interrupted_run_go_too(tmp_path: Path, pages: Path) -> None:
+def test_vectors_of_an_interrupted_run_go_too(tmp_path, pages):
     def interrupt(stage: str, done: int, total: int) -> None:
         if stage == "embedding":
             raise KeyboardInterrupt
@@ -250,7 +245,7 @@ def staged(desk: Service) -> int:
         return session.scalar(select(func.count()).select_from(tables.StagedEmbeddingRow)) or 0
 
 
-def test_passages_that_a_stopped_run_left_to_be_encoded_do_not_come_back(tmp_path: Path, pages: Path) -> None:
+def test_passages_that_a_stopped_run_left_to_be_encoded_do_not_come_back(tmp_path, pages):
     def stop(stage: str, _done: int, _total: int) -> None:
         if stage == "encoding":
             raise KeyboardInterrupt
@@ -266,7 +261,7 @@ def test_passages_that_a_stopped_run_left_to_be_encoded_do_not_come_back(tmp_pat
         assert modules(desk) <= kept(desk)
 
 
-def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: Path) -> None:
+def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         for _ in desk.ask("What is the word of the day?", policy="balanced"):
             pass
@@ -278,7 +273,7 @@ def test_nothing_of_a_forgotten_document_stays_in_memory(tmp_path: Path, pages: 
 # --- a whole collection ------------------------------------------------------------------------------------
 
 
-def test_a_collection_goes_whole_and_nothing_else(tmp_path: Path, pages: Path) -> None:
+def test_a_collection_goes_whole_and_nothing_else(tmp_path, pages):
     others = write_pages(tmp_path / "others")
     with small_desk(tmp_path / "desk", pages=others) as desk:
         desk.ingest([pages], collection="plans")
@@ -302,9 +297,7 @@ def test_a_collection_goes_whole_and_nothing_else(tmp_path: Path, pages: Path) -
     assert files_with(tmp_path / "desk", SECRET) == set()
 
 
-def test_what_a_killed_removal_left_goes_with_the_next(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_removal_left_goes_with_the_next(tmp_path, pages, monkeypatch):
     """Killed when the documents were out of the database, but not out of the answers and the memory."""
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         desk.ingest([write_pages(tmp_path / "others")], collection="others")
@@ -321,7 +314,7 @@ def test_what_a_killed_removal_left_goes_with_the_next(
         assert modules(desk) == kept(desk)
 
 
-def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Path) -> None:
+def test_an_answer_under_way_brings_no_quotation_back(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         stream = desk.ask("What is the word of the day?")
         assert desk.forget("secret.md").left == NOTHING
@@ -330,7 +323,7 @@ def test_an_answer_under_way_brings_no_quotation_back(tmp_path: Path, pages: Pat
         assert files_with(tmp_path / "desk", SECRET) == set()
 
 
-def test_no_later_prompt_holds_an_answer_that_rests_on_it(tmp_path: Path, pages: Path) -> None:
+def test_no_later_prompt_holds_an_answer_that_rests_on_it(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         conversation = finish(desk, "What is the word of the day?").conversation_id
         assert len(prompt_turns(desk, conversation)) == 2
@@ -344,9 +337,7 @@ def prompt_turns(desk: Service, conversation: str) -> list[PromptTurn]:
     return desk._answering.questions._turns(desk.history.past(conversation), (), "Next?")[0]
 
 
-def test_a_question_asked_while_it_is_being_removed_brings_no_quotation_back(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_asked_while_it_is_being_removed_brings_no_quotation_back(tmp_path, pages, monkeypatch):
     with small_desk(tmp_path / "desk", pages=pages, answer_mode="quote", answer_tokens=90) as desk:
         remove = desk._ingestion.remove
         streams = []
@@ -367,9 +358,7 @@ def test_a_question_asked_while_it_is_being_removed_brings_no_quotation_back(
 # --- what is under way -------------------------------------------------------------------------------------
 
 
-def test_a_question_that_had_read_the_document_is_answered_first(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_that_had_read_the_document_is_answered_first(tmp_path, pages, monkeypatch):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         desk.prepare()
         questions = desk._answering.questions
@@ -395,7 +384,7 @@ def test_a_question_that_had_read_the_document_is_answered_first(
         assert modules(desk) == kept(desk)
 
 
-def test_a_question_that_waits_for_its_turn_brings_nothing_back(tmp_path: Path, pages: Path) -> None:
+def test_a_question_that_waits_for_its_turn_brings_nothing_back(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=1, answer_tokens=60, questions_at_once=2) as desk:
         streams = [desk.ask("How long do returns take?") for _ in range(2)]
         streams.append(desk.ask("What is the word of the day?"))
@@ -405,9 +394,7 @@ def test_a_question_that_waits_for_its_turn_brings_nothing_back(tmp_path: Path, 
         assert modules(desk) == kept(desk)
 
 
-def test_a_question_is_waited_for_from_before_it_reads_its_conversation(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_is_waited_for_from_before_it_reads_its_conversation(tmp_path, pages, monkeypatch):
     """An answer in it may rest on the document. Was wrong once: it was waited for only while it searched."""
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         conversation = finish(desk, "What is the word of the day?").conversation_id
@@ -423,9 +410,7 @@ def test_a_question_is_waited_for_from_before_it_reads_its_conversation(
         assert not desk._in_flight._open
 
 
-def test_passages_read_ahead_meanwhile_keep_their_modules(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passages_read_ahead_meanwhile_keep_their_modules(tmp_path, pages, monkeypatch):
     """Was wrong once: which modules are in use was looked up before the wait, not behind it."""
     with small_desk(tmp_path / "desk", pages=pages / "secret.md", neighbours=0) as desk:
         desk.ingest([pages / "returns.md"], warm=False)
@@ -442,7 +427,7 @@ def test_passages_read_ahead_meanwhile_keep_their_modules(
 
 
 @pytest.mark.parametrize("reuse", ["on", "prefix"])
-def test_what_was_computed_with_it_goes_although_its_module_is_gone(tmp_path: Path, pages: Path, reuse: Reuse) -> None:
+def test_what_was_computed_with_it_goes_although_its_module_is_gone(tmp_path, pages, reuse):
     """Evicted, or never encoded. Was wrong once: only modules that were in memory or on disk were forgotten."""
     with small_desk(tmp_path / "desk", passages=1, neighbours=0) as desk:
         desk.ingest([pages], warm=reuse == "on")

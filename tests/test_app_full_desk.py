@@ -1,7 +1,5 @@
 """A desk that is asked more than it can answer says so, in words for whoever asked."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from cache.engine.request import FinishReason
 from cache.engine.running import Running
 
 
-def test_one_more_than_may_be_answered_is_told_so(tmp_path: Path) -> None:
+def test_one_more_than_may_be_answered_is_told_so(tmp_path):
     with small_desk(
         tmp_path / "desk",
         pages=write_pages(tmp_path / "pages"),
@@ -50,8 +48,8 @@ def end_in_a_loop(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("ended", "notice"), [(end_late, LATE), (end_in_a_loop, REPEATED)])
 def test_an_answer_that_took_too_long_or_repeated_itself_is_cut_for_readers_and_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: Callable[[pytest.MonkeyPatch], None], notice: str
-) -> None:
+    tmp_path, monkeypatch, ended, notice
+):
     """Was wrong once: programs were told that it was complete. The model alone may repeat itself."""
     ended(monkeypatch)
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), answer_tokens=40) as desk:

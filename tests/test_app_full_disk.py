@@ -1,7 +1,6 @@
 """A small disk that gets full, by the desk or by others: encoded passages make room, and everything else goes on."""
 
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +21,7 @@ QUESTION = "How long do returns take?"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     size = f"size={DISK},mode=700"
@@ -41,9 +40,7 @@ def fill(disk: Path, leave: int) -> None:
             others.flush()
 
 
-def test_a_small_disk_under_ingest_answers_and_a_backup(
-    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_disk_under_ingest_answers_and_a_backup(disk, tmp_path, monkeypatch, capsys):
     """Was wrong once: encoded passages took the last byte of the disk from the database."""
     monkeypatch.setattr(cache.memory.background, "LOOK_S", 0.02)
     pages = write_pages(tmp_path / "pages")
@@ -78,7 +75,7 @@ def test_a_small_disk_under_ingest_answers_and_a_backup(
         assert desk.back_up(disk / "backup.tar.gz").file.is_file()
 
 
-def test_a_disk_without_a_free_byte_is_one_line_until_there_is_room(disk: Path, tmp_path: Path) -> None:
+def test_a_disk_without_a_free_byte_is_one_line_until_there_is_room(disk, tmp_path):
     pages = write_pages(tmp_path / "pages")
     with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
         desk.ingest([pages])
@@ -107,7 +104,7 @@ def test_a_disk_without_a_free_byte_is_one_line_until_there_is_room(disk: Path, 
         assert desk.back_up(disk / "b.tar.gz").file.is_file()
 
 
-def test_a_desk_that_opens_on_a_full_disk_makes_room_first(disk: Path, tmp_path: Path) -> None:
+def test_a_desk_that_opens_on_a_full_disk_makes_room_first(disk, tmp_path):
     """Was wrong once: it did not open, beside gigabytes that may go."""
     with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
         desk.ingest([write_pages(tmp_path / "pages")])

@@ -89,7 +89,7 @@ def passages_with_others(file: str) -> tuple[str, ...]:
 
 # what a paraphrase gets wrong may contradict common sense and no sentence of the passages
 @pytest.mark.parametrize(("kind", "caught"), [("written", 0.8), ("paraphrased", 0.75), ("correct", 0)])
-def test_answers_written_by_hand(kind, caught) -> None:
+def test_answers_written_by_hand(kind, caught):
     answers = [row for row in WRITTEN if row["kind"] == kind]
     assert len(answers) >= 40
 
@@ -213,19 +213,19 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("pages", "answer"), [(pages, one) for pages, answers in RIGHT.items() for one in answers])
-def test_correct_answers(pages: Sequence[str], answer: str) -> None:
+def test_correct_answers(pages, answer):
     assert problems(answer, pages) == []
 
 
 @pytest.mark.parametrize(
     ("pages", "answer", "reason"), [(pages, *one) for pages, answers in WRONG.items() for one in answers.items()]
 )
-def test_wrong_answers(pages: Sequence[str], answer: str, reason: str | None) -> None:
+def test_wrong_answers(pages, answer, reason):
     [found] = problems(answer, pages)
     assert reason in (None, found)
 
 
-def test_a_sentence_names_its_support_and_the_worst_one_decides_the_score() -> None:
+def test_a_sentence_names_its_support_and_the_worst_one_decides_the_score():
     (sentence,) = check("On Saturdays our store in Cork is open from 10:00 to 16:00.")
     assert sentence.support is not None
     assert sentence.support.startswith("Cork – ")
@@ -237,12 +237,12 @@ def test_a_sentence_names_its_support_and_the_worst_one_decides_the_score() -> N
 
 @pytest.mark.parametrize("answer", ["", "  \n ", "?", "- ", "。", "a" * 50_000, "Yes. " * 2_000, "1 " * 5_000])
 @pytest.mark.parametrize("passages", [("",), PASSAGES])
-def test_any_text_can_be_checked(answer: str, passages: Sequence[str]) -> None:
+def test_any_text_can_be_checked(answer, passages):
     assert isinstance(repaired(answer, "?", passages)[0], str)
 
 
 @pytest.mark.parametrize("text", ["Austria, Belgium, Croatia, " * 1_000, "a-" * 10_000])
-def test_long_lists_and_chains_take_about_linear_time(text: str) -> None:
+def test_long_lists_and_chains_take_about_linear_time(text):
     started = time.process_time()
     check("Delivery to Austria is free.", [text])
     assert time.process_time() - started < 2.0
@@ -278,7 +278,7 @@ def test_long_lists_and_chains_take_about_linear_time(text: str) -> None:
         ("https://www.larkmoor.example/track/", "larkmoor.example/track"),
     ],
 )
-def test_facts_that_are_the_same(one: str, other: str) -> None:
+def test_facts_that_are_the_same(one, other):
     assert keys(one) == keys(other) != set()
 
 
@@ -305,11 +305,11 @@ def test_facts_that_are_the_same(one: str, other: str) -> None:
         ("CC-26", "CC-30"),
     ],
 )
-def test_facts_that_differ(one: str, other: str) -> None:
+def test_facts_that_differ(one, other):
     assert keys(one).isdisjoint(keys(other))
 
 
-def test_a_range_has_one_unit() -> None:
+def test_a_range_has_one_unit():
     assert keys("2 to 4 working days") == {"#number 2 working days", "#number 4 working days"}
     assert keys("EUR 90–1,500") == {"#number 90 EUR", "#number 1500 EUR"}
 
@@ -332,13 +332,11 @@ HOW_LONG, WHERE = "How long does a refund take?", "Where do penguins live?"
         (WHERE, "I'm happy to help. Penguins live in Antarctica.", ("I'm happy to help.", False)),
     ],
 )
-def test_a_wrong_sentence_is_replaced_by_one_quotation_or_left_out(
-    question: str, answer: str, shown: tuple[str, bool]
-) -> None:
+def test_a_wrong_sentence_is_replaced_by_one_quotation_or_left_out(question, answer, shown):
     assert repaired(answer, question) == shown
 
 
-def test_a_wrong_number_does_not_choose_the_quotation() -> None:
+def test_a_wrong_number_does_not_choose_the_quotation():
     passage = (
         "Fees\nCountry: France; Price: EUR 5; Time: 3 days\nCountry: Spain; Price: EUR 7; Time: 5 days\n"
         "Country: Malta; Price: EUR 12; Time: 9 days"
@@ -356,7 +354,7 @@ def test_a_wrong_number_does_not_choose_the_quotation() -> None:
         ("Filters are covered.", "What is not covered: Filters and light bulbs."),
     ],
 )
-def test_what_a_line_above_denies_is_quoted_with_it(wrong: str, quotation: str) -> None:
+def test_what_a_line_above_denies_is_quoted_with_it(wrong, quotation):
     passages = (*PASSAGES, "Exceptions\nYou cannot return:\n- opened software\n- cut fabric")
     assert repaired(wrong, wrong, passages) == (quotation, True)
 
@@ -368,7 +366,7 @@ def no_promises(claim: Claim) -> str | None:
     return f"a promise, when asked {claim.question!r}" if is_promise else None
 
 
-def test_a_check_can_be_added_from_outside() -> None:
+def test_a_check_can_be_added_from_outside():
     answer = "We guarantee that the refund takes 5 working days."
     assert problems(answer) == []
     (sentence,) = AnswerChecker("How long?", PASSAGES, (*CHECKS, no_promises)).check(answer)
@@ -378,7 +376,7 @@ def test_a_check_can_be_added_from_outside() -> None:
     assert AnswerChecker("How long?", [promised], (no_promises,)).check(answer)[0].problem is None
 
 
-def test_the_first_problem_of_the_table_is_the_one_given() -> None:
+def test_the_first_problem_of_the_table_is_the_one_given():
     asked: list[str] = []
 
     def first(claim: Claim) -> str | None:
@@ -394,7 +392,7 @@ def test_the_first_problem_of_the_table_is_the_one_given() -> None:
     assert asked == ["Gift cards never expire.", "They are green."], "quotations and politeness need no check"
 
 
-def test_what_was_said_before_is_known_also_when_sentences_come_one_by_one() -> None:
+def test_what_was_said_before_is_known_also_when_sentences_come_one_by_one():
     before: list[frozenset[str]] = []
 
     def seen(claim: Claim) -> str | None:

@@ -38,7 +38,7 @@ def stated(text: str, language: str, kind: str) -> list[str]:
         ("3.5 kg", "de", "3500 g"),
     ],
 )
-def test_decimal_marks(text: str, language: str, value: str) -> None:
+def test_decimal_marks(text, language, value):
     assert stated(text, language, "number") == [value]
 
 
@@ -53,11 +53,11 @@ def test_decimal_marks(text: str, language: str, value: str) -> None:
         ("3/4/2026", "4-3"),
     ],
 )
-def test_a_date_has_a_month_that_exists(text: str, value: str) -> None:
+def test_a_date_has_a_month_that_exists(text, value):
     assert stated(f"until {text}", "en", "date") == [value]
 
 
-def test_the_language_of_the_passages_decides_about_names_and_a_month_about_dates() -> None:
+def test_the_language_of_the_passages_decides_about_names_and_a_month_about_dates():
     assert Evidence([GERMAN]).language == "de"
     assert Evidence(["Returns take 30 days.", "The refund is paid within a week."]).language == "en"
     assert Evidence([]).language == "en"
@@ -79,5 +79,5 @@ def test_the_language_of_the_passages_decides_about_names_and_a_month_about_date
         ("Für ein Gerät gilt eine Garantie von zwei Jahren.", True),
     ],
 )
-def test_german_answers_are_held_against_german_passages(said: str, is_supported: bool) -> None:
+def test_german_answers_are_held_against_german_passages(said, is_supported):
     assert (AnswerChecker("", [GERMAN]).check(said)[0].problem is None) is is_supported

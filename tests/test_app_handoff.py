@@ -1,6 +1,5 @@
 """Conversations that go to a person: states, rules, who may do what, and what the machine does meanwhile."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -55,7 +54,7 @@ class People:
 
 
 @pytest.fixture
-def people(tmp_path: Path, database_url: str) -> Iterator[People]:
+def people(tmp_path, database_url):
     people = People(tmp_path, database_url)
     with closing(people.database):
         yield people
@@ -66,7 +65,7 @@ def failure(error: pytest.ExceptionInfo[DeskError]) -> str:
 
 
 @ON_SQLITE
-def test_the_limit_of_conversations_is_for_customers(people: People, tmp_path: Path) -> None:
+def test_the_limit_of_conversations_is_for_customers(people, tmp_path):
     """Was wrong once: a program could hand off 500 conversations, and no more."""
     people.settings(Settings(data_dir=tmp_path, conversations_kept=1))
     for _ in range(2):
@@ -77,7 +76,7 @@ def test_the_limit_of_conversations_is_for_customers(people: People, tmp_path: P
     assert told(caught.value).status == 409, "the API can say it"
 
 
-def test_from_the_machine_to_a_person_and_back(people: People) -> None:
+def test_from_the_machine_to_a_person_and_back(people):
     conversation, number = people.waiting()
     shown = people.customers.handoff(conversation, ANN)
     assert (shown.state, shown.reason, shown.place, shown.is_with_person) == ("waiting", "button", 1, True)
@@ -96,7 +95,7 @@ def test_from_the_machine_to_a_person_and_back(people: People) -> None:
     assert people.agents.rows() == []
 
 
-def test_the_queue_is_first_come_first_served(people: People) -> None:
+def test_the_queue_is_first_come_first_served(people):
     first, number = people.waiting()
     people.now += timedelta(minutes=1)
     second, _ = people.waiting(BOB)
@@ -109,7 +108,7 @@ def test_the_queue_is_first_come_first_served(people: People) -> None:
 
 
 @ON_SQLITE
-def test_asking_twice_is_asking_once(people: People) -> None:
+def test_asking_twice_is_asking_once(people):
     conversation, number = people.waiting()
     people.now += timedelta(minutes=5)
     again = people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
@@ -118,7 +117,7 @@ def test_asking_twice_is_asking_once(people: People) -> None:
     assert people.customers.hand_off("button", owner=ANN, conversation_id=conversation).state == "taken"
 
 
-def test_only_who_took_it_answers(people: People) -> None:
+def test_only_who_took_it_answers(people):
     _, number = people.waiting()
     with pytest.raises(DeskError) as before:
         people.agents.answer(number, "Ann", "Hello")
@@ -137,7 +136,7 @@ def test_only_who_took_it_answers(people: People) -> None:
 
 
 @ON_SQLITE
-def test_an_agent_writes_something_of_sensible_length(people: People) -> None:
+def test_an_agent_writes_something_of_sensible_length(people):
     _, number = people.waiting()
     people.agents.take(number, "Ann")
     for text in ("  \n", "x" * 10_001):
@@ -146,7 +145,7 @@ def test_an_agent_writes_something_of_sensible_length(people: People) -> None:
         assert failure(error) == "bad-message"
 
 
-def test_others_can_do_nothing_with_a_conversation(people: People) -> None:
+def test_others_can_do_nothing_with_a_conversation(people):
     conversation, _ = people.waiting()
     assert people.customers.handoff(conversation, BOB) is None
     assert people.customers.to_person("Hello?", conversation, BOB) is None
@@ -158,7 +157,7 @@ def test_others_can_do_nothing_with_a_conversation(people: People) -> None:
     assert (mine.state, mine.messages) == ("waiting", 2)
 
 
-def test_agents_reach_only_what_was_handed_off(people: People) -> None:
+def test_agents_reach_only_what_was_handed_off(people):
     people.conversation(BOB)
     conversation, number = people.waiting()
     assert [one.handoff.conversation_id for one in people.agents.rows()] == [conversation]
@@ -168,13 +167,13 @@ def test_agents_reach_only_what_was_handed_off(people: People) -> None:
     assert failure(error) == "no-such-handoff"
 
 
-def test_a_deleted_conversation_leaves_the_queue(people: People) -> None:
+def test_a_deleted_conversation_leaves_the_queue(people):
     conversation, _ = people.waiting()
     ConversationCare(people.database).delete_conversation(conversation, ANN)
     assert people.agents.rows() == []
 
 
-def test_customers_write_while_they_wait_and_end_it_themselves(people: People) -> None:
+def test_customers_write_while_they_wait_and_end_it_themselves(people):
     conversation, number = people.waiting()
     handed = people.customers.to_person("My order is 1234.", conversation, ANN)
     assert handed.messages == 3
@@ -190,7 +189,7 @@ def test_customers_write_while_they_wait_and_end_it_themselves(people: People) -
 
 
 @ON_SQLITE
-def test_names_are_shown_only_if_the_setting_says_so(people: People, tmp_path: Path) -> None:
+def test_names_are_shown_only_if_the_setting_says_so(people, tmp_path):
     people.settings(Settings(data_dir=tmp_path, show_agent_names=False))
     conversation, number = people.waiting()
     people.agents.take(number, "Ann")
@@ -200,7 +199,7 @@ def test_names_are_shown_only_if_the_setting_says_so(people: People, tmp_path: P
 
 
 @ON_SQLITE
-def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> None:
+def test_what_may_not_be_kept_is_taken_out(people, tmp_path):
     people.settings(Settings(data_dir=tmp_path, redact=True))
     conversation, _ = people.waiting()
     people.customers.to_person("Write to ann@example.com", conversation, ANN)
@@ -211,7 +210,7 @@ def test_what_may_not_be_kept_is_taken_out(people: People, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text", ["I want to talk to a human", "agent please", "转人工", "Ich möchte einen Menschen sprechen"]
 )
-def test_who_writes_that_they_want_a_person_gets_one(people: People, text: str) -> None:
+def test_who_writes_that_they_want_a_person_gets_one(people, text):
     handed = people.customers.to_person(text, None, ANN)
     assert (handed.state, handed.reason) == ("waiting", "keyword")
     assert people.history.turns(handed.conversation_id, ANN)[0].text == text
@@ -219,7 +218,7 @@ def test_who_writes_that_they_want_a_person_gets_one(people: People, text: str) 
 
 @ON_SQLITE
 @pytest.mark.parametrize("text", ["Is a person needed to sign for the parcel?", "hello", "Are you human?"])
-def test_other_messages_are_for_the_machine(people: People, text: str) -> None:
+def test_other_messages_are_for_the_machine(people, text):
     assert people.customers.to_person(text, None, ANN) is None
 
 
@@ -243,11 +242,11 @@ WEAK, BAD = replace(GOOD, grounding=0.3), replace(GOOD, feedback="down")
         ([replace(GOOD, grounding=None)] * 2, None),
     ],
 )
-def test_rules(answers: list[Judged], reason: str | None) -> None:
+def test_rules(answers, reason):
     assert due(answers, False) == reason
 
 
-def test_two_refusals_hand_over_while_somebody_is_there(people: People) -> None:
+def test_two_refusals_hand_over_while_somebody_is_there(people):
     conversation = people.conversation(refused=2)
     assert people.customers.hand_off_by_rule(conversation, ANN) is None  # nobody would come
     people.agents.rows()
@@ -260,7 +259,7 @@ def test_two_refusals_hand_over_while_somebody_is_there(people: People) -> None:
 
 
 @ON_SQLITE
-def test_there_are_no_loops(people: People) -> None:
+def test_there_are_no_loops(people):
     """Back with the machine, the next refusals change nothing until five questions were asked."""
     people.agents.rows()
     conversation = people.conversation(refused=2)
@@ -274,7 +273,7 @@ def test_there_are_no_loops(people: People) -> None:
     assert again.id != handed.id
 
 
-def test_rules_look_at_answers_with_their_thumbs(people: People) -> None:
+def test_rules_look_at_answers_with_their_thumbs(people):
     people.agents.rows()
     conversation = people.conversation()
     second = add_turn(people.history, conversation, 1)
@@ -288,7 +287,7 @@ def test_rules_look_at_answers_with_their_thumbs(people: People) -> None:
 
 @pytest.mark.parametrize("mode", ["asked", "off"])
 @ON_SQLITE
-def test_without_rules_nothing_happens_by_itself(people: People, tmp_path: Path, mode: str) -> None:
+def test_without_rules_nothing_happens_by_itself(people, tmp_path, mode):
     people.settings(Settings.model_validate({"data_dir": tmp_path, "handoff": mode}))
     people.agents.rows()
     conversation = people.conversation(refused=2)
@@ -309,19 +308,19 @@ def test_without_rules_nothing_happens_by_itself(people: People, tmp_path: Path,
         (datetime(2026, 3, 8, 12, 0, tzinfo=UTC), False),
     ],
 )
-def test_hours_are_those_of_the_office(moment: datetime, answers: bool) -> None:
+def test_hours_are_those_of_the_office(moment, answers):
     assert is_open(HOURS, moment) is answers
     assert is_open(None, moment)
 
 
 @pytest.mark.parametrize("text", ["Mon-Fri 9:00-17:00", "whenever Europe/Dublin", "Mon 9:00-17:00 Mars/Olympus", ""])
-def test_hours_that_cannot_be_read_are_refused(text: str) -> None:
+def test_hours_that_cannot_be_read_are_refused(text):
     with pytest.raises(ValueError):
         office_hours(text)
 
 
 @ON_SQLITE
-def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people: People, tmp_path: Path) -> None:
+def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people, tmp_path):
     people.settings(Settings(data_dir=tmp_path, office_hours=HOURS))
     people.now = MONDAY + timedelta(hours=12)
     conversation = people.conversation()
@@ -340,7 +339,7 @@ def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people: Peo
     assert (waiting.id, waiting.state, waiting.email) == (left.id, "waiting", "ann@example.com")
 
 
-def test_what_agents_wrote_is_the_conversations_past() -> None:
+def test_what_agents_wrote_is_the_conversations_past():
     def said(role: str, text: str) -> PastMessage:
         return PastMessage(role=role, text=text)
 
@@ -361,7 +360,7 @@ def test_what_agents_wrote_is_the_conversations_past() -> None:
     assert [(one.role, one.text) for one in with_agents(instead)] == [("user", "Can I?"), ("assistant", "Yes.")]
 
 
-def test_the_machine_is_silent_while_a_person_answers_and_knows_afterwards(tmp_path: Path) -> None:
+def test_the_machine_is_silent_while_a_person_answers_and_knows_afterwards(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         first = finish(desk, "Can gift cards be returned?")

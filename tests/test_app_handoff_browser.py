@@ -1,8 +1,5 @@
 """A customer and an agent side by side, each in a browser of their own. Needs Chromium."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from browser import NEEDS_BROWSER, Browser, RealSite, until
 from desks import small_desk, write_pages
@@ -11,7 +8,7 @@ pytestmark = NEEDS_BROWSER
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSite]:
+def site(tmp_path, monkeypatch):
     monkeypatch.setattr("app.web.chat_page.PERIOD_S", 0.4)
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), office_hours=None) as desk:
         desk.prepare()
@@ -21,23 +18,21 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSite]:
 
 
 @pytest.fixture(scope="module")
-def another(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def another(tmp_path_factory):
     browser = Browser(tmp_path_factory.mktemp("agent"))
     yield browser
     browser.driver.quit()
 
 
 @pytest.fixture
-def browsers(chromium: Browser, another: Browser, site: RealSite) -> Iterator[tuple[Browser, Browser]]:
+def browsers(chromium, another, site):
     """A customer's and an agent's, who have never been here."""
     yield chromium, another
     chromium.forget()
     another.forget()
 
 
-def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(
-    site: RealSite, browsers: tuple[Browser, Browser]
-) -> None:
+def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(site, browsers):
     customer, agent = browsers
     agent.sign_in(site)
     assert agent.sees("#wd-rows", "No one is waiting.")  # where an agent lands
@@ -75,7 +70,7 @@ def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(
     assert agent.problems() == []
 
 
-def test_pages_fit_a_phone_in_the_dark_and_are_translated(site: RealSite, browsers: tuple[Browser, Browser]) -> None:
+def test_pages_fit_a_phone_in_the_dark_and_are_translated(site, browsers):
     """Nothing is wider than the screen, and every control has a name."""
     customer, agent = browsers
     size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}

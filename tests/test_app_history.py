@@ -3,7 +3,6 @@
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from refusals import one_line
@@ -27,7 +26,7 @@ def row_counts(database: Database) -> dict[str, int]:
     return {name: count for name, count in counted.items() if count}
 
 
-def test_answers_read_back_are_those_recorded_also_after_a_restart(history: History, database_url: str) -> None:
+def test_answers_read_back_are_those_recorded_also_after_a_restart(history, database_url):
     conversation_id = history.start_conversation("How long?")
     recorded = [add_turn(history, conversation_id, number, refused=number == 1) for number in range(3)]
     history.feedback(recorded[2].message_id, "up")
@@ -41,7 +40,7 @@ def test_answers_read_back_are_those_recorded_also_after_a_restart(history: Hist
     assert all(abs(datetime.now(UTC) - turn.created) < timedelta(minutes=1) for turn in turns)
 
 
-def test_past_is_what_the_next_prompt_needs(history: History) -> None:
+def test_past_is_what_the_next_prompt_needs(history):
     conversation_id = history.start_conversation("How long?")
     add_turn(history, conversation_id)
     question_id = history.record_question(conversation_id, "and now?")
@@ -53,7 +52,7 @@ def test_past_is_what_the_next_prompt_needs(history: History) -> None:
     assert (second.message_id, second.tokens) == (answer.message_id, None)
 
 
-def test_only_the_latest_messages_are_read_for_a_prompt(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_latest_messages_are_read_for_a_prompt(history, monkeypatch):
     monkeypatch.setattr("app.storage.history._MOST_PAST", 3)
     conversation_id = history.start_conversation("x")
     for number in range(4):
@@ -65,7 +64,7 @@ def test_only_the_latest_messages_are_read_for_a_prompt(history: History, monkey
     ]
 
 
-def test_an_answer_stands_behind_its_question_whichever_ended_first(history: History) -> None:
+def test_an_answer_stands_behind_its_question_whichever_ended_first(history):
     """Two tabs of one conversation: the second question was answered before the first."""
     conversation_id = history.start_conversation("x")
     questions = [history.record_question(conversation_id, text) for text in ("one?", "two?", "three?")]
@@ -80,7 +79,7 @@ def test_an_answer_stands_behind_its_question_whichever_ended_first(history: His
     assert [message.text for message in history.past(conversation_id)] == expected
 
 
-def test_conversations_are_listed_by_last_use(history: History) -> None:
+def test_conversations_are_listed_by_last_use(history):
     ids = [history.start_conversation(f"  title\n {number} " + "x" * 200) for number in range(3)]
     assert history.conversations() == [], "an empty conversation is not shown"
     for conversation_id in ids:
@@ -95,7 +94,7 @@ def test_conversations_are_listed_by_last_use(history: History) -> None:
     assert [one.id for one in history.conversations(limit=1)] == [ids[0]]
 
 
-def test_deleting_a_conversation_leaves_nothing(history: History, database: Database, tmp_path: Path) -> None:
+def test_deleting_a_conversation_leaves_nothing(history, database, tmp_path):
     kept, gone = history.start_conversation("kept"), history.start_conversation("gone")
     add_turn(history, kept)
     before = row_counts(database)
@@ -113,7 +112,7 @@ def test_deleting_a_conversation_leaves_nothing(history: History, database: Data
     assert not any(b"4929-1111" in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_conversation_that_is_gone(history: History, database: Database) -> None:
+def test_conversation_that_is_gone(history, database):
     conversation_id = history.start_conversation("x")
     question_id = history.record_question(conversation_id, "x")
     ConversationCare(database).erase(OPERATOR)
@@ -127,7 +126,7 @@ def test_conversation_that_is_gone(history: History, database: Database) -> None
     assert row_counts(database) == {}
 
 
-def test_feedback_of_answers_is_set_replaced_and_taken_back(history: History) -> None:
+def test_feedback_of_answers_is_set_replaced_and_taken_back(history):
     conversation_id = history.start_conversation("x")
     answer = add_turn(history, conversation_id)
     for value in ("up", "down", None, None):
@@ -141,7 +140,7 @@ def test_feedback_of_answers_is_set_replaced_and_taken_back(history: History) ->
         history.feedback(question_id, "sideways")
 
 
-def test_forgetting_a_document_takes_its_words_out_of_citations(history: History, tmp_path: Path) -> None:
+def test_forgetting_a_document_takes_its_words_out_of_citations(history, tmp_path):
     conversation_id = history.start_conversation("x")
     answer = add_turn(history, conversation_id)
     history.forget_document("/kb/return")  # another document
@@ -167,7 +166,7 @@ def answer_from(history: History, conversation_id: str, document: str, *, cites:
 
 
 @pytest.mark.parametrize("cites", [True, False])
-def test_what_a_forgotten_document_said_is_in_no_later_prompt(history: History, cites: bool) -> None:
+def test_what_a_forgotten_document_said_is_in_no_later_prompt(history, cites):
     conversation_id = history.start_conversation("x")
     for document in ("/kb/a.md", "/kb/gone.md", "/kb/b.md"):
         answer_from(history, conversation_id, document, cites=cites)
@@ -181,9 +180,7 @@ def test_what_a_forgotten_document_said_is_in_no_later_prompt(history: History, 
     assert history.past(conversation_id)[-1].text == "You have 0 days."
 
 
-def test_a_quotation_that_is_recorded_after_the_forgetting_is_caught_also_after_a_restart(
-    history: History, database: Database
-) -> None:
+def test_a_quotation_that_is_recorded_after_the_forgetting_is_caught_also_after_a_restart(history, database):
     conversation_id = history.start_conversation("x")
     question_id = history.record_question(conversation_id, "x?")
     history.forget_document("/kb/returns.md")
@@ -196,7 +193,7 @@ def test_a_quotation_that_is_recorded_after_the_forgetting_is_caught_also_after_
     assert history.past(conversation_id)[-1].text == ""
 
 
-def test_a_question_counts_as_asked_when_it_came(history: History) -> None:
+def test_a_question_counts_as_asked_when_it_came(history):
     """Its conversation was read for its prompt before the document was forgotten, and it was recorded afterwards."""
     conversation_id = history.start_conversation("x")
     answer_from(history, conversation_id, "/kb/gone.md", cites=True)
@@ -208,7 +205,7 @@ def test_a_question_counts_as_asked_when_it_came(history: History) -> None:
     assert [message.text for message in history.past(conversation_id)] == ["x?", "", "and now?", ""]
 
 
-def test_a_conversation_is_its_owners_alone(history: History, database: Database) -> None:
+def test_a_conversation_is_its_owners_alone(history, database):
     care = ConversationCare(database)
     conversation = history.start_conversation("Mine", "v-ann")
     answer = add_turn(history, conversation)
@@ -226,9 +223,7 @@ def test_a_conversation_is_its_owners_alone(history: History, database: Database
     assert history.turns(conversation, "v-ann") == []
 
 
-def test_a_question_without_an_answer_is_being_answered_or_was_lost_or_failed(
-    history: History, database_url: str
-) -> None:
+def test_a_question_without_an_answer_is_being_answered_or_was_lost_or_failed(history, database_url):
     conversation_id = history.start_conversation("How long?")
     add_turn(history, conversation_id)
     history.record_question(conversation_id, "killed?")

@@ -39,7 +39,7 @@ def cited(answer: Answer) -> set[str]:
 # --- counts ------------------------------------------------------------------------------------------------
 
 
-def test_every_document_and_passage_is_counted_once(tmp_path: Path) -> None:
+def test_every_document_and_passage_is_counted_once(tmp_path):
     pages = tmp_path / "pages"
     pages.mkdir()
     (pages / "one.md").write_text(sections("alpha is first", "beta is second", "gamma is third"))
@@ -66,7 +66,7 @@ def test_every_document_and_passage_is_counted_once(tmp_path: Path) -> None:
     assert first.passages_per_second
 
 
-def test_passages_of_another_length_are_other_passages(tmp_path: Path, pages: Path) -> None:
+def test_passages_of_another_length_are_other_passages(tmp_path, pages):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([pages])
     with small_desk(tmp_path / "desk", passage_tokens=40) as desk:
@@ -75,7 +75,7 @@ def test_passages_of_another_length_are_other_passages(tmp_path: Path, pages: Pa
     assert documents(report) == (4, 0, 4, 0)
 
 
-def test_a_file_named_twice_is_taken_in_once(tmp_path: Path, pages: Path) -> None:
+def test_a_file_named_twice_is_taken_in_once(tmp_path, pages):
     (tmp_path / "link.md").symlink_to(pages / "returns.md")
     with small_desk(tmp_path / "desk") as desk:
         report = desk.ingest([pages / "returns.md", pages, pages / ".." / "pages", tmp_path / "link.md"])
@@ -83,7 +83,7 @@ def test_a_file_named_twice_is_taken_in_once(tmp_path: Path, pages: Path) -> Non
     assert documents(report) == (4, 0, 0, 0)
 
 
-def test_a_link_that_took_the_place_of_a_file_is_gone(tmp_path: Path, pages: Path) -> None:
+def test_a_link_that_took_the_place_of_a_file_is_gone(tmp_path, pages):
     (tmp_path / "private.md").write_text("# Private\n\nNobody reads this sentence.\n")
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         (pages / "returns.md").unlink()
@@ -96,7 +96,7 @@ def test_a_link_that_took_the_place_of_a_file_is_gone(tmp_path: Path, pages: Pat
 # --- files that cannot be read -----------------------------------------------------------------------------
 
 
-def test_a_file_that_cannot_be_read_any_more_keeps_its_former_content(tmp_path: Path, pages: Path) -> None:
+def test_a_file_that_cannot_be_read_any_more_keeps_its_former_content(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         before = desk.library.passages_of(str(pages / "gift-cards.md"))
         (pages / "gift-cards.md").write_bytes(bytes(range(256)) * 8)
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_read_any_more_keeps_its_former_content(tmp_path: 
     assert report.modules.dropped == 0
 
 
-def test_a_part_that_is_left_out_is_a_warning_each_time(tmp_path: Path) -> None:
+def test_a_part_that_is_left_out_is_a_warning_each_time(tmp_path):
     file = tmp_path / "faq.csv"
     file.write_text("question,answer\nHow long do cards last?,Five years.\nIs there parking?,\n")
     warning = FileReason(path=str(file), reason="row 3 skipped: no question or no answer")
@@ -118,7 +118,7 @@ def test_a_part_that_is_left_out_is_a_warning_each_time(tmp_path: Path) -> None:
             assert (report.warnings, report.failed, report.unchanged) == ([warning], [], unchanged)
 
 
-def test_a_name_that_would_move_the_cursor_is_printed_harmlessly(tmp_path: Path) -> None:
+def test_a_name_that_would_move_the_cursor_is_printed_harmlessly(tmp_path):
     file = tmp_path / "a\x1b[2J\nb.md"
     file.write_text("")
     with small_desk(tmp_path / "desk") as desk:
@@ -130,7 +130,7 @@ def test_a_name_that_would_move_the_cursor_is_printed_harmlessly(tmp_path: Path)
 # --- sync --------------------------------------------------------------------------------------------------
 
 
-def test_sync_removes_documents_whose_files_are_gone(tmp_path: Path, pages: Path) -> None:
+def test_sync_removes_documents_whose_files_are_gone(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         key = desk.library.passages_of(str(pages / "gift-cards.md"))[0].module_key
         assert key is not None
@@ -146,7 +146,7 @@ def test_sync_removes_documents_whose_files_are_gone(tmp_path: Path, pages: Path
         assert "gift-cards.md" not in cited(finish(desk, "Can gift cards be returned?"))
 
 
-def test_sync_is_of_the_folders_that_were_named(tmp_path: Path, pages: Path) -> None:
+def test_sync_is_of_the_folders_that_were_named(tmp_path, pages):
     """What is elsewhere stays, also in a folder whose name only begins alike."""
     others = [write_pages(tmp_path / "pages-2"), write_pages(tmp_path / "other")]
     with small_desk(tmp_path / "desk") as desk:
@@ -160,9 +160,7 @@ def test_sync_is_of_the_folders_that_were_named(tmp_path: Path, pages: Path) -> 
         assert desk.ingest([tmp_path], sync=True).removed == 5, "the folder above has everything"
 
 
-def test_a_path_that_no_database_takes_is_named_and_the_others_are_in(
-    tmp_path: Path, pages: Path, database_url: str
-) -> None:
+def test_a_path_that_no_database_takes_is_named_and_the_others_are_in(tmp_path, pages, database_url):
     deep = pages.joinpath(*["退款" * 40] * 11)  # of Chinese characters with three bytes each
     deep.mkdir(parents=True)
     (deep / "far.md").write_text("# Far\n\nFar away.\n")
@@ -174,9 +172,7 @@ def test_a_path_that_no_database_takes_is_named_and_the_others_are_in(
     assert "move it to where it has 2,500" in failed.reason
 
 
-def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(tmp_path, pages, monkeypatch):
     """Simulated: permission bits do not stop root."""
     locked = write_pages(pages / "locked")
     real = Path.stat
@@ -193,7 +189,7 @@ def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(
     assert (report.removed, report.unchanged) == (0, 4)
 
 
-def test_sync_keeps_everything_when_nothing_in_the_folder_can_be_read(tmp_path: Path, pages: Path) -> None:
+def test_sync_keeps_everything_when_nothing_in_the_folder_can_be_read(tmp_path, pages):
     """A missing folder, and the empty one on which a drive is mounted otherwise, also with a file that is no document
     in it. Another folder is synchronised as ever.
     """
@@ -214,7 +210,7 @@ def test_sync_keeps_everything_when_nothing_in_the_folder_can_be_read(tmp_path: 
     assert ["its 4 documents stay" in report.failed[-1].reason for report in reports] == [False, True, True]
 
 
-def test_a_drive_that_is_unmounted_in_the_middle_removes_nothing(tmp_path: Path, pages: Path) -> None:
+def test_a_drive_that_is_unmounted_in_the_middle_removes_nothing(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
 
         def unmount(stage: str, done: int, total: int) -> None:
@@ -231,7 +227,7 @@ def test_a_drive_that_is_unmounted_in_the_middle_removes_nothing(tmp_path: Path,
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[Path, Path]:
+def two(tmp_path):
     """Pages about the same things in two folders."""
     for folder, years in (("shop", "five"), ("club", "nine")):
         write(
@@ -245,7 +241,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "shop", tmp_path / "club"
 
 
-def test_asked_within_a_collection_only_its_documents_are_cited(tmp_path: Path, two: tuple[Path, Path]) -> None:
+def test_asked_within_a_collection_only_its_documents_are_cited(tmp_path, two):
     shop, club = two
     question = "How long do gift cards last?"
     with small_desk(tmp_path / "desk", passages=4) as desk:
@@ -263,9 +259,7 @@ def test_asked_within_a_collection_only_its_documents_are_cited(tmp_path: Path, 
     assert {"shop-cards.md", "club-cards.md"} <= cited(of_all)
 
 
-def test_an_unknown_collection_is_a_clear_error_and_leaves_no_conversation(
-    tmp_path: Path, two: tuple[Path, Path]
-) -> None:
+def test_an_unknown_collection_is_a_clear_error_and_leaves_no_conversation(tmp_path, two):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([two[0]], collection="shop")
         for collections in (["club"], ["shop", "club"]):
@@ -275,7 +269,7 @@ def test_an_unknown_collection_is_a_clear_error_and_leaves_no_conversation(
         assert desk.conversations() == []
 
 
-def test_neighbours_are_of_the_same_collection(tmp_path: Path, two: tuple[Path, Path]) -> None:
+def test_neighbours_are_of_the_same_collection(tmp_path, two):
     shop, club = two
     with small_desk(tmp_path / "desk", neighbours=2) as desk:
         desk.ingest([shop], collection="shop")
@@ -289,7 +283,7 @@ def test_neighbours_are_of_the_same_collection(tmp_path: Path, two: tuple[Path, 
         check(desk)
 
 
-def test_a_document_that_moves_has_neighbours_where_it_is_now(tmp_path: Path, two: tuple[Path, Path]) -> None:
+def test_a_document_that_moves_has_neighbours_where_it_is_now(tmp_path, two):
     with small_desk(tmp_path / "desk", neighbours=2, passages=4) as desk:
         desk.ingest([two[0]], collection="shop")
         desk.ingest([two[1]], collection="club")
@@ -308,7 +302,7 @@ def test_a_document_that_moves_has_neighbours_where_it_is_now(tmp_path: Path, tw
 # --- modules -----------------------------------------------------------------------------------------------
 
 
-def test_without_warming_passages_are_found_and_encoded_by_the_first_question(tmp_path: Path, pages: Path) -> None:
+def test_without_warming_passages_are_found_and_encoded_by_the_first_question(tmp_path, pages):
     question = "Can gift cards be returned?"
     with small_desk(tmp_path / "desk") as desk:
         cold = desk.ingest([pages], warm=False)
@@ -328,7 +322,7 @@ def many(folder: Path, count: int) -> Path:
     return folder
 
 
-def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
+def test_passages_wait_where_the_tiers_have_no_room(tmp_path):
     pages = many(tmp_path / "pages", 20)
     with small_desk(tmp_path / "desk", device_memory=1 << 19, disk=0) as desk:
         report = desk.ingest([pages])
@@ -345,9 +339,7 @@ def test_passages_wait_where_the_tiers_have_no_room(tmp_path: Path) -> None:
         assert all(desk.engine.store.tier(p.module_key or "") for p in stored(desk).values())
 
 
-def test_a_passage_that_cannot_be_encoded_is_named_and_the_others_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_passage_that_cannot_be_encoded_is_named_and_the_others_are_read(tmp_path, monkeypatch):
     """Was wrong once: it ended the run, and no passage behind it was ever read."""
     pages = many(tmp_path / "pages", 9)
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
@@ -372,7 +364,7 @@ def test_a_passage_that_cannot_be_encoded_is_named_and_the_others_are_read(
 # --- one run at a time -------------------------------------------------------------------------------------
 
 
-def test_one_run_at_a_time(tmp_path: Path, pages: Path) -> None:
+def test_one_run_at_a_time(tmp_path, pages):
     codes: list[str] = []
     with small_desk(tmp_path / "desk", pages=pages / "returns.md") as desk:
 
@@ -392,9 +384,7 @@ def test_one_run_at_a_time(tmp_path: Path, pages: Path) -> None:
 # --- what it is for ----------------------------------------------------------------------------------------
 
 
-def test_progress_names_every_stage_and_ends_with_all_of_it(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_names_every_stage_and_ends_with_all_of_it(tmp_path, pages, monkeypatch):
     monkeypatch.setattr("app.knowledge.ingest.EMBEDDED_AT_ONCE", 2)
     monkeypatch.setattr("app.knowledge.warm.AT_ONCE", 1)
     seen: list[tuple[str, int, int]] = []

@@ -55,7 +55,7 @@ def quotes(answer: Answer, name: str) -> set[str]:
     return {citation.quote for citation in answer.citations if Path(citation.document).name == name}
 
 
-def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path: Path) -> None:
+def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path):
     pages = write_pages(tmp_path / "pages")
     file = pages / "gift-cards.md"
     file.write_text(version(0))
@@ -90,7 +90,7 @@ def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path:
         assert any(said <= texts for texts in versions), said
 
 
-def test_an_answer_that_began_before_a_change_quotes_the_former_version(tmp_path: Path) -> None:
+def test_an_answer_that_began_before_a_change_quotes_the_former_version(tmp_path):
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk", pages=pages, passages=1) as desk:
         stream = desk.ask("Can gift cards be returned?")
@@ -102,9 +102,7 @@ def test_an_answer_that_began_before_a_change_quotes_the_former_version(tmp_path
         assert ["can be returned now" in quote for quote in quotes(follow_up, "gift-cards.md")] == [True]
 
 
-def test_a_question_between_a_change_and_the_next_snapshot_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_between_a_change_and_the_next_snapshot_waits_for_it(tmp_path, monkeypatch):
     """The passage that the former snapshot finds is gone from the database already."""
     file = write_pages(tmp_path / "pages") / "gift-cards.md"
     asked: list[Future[Answer]] = []
@@ -126,9 +124,7 @@ def test_a_question_between_a_change_and_the_next_snapshot_waits_for_it(
     assert quotes(answer, "gift-cards.md") == {"Gift cards can be returned now."}
 
 
-def test_asked_within_a_collection_there_is_a_citation_also_while_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_asked_within_a_collection_there_is_a_citation_also_while_it_changes(tmp_path, monkeypatch):
     file = tmp_path / "gift-cards.md"
     file.write_text(version(0))
     with small_desk(tmp_path / "desk") as desk:
@@ -192,9 +188,7 @@ def vectors_of(desk: Service) -> dict[tuple[str, int], list[list[float]]]:
     return found
 
 
-def test_what_was_embedded_before_an_interruption_is_not_embedded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_embedded_before_an_interruption_is_not_embedded_again(tmp_path, monkeypatch):
     monkeypatch.setattr("app.knowledge.ingest.EMBEDDED_AT_ONCE", 4)
     pages = many(tmp_path / "pages", 5)
     first, second, whole = CountingEmbedder(), CountingEmbedder(), CountingEmbedder()
@@ -215,7 +209,7 @@ def test_what_was_embedded_before_an_interruption_is_not_embedded_again(
     assert first.texts + second.texts == whole.texts, "each once, and only once"
 
 
-def test_vectors_that_another_embedder_left_are_not_used(tmp_path: Path) -> None:
+def test_vectors_that_another_embedder_left_are_not_used(tmp_path):
     pages = many(tmp_path / "pages", 2)
     with counting_desk(tmp_path / "desk", CountingEmbedder()) as desk, pytest.raises(KeyboardInterrupt):
         desk.ingest([pages], interrupt_after_first_chunk)
@@ -301,7 +295,7 @@ def state(desk: Service) -> dict[str, Any]:
     return {"documents": documents, "texts": texts, "vectors": vectors_of(desk), "found": found, "words": words}
 
 
-def test_a_killed_run_is_finished_by_the_next_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_a_killed_run_is_finished_by_the_next_as_if_nothing_had_happened(tmp_path):
     """kill -9 at random moments, also twice in a row, of runs that replace half of the documents."""
     random_share = random.Random().random
     pages = many(tmp_path / "pages", 8)
@@ -342,9 +336,7 @@ def stored_at_each_batch(desk: Service, monkeypatch: pytest.MonkeyPatch) -> list
 
 
 @pytest.mark.parametrize(("step", "expected"), [(BATCH_S, [1] * 6), (BATCH_S / 2, [2] * 3), (0.0, [6])])
-def test_a_batch_ends_by_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, expected: list[int]
-) -> None:
+def test_a_batch_ends_by_time(tmp_path, monkeypatch, step, expected):
     """step: seconds by which the clock goes on whenever it is read: once as a batch begins, then after each file."""
     with small_desk(tmp_path / "desk") as desk:
         sizes = stored_at_each_batch(desk, monkeypatch)
@@ -354,7 +346,7 @@ def test_a_batch_ends_by_time(
     assert sizes == expected
 
 
-def test_unchanged_files_are_read_when_the_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_files_are_read_when_the_work_is_done(tmp_path, monkeypatch):
     pages, seen = many(tmp_path / "pages", 3), list[str]()
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         (pages / "new.md").write_text("# New\n\nThis page is new.\n")
@@ -374,9 +366,7 @@ def interrupt_at(calls: int) -> Callable[..., None]:
     return interrupt
 
 
-def test_embedding_again_for_another_embedder_goes_on_where_it_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_embedding_again_for_another_embedder_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("app.knowledge.search.EMBEDDED_AT_ONCE", 2)
     with counting_desk(tmp_path / "desk", CountingEmbedder(128)) as desk:
         desk.ingest([many(tmp_path / "pages", 5)], warm=False)
@@ -389,9 +379,7 @@ def test_embedding_again_for_another_embedder_goes_on_where_it_was_killed(
         assert len(desk.search.snapshot.index) == len(embedder.texts) == len(set(embedder.texts))
 
 
-def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(tmp_path, monkeypatch):
     with counting_desk(tmp_path / "desk", CountingEmbedder(128)) as desk:
         desk.ingest([many(tmp_path / "pages", 5)], warm=False)
         vectors = desk.library.vectors(128)[1]
@@ -445,7 +433,7 @@ print(json.dumps(history))
 '''
 
 
-def test_every_run_that_is_killed_behind_its_first_work_keeps_it(tmp_path: Path) -> None:
+def test_every_run_that_is_killed_behind_its_first_work_keeps_it(tmp_path):
     pages = many(tmp_path / "pages", 2)
     history = json.loads(in_a_process(KILLED_AGAIN, pages, tmp_path / "killed"))
     assert len(history) > 2 + 2, "killed while vectors were staged, and while statements were read"

@@ -35,7 +35,7 @@ PAIR = FaqDraft(question="Can a kettle be mended?", answer="On Fridays, in Cork.
 
 
 @pytest.fixture(autouse=True)
-def _no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_power_cut(monkeypatch):
     """What is written is there after a kill. Desks that are opened one after another share a model, and what the
     database's library has compiled.
     """
@@ -72,7 +72,7 @@ def kill_everywhere(
     kill_again(left[which], home, folder / "two", finish)
 
 
-def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path: Path) -> None:
+def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path):
     def prepare(desk: Service) -> None:
         desk.upload("other.md", b"# Other\n\nA page that stays.\n")
         desk.upload("secret.md", f"# Plans\n\nThe word of the day is {SECRET}, and no other.\n".encode())
@@ -94,7 +94,7 @@ def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_an_upload_is_whole_or_not_there_whenever_the_desk_is_killed(tmp_path: Path, is_new: bool) -> None:
+def test_an_upload_is_whole_or_not_there_whenever_the_desk_is_killed(tmp_path, is_new):
     def upload(desk: Service, price: int) -> None:
         desk.upload("lamps.md", f"# Lamps\n\nA lamp costs {price} euros.\n".encode(), collection="shop")
 
@@ -112,7 +112,7 @@ def test_an_upload_is_whole_or_not_there_whenever_the_desk_is_killed(tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["added", "changed", "deleted"])
-def test_the_faq_and_its_document_are_in_step_whenever_the_desk_is_killed(tmp_path: Path, change: str) -> None:
+def test_the_faq_and_its_document_are_in_step_whenever_the_desk_is_killed(tmp_path, change):
     def work(desk: Service) -> None:
         number = next((pair.id for pair in desk._faq.pairs()), None)
         if change == "deleted":
@@ -132,7 +132,7 @@ def test_the_faq_and_its_document_are_in_step_whenever_the_desk_is_killed(tmp_pa
     kill_everywhere(tmp_path, lambda desk: change == "added" or desk._faq_editor.save(PAIR, "ann"), work, check, some)
 
 
-def test_what_was_taken_in_since_its_removal_failed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_taken_in_since_its_removal_failed_stays(tmp_path, monkeypatch):
     with small_desk(tmp_path) as desk:
         desk.upload("plans.md", b"# Plans\n\nThe first ones.\n")
         with monkeypatch.context() as context:
@@ -146,7 +146,7 @@ def test_what_was_taken_in_since_its_removal_failed_stays(tmp_path: Path, monkey
         assert not (tmp_path / BEGUN_FILE).exists()
 
 
-def test_what_cannot_be_finished_is_said_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_finished_is_said_and_tried_again(tmp_path, caplog):
     with small_desk(tmp_path) as desk:
         desk.begun.note("upload", {"gone.md": "", "../outside.md": ""})
         with desk._ingestion.alone():
@@ -163,7 +163,7 @@ def test_what_cannot_be_finished_is_said_and_tried_again(tmp_path: Path, caplog:
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"forget": 3}', "\0"])
-def test_damaged_notes_are_none(tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_notes_are_none(tmp_path, content, caplog):
     (tmp_path / BEGUN_FILE).write_text(content)
     begun = BegunWork(tmp_path)
     assert begun.left("forget") == {}
@@ -228,7 +228,7 @@ def in_the_middle_of_an_answer(folder: Path, pages: Path) -> Iterator[subprocess
         server.wait()
 
 
-def test_a_desk_that_is_killed_or_stopped_keeps_the_conversation(tmp_path: Path, pages: Path) -> None:
+def test_a_desk_that_is_killed_or_stopped_keeps_the_conversation(tmp_path, pages):
     """A kill leaves the folder as it is: a copy of it is what the next process finds. Ctrl-C takes the same way as
     SIGTERM (`app.web.serve`), for which see `test_app_engine_process`.
     """

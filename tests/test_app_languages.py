@@ -55,7 +55,7 @@ def catalogue(language: str) -> Catalog:
 
 
 @pytest.mark.parametrize("language", OTHERS)
-def test_every_text_is_translated_and_nothing_else_is(language: str) -> None:
+def test_every_text_is_translated_and_nothing_else_is(language):
     used = texts()
     translated = {}
     for message in catalogue(language):
@@ -73,7 +73,7 @@ def test_every_text_is_translated_and_nothing_else_is(language: str) -> None:
     assert translated == used
 
 
-def test_templates_hold_no_untranslated_text() -> None:
+def test_templates_hold_no_untranslated_text():
     found = {path.name: list(untranslated(path.read_text(encoding="utf-8"))) for path in TEMPLATES}
     assert not any(found.values()), found
     assert list(untranslated('<p>Good</p><input placeholder="Name">{{ tile("Good answers", 3) }}')) != []
@@ -106,7 +106,7 @@ def words_of(text: str) -> list[str]:
     return [word for word in re.findall(r"[^\W\d_]{2,}", text) if word not in NAMES]
 
 
-def test_scripts_hold_no_text() -> None:
+def test_scripts_hold_no_text():
     for script in SCRIPTS:
         code = re.sub(r"^\s*//.*$|(?<=[;{}]) //.*$", "", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
         strings = re.findall(r'"([^"\n]*)"|`([^`]*)`', code)
@@ -129,11 +129,11 @@ def test_scripts_hold_no_text() -> None:
         (";;q=x,,zh;q=high", "en"),
     ],
 )
-def test_a_page_has_the_language_that_its_reader_prefers(accepted: str, language: str) -> None:
+def test_a_page_has_the_language_that_its_reader_prefers(accepted, language):
     assert page_language({"accept-language": accepted}) == language
 
 
-def test_words_follow_the_page_and_end_with_it() -> None:
+def test_words_follow_the_page_and_end_with_it():
     with speaking(translations("zh")):
         assert ago(NOW - timedelta(minutes=3), NOW) == "3 分钟前"
         assert ago(NOW - timedelta(days=90), NOW) == "2025 年 12 月 12 日"
@@ -143,7 +143,7 @@ def test_words_follow_the_page_and_end_with_it() -> None:
     assert counted(1, "%(count)s document", "%(count)s documents") == "1 document"
 
 
-def test_chinese_pages_hold_no_english_words_of_ours() -> None:
+def test_chinese_pages_hold_no_english_words_of_ours():
     """With names of documents, answers and settings in Chinese characters, no Latin word is left but known ones."""
     desk = FakeDesk()
     answer = make_answer("c", "m", "returns")

@@ -30,7 +30,6 @@ import app
 import retrieval
 from app.access.identity import COOKIE, SCOPES, Keys, new_token
 from app.access.limits import QuestionLimits
-from app.desk.service import Service
 from app.domain.answers import PlainOptions, Said
 from app.domain.callers import LONGEST_LINE, LONGEST_TEXT
 from app.domain.errors import DeskError
@@ -71,7 +70,7 @@ class Watch:
 
 
 @pytest.fixture(scope="module")
-def watch() -> Iterator[Watch]:
+def watch():
     """In all threads that begin from now on: those of the application, and not in that of its clients."""
     watch = Watch()
     threading.setprofile(watch.look)
@@ -80,7 +79,7 @@ def watch() -> Iterator[Watch]:
 
 
 @pytest.fixture
-def watched(watch: Watch) -> Iterator[Watch]:
+def watched(watch):
     """Fails at the end if one was."""
     watch.bound, watch.found = LONGEST_LINE, set()
     yield watch
@@ -89,7 +88,7 @@ def watched(watch: Watch) -> Iterator[Watch]:
 
 
 @pytest.fixture(scope="module")
-def desk(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def desk(watch, tmp_path_factory):
     limits = {"questions_per_minute": 1000, "handoff": "rules", "redact": True, "widget_origins": (SITE,)}
     with small_desk(tmp_path_factory.mktemp("desk"), **limits) as desk:
         desk.prepare()
@@ -97,7 +96,7 @@ def desk(watch: Watch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 @pytest.fixture(scope="module")
-def clients(desk: Service) -> Iterator[Callable[[str], TestClient]]:
+def clients(desk):
     """Who may call a path: a program, an admin, a visitor."""
     quick_account(Accounts(desk.database), "admin", "admin")
     served = create_app(desk, desk.database, desk.settings)
@@ -177,9 +176,7 @@ def requests(served: FastAPI, long: str) -> Iterator[tuple[str, str, dict[str, A
 
 
 @pytest.mark.parametrize("long", LONG)
-def test_no_route_does_anything_costly_with_a_long_text(
-    watched: Watch, clients: Callable[[str], TestClient], long: str
-) -> None:
+def test_no_route_does_anything_costly_with_a_long_text(watched, clients, long):
     sent = 0
     for method, path, options in requests(clients("/").app, LONG[long]):  # type: ignore[arg-type]
         watched.bound = LONGEST_TEXT if path.startswith(MODELS_ALONE) else LONGEST_LINE
@@ -193,9 +190,7 @@ def test_no_route_does_anything_costly_with_a_long_text(
 
 @pytest.mark.parametrize("long", LONG)
 @pytest.mark.parametrize("of", ["flow", "view"])
-def test_no_event_of_the_page_does_anything_costly_with_a_long_text(
-    watched: Watch, desk: Service, of: str, long: str
-) -> None:
+def test_no_event_of_the_page_does_anything_costly_with_a_long_text(watched, desk, of, long):
     sys.setprofile(watched.look)
     limits = QuestionLimits(desk.settings)
     made = ChatFlow(desk, limits, desk.settings) if of == "flow" else HandoffView(desk, desk.settings, limits)
@@ -207,7 +202,7 @@ def test_no_event_of_the_page_does_anything_costly_with_a_long_text(
 
 
 @pytest.mark.parametrize("long", LONG)
-def test_no_method_of_the_desk_does_anything_costly_with_a_long_text(watched: Watch, desk: Service, long: str) -> None:
+def test_no_method_of_the_desk_does_anything_costly_with_a_long_text(watched, desk, long):
     sys.setprofile(watched.look)
     text = LONG[long]
     for method, given in calls(desk, text):
@@ -258,7 +253,7 @@ for unit in {UNITS!r}:
 """
 
 
-def test_time_does_not_grow_faster_than_a_text() -> None:
+def test_time_does_not_grow_faster_than_a_text():
     # no clock: what grows with the square of the length would take minutes, and is ended
     done = subprocess.Popen(
         [sys.executable, "-c", READ_ALL],

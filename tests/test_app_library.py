@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -43,7 +42,7 @@ def document(path: str = "/kb/returns.md", content_hash: str = "b2:1") -> NewDoc
     return NewDocument(path=path, title="Returns", content_hash=content_hash)
 
 
-def test_new_document(library: Library) -> None:
+def test_new_document(library):
     assert library.find("/kb/returns.md") is None
     replaced = store(library, document(), [passage("a"), passage("b")])
     assert (replaced.ids, replaced.new, replaced.kept, replaced.removed) == ((1, 2), (1, 2), (), ())
@@ -67,7 +66,7 @@ def test_new_document(library: Library) -> None:
     assert library.passages([2])[0].label == "Returns > B (2)"
 
 
-def test_any_text_comes_back_also_from_within_json(library: Library) -> None:
+def test_any_text_comes_back_also_from_within_json(library):
     """Headings are JSON, which has escapes of its own for what the columns of texts cannot hold."""
     odd = replace(passage("a"), heading_path=("a\0b", "\ud83d", "退款 'Grüße' \\ \""), text="a\0b \ud83d 😀")
     [id_] = store(library, document("/a\0b.md"), [odd]).ids
@@ -76,7 +75,7 @@ def test_any_text_comes_back_also_from_within_json(library: Library) -> None:
     assert library.headings() == [("/a\\x00b.md", odd.heading_path)]
 
 
-def test_unchanged_passages_keep_number_embedding_and_module(library: Library) -> None:
+def test_unchanged_passages_keep_number_embedding_and_module(library):
     store(library, document(), [passage("a"), passage("b"), passage("c")])
     library.set_module_keys({1: "key-a", 2: "key-b", 3: "key-c"})
     known = library.known_hashes("/kb/returns.md")
@@ -99,7 +98,7 @@ def test_unchanged_passages_keep_number_embedding_and_module(library: Library) -
     assert np.array_equal(vectors, np.stack([vector("a"), vector("c"), vector("new")]))
 
 
-def test_same_content_in_two_documents_is_two_passages_with_one_module(library: Library) -> None:
+def test_same_content_in_two_documents_is_two_passages_with_one_module(library):
     store(library, document("/one"), [passage("a")])
     store(library, document("/two"), [passage("a")])
     library.set_module_keys({1: "key-a", 2: "key-a"})
@@ -111,7 +110,7 @@ def test_same_content_in_two_documents_is_two_passages_with_one_module(library: 
     assert removed.removed_module_keys == ("key-a",)
 
 
-def test_new_passage_without_embedding_changes_nothing(library: Library) -> None:
+def test_new_passage_without_embedding_changes_nothing(library):
     store(library, document(), [passage("a")])
     with pytest.raises(ValueError, match="passage 1 is new to its document and has no embedding"):
         store(library, document(content_hash="b2:2"), [passage("b"), passage("c", embedded=False)])
@@ -122,14 +121,14 @@ def test_new_passage_without_embedding_changes_nothing(library: Library) -> None
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-def test_removed_text_is_gone_from_the_disk(library: Library, tmp_path: Path) -> None:
+def test_removed_text_is_gone_from_the_disk(library, tmp_path):
     store(library, document(), [passage("confidential")] + [passage(f"p{number}") for number in range(50)])
     assert any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
     library.remove(["/kb/returns.md"])
     assert not any(b"confidential" in file.read_bytes() for file in tmp_path.iterdir())
 
 
-def test_what_is_gone_is_ignored_and_embeddings_of_two_models_are_an_error(library: Library) -> None:
+def test_what_is_gone_is_ignored_and_embeddings_of_two_models_are_an_error(library):
     ids, vectors = library.vectors(3)
     assert library.remove(["/none"]) == []
     assert (str(ids.dtype), ids.shape) == ("int64", (0,))
@@ -145,7 +144,7 @@ def test_what_is_gone_is_ignored_and_embeddings_of_two_models_are_an_error(libra
         library.vectors(3)
 
 
-def test_more_passages_than_one_query_may_name(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_passages_than_one_query_may_name(library, monkeypatch):
     monkeypatch.setattr(document_change, "_IN_A_QUERY", 3)
     many = [passage(f"p{number}") for number in range(20)]
     replaced = store(library, document(), many)
@@ -163,7 +162,7 @@ def test_more_passages_than_one_query_may_name(library: Library, monkeypatch: py
         max_size=6,
     )
 )
-def test_any_history_of_replacements(steps: list[tuple[str, list[str]]]) -> None:
+def test_any_history_of_replacements(steps):
     """The library against a plain list: content, order and embeddings right, and as much kept as can be."""
     with TemporaryDirectory() as folder, closing(open_database(f"sqlite:///{folder}/x")) as database:
         library = Library(database)

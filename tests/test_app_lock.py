@@ -49,7 +49,7 @@ def refused(folder: Path) -> DeskError:
     return caught.value
 
 
-def test_second_process_is_told_who_is_in_the_way(tmp_path: Path) -> None:
+def test_second_process_is_told_who_is_in_the_way(tmp_path):
     with holder(tmp_path) as process:
         since = json.loads((tmp_path / "warmdesk.lock.json").read_text())["since"][-5:]
         error = refused(tmp_path)
@@ -57,7 +57,7 @@ def test_second_process_is_told_who_is_in_the_way(tmp_path: Path) -> None:
     assert f"in use by process {process.pid} (warmdesk serve, since {since}): stop it" in str(error)
 
 
-def test_killed_process_leaves_the_folder_free(tmp_path: Path) -> None:
+def test_killed_process_leaves_the_folder_free(tmp_path):
     with holder(tmp_path) as process:
         process.kill()  # SIGKILL: nothing of ours runs any more
         process.wait()
@@ -66,13 +66,13 @@ def test_killed_process_leaves_the_folder_free(tmp_path: Path) -> None:
             assert json.loads((tmp_path / "warmdesk.lock.json").read_text())["pid"] == os.getpid()
 
 
-def test_one_folder_under_two_names(tmp_path: Path) -> None:
+def test_one_folder_under_two_names(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "desk", target_is_directory=True)
     with lock_data_folder(tmp_path / "desk", "warmdesk serve"):
         assert refused(tmp_path / "link").code == "data-folder-in-use"
 
 
-def test_free_after_the_block_and_after_an_error(tmp_path: Path) -> None:
+def test_free_after_the_block_and_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), lock_data_folder(tmp_path, "warmdesk ingest"):
         _ = 1 / 0
     for _ in range(2):
@@ -81,13 +81,13 @@ def test_free_after_the_block_and_after_an_error(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["warmdesk.lock"]
 
 
-def test_a_refusal_does_not_disturb_the_holder_not_in_the_same_process_either(tmp_path: Path) -> None:
+def test_a_refusal_does_not_disturb_the_holder_not_in_the_same_process_either(tmp_path):
     with lock_data_folder(tmp_path, "warmdesk serve"):
         for _ in range(2):
             assert f"process {os.getpid()} (warmdesk serve" in str(refused(tmp_path))
 
 
-def test_the_note_of_a_holder_may_be_missing_or_of_an_earlier_day(tmp_path: Path) -> None:
+def test_the_note_of_a_holder_may_be_missing_or_of_an_earlier_day(tmp_path):
     with lock_data_folder(tmp_path, "warmdesk serve"):
         for text in ("", "[]", '{"pid": 1}', '{"pid": null, "purpose": "x", "since": "2026-01-01T10:00"}'):
             (tmp_path / "warmdesk.lock.json").write_text(text)
@@ -97,14 +97,14 @@ def test_the_note_of_a_holder_may_be_missing_or_of_an_earlier_day(tmp_path: Path
         assert "(warmdesk serve, since 2020-02-03 10:42)" in str(refused(tmp_path))
 
 
-def test_only_this_user_may_enter_a_folder_also_one_that_is_made(tmp_path: Path) -> None:
+def test_only_this_user_may_enter_a_folder_also_one_that_is_made(tmp_path):
     (tmp_path / "desk").mkdir(mode=0o755)
     for folder in (tmp_path / "deep" / "desk", tmp_path / "desk"):
         with lock_data_folder(folder, "warmdesk serve"):
             assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_of_somebody_else_that_may_be_written_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_somebody_else_that_may_be_written_is_used(tmp_path, monkeypatch):
     def refuse(folder: Path, mode: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -114,7 +114,7 @@ def test_a_folder_of_somebody_else_that_may_be_written_is_used(tmp_path: Path, m
         assert tmp_path.stat().st_mode & 0o777 == 0o770
 
 
-def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder(tmp_path):
     (tmp_path / "desk").write_text("")
     for folder in (tmp_path / "desk", tmp_path / "desk" / "below"):
         error = refused(folder)
@@ -131,9 +131,7 @@ def test_file_in_place_of_the_folder(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("where", ["mkdir", "replace"])
-def test_folder_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int, code: str, words: str
-) -> None:
+def test_folder_that_cannot_be_written(tmp_path, monkeypatch, where, number, code, words):
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(number, os.strerror(number), str(tmp_path))
 

@@ -45,7 +45,7 @@ class Lines(logging.Handler):
 
 
 @pytest.fixture
-def logged() -> Iterator[Lines]:
+def logged():
     """What our packages log, at every level, as JSON."""
     handler, root = Lines(JsonLines()), logging.getLogger()
     level = root.level
@@ -57,7 +57,7 @@ def logged() -> Iterator[Lines]:
     root.setLevel(level)
 
 
-def test_a_record_is_one_json_object(logged: Lines) -> None:
+def test_a_record_is_one_json_object(logged):
     log = logging.getLogger("app.test")
     with of_request("r-1"):
         log.warning("two lines:\n%s of %d", "naïve", 3, extra={"status": 200, "path": Path("/a")})
@@ -73,7 +73,7 @@ def test_a_record_is_one_json_object(logged: Lines) -> None:
 
 
 @pytest.mark.parametrize("formatter", [TextLines(), JsonLines()])
-def test_exceptions_that_quote_are_named_without_their_message(formatter: logging.Formatter) -> None:
+def test_exceptions_that_quote_are_named_without_their_message(formatter):
     handler = Lines(formatter)
     log = logging.Logger("app.test")
     log.addHandler(handler)
@@ -96,7 +96,7 @@ def test_exceptions_that_quote_are_named_without_their_message(formatter: loggin
     assert "KeyError" in text
 
 
-def test_the_text_names_the_request() -> None:
+def test_the_text_names_the_request():
     handler = Lines(TextLines())
     log = logging.Logger("app.test")
     log.addHandler(handler)
@@ -106,7 +106,7 @@ def test_the_text_names_the_request() -> None:
     assert handler.lines == ["WARNING app.test: hello", "WARNING app.test: hello [request r-2]"]
 
 
-def test_what_is_said_is_a_plain_line_or_a_record(logged: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_is_a_plain_line_or_a_record(logged, capsys):
     say("it opens")
     assert logged.found[0] | {"time": ""} == {"time": "", "level": "info", "logger": "app", "message": "it opens"}
     assert capsys.readouterr().err == ""
@@ -118,7 +118,7 @@ def test_what_is_said_is_a_plain_line_or_a_record(logged: Lines, capsys: pytest.
 
 
 @pytest.fixture
-def client() -> TestClient:
+def client():
     app = FastAPI()
 
     @app.get("/here/{rest:path}")
@@ -161,7 +161,7 @@ class _Said:
         pass
 
 
-def test_a_sane_id_is_kept_and_any_other_replaced(client: TestClient) -> None:
+def test_a_sane_id_is_kept_and_any_other_replaced(client):
     for given in ("abc", "0af7651916cd43dd8448eb211c80319c", "a.b:c-d_e", "x" * 100):
         answer = client.get("/here/", headers={"x-request-id": given})
         assert (answer.headers["x-request-id"], answer.json()) == (given, given)
@@ -174,12 +174,12 @@ def test_a_sane_id_is_kept_and_any_other_replaced(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/here/", "/pool", "/answer", "/events"])
-def test_threads_of_a_request_know_it(client: TestClient, path: str) -> None:
+def test_threads_of_a_request_know_it(client, path):
     assert "r-7" in client.get(path, headers={"x-request-id": "r-7"}).text
     assert request_id() == ""
 
 
-def test_the_line_of_a_request(client: TestClient, logged: Lines) -> None:
+def test_the_line_of_a_request(client, logged):
     client.get(f"/absent/a%0Ab?q={SECRET}", headers={"x-request-id": "r-8"})
     client.get("/pool", headers={"x-request-id": "r-9"})
     client.get("/healthz")
@@ -195,19 +195,19 @@ def test_the_line_of_a_request(client: TestClient, logged: Lines) -> None:
     assert SECRET not in "".join(logged.lines)
 
 
-def test_a_request_that_fails_has_its_line(client: TestClient, logged: Lines) -> None:
+def test_a_request_that_fails_has_its_line(client, logged):
     assert client.get("/broken").status_code == 500
     assert [one["status"] for one in logged.found if one["logger"] == "app.web.request_log"] == [500]
     assert SECRET not in "".join(logged.lines)
 
 
-def test_a_served_desk_gives_ids_while_it_opens() -> None:
+def test_a_served_desk_gives_ids_while_it_opens():
     app = DeskServer(Opening(lambda: ["models"]), lambda: None).config.app
     answer = TestClient(app, base_url=BASE).get("/readyz", headers={"x-request-id": "r-3"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (503, "r-3")
 
 
-def test_a_request_that_a_stopped_desk_gives_up_is_told_to_come_again() -> None:
+def test_a_request_that_a_stopped_desk_gives_up_is_told_to_come_again():
     async def stopped(scope: Scope, receive: Receive, send: Send) -> None:
         raise asyncio.CancelledError  # what uvicorn's end of a task looks like from here
 
@@ -218,7 +218,7 @@ def test_a_request_that_a_stopped_desk_gives_up_is_told_to_come_again() -> None:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     made = Site(tmp_path_factory.mktemp("site"))
     made.app = RequestLog(made.app)  # type: ignore[assignment]
     with TestClient(made.app, base_url=BASE) as running:
@@ -227,14 +227,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     made.close()
 
 
-def test_errors_of_the_api_name_the_request(site: Site) -> None:
+def test_errors_of_the_api_name_the_request(site):
     answer = site.client().get("/v1/models", headers={"x-request-id": "r-4"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (403, "r-4")
     assert answer.json()["error"]["request_id"] == "r-4"
 
 
 @pytest.mark.parametrize("question", ["crash", f"{SECRET}?"])
-def test_what_a_customer_asks_on_the_page_is_in_no_line(site: Site, logged: Lines, question: str) -> None:
+def test_what_a_customer_asks_on_the_page_is_in_no_line(site, logged, question):
     client = site.client()
     client.headers["x-request-id"] = "r-5"
     asking = site.desk.ask
@@ -255,16 +255,14 @@ def test_what_a_customer_asks_on_the_page_is_in_no_line(site: Site, logged: Line
     assert question == "crash" or question not in "".join(logged.lines)
 
 
-def test_a_command_that_fails_says_so_in_json(logged: Lines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_fails_says_so_in_json(logged, capsys):
     with pytest.raises(SystemExit):
         fail("port-in-use", "it is in use:\nuse another")
     [line] = logged.found
     assert (line["level"], line["message"], capsys.readouterr().err) == ("error", "it is in use: use another", "")
 
 
-def test_the_log_of_a_process_follows_its_settings(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_of_a_process_follows_its_settings(monkeypatch, capsys):
     root, packages = logging.getLogger(), [logging.getLogger(name) for name in ("app", "cache", "retrieval", "evals")]
     for logger in (root, *packages):
         monkeypatch.setattr(logger, "level", logger.level)

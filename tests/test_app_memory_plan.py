@@ -1,7 +1,5 @@
 """How much memory would be enough, from the answers that a desk gave."""
 
-from pathlib import Path
-
 from desks import finish, small_desk, write_pages
 
 from app.desk.overview import SHARES, plan_memory
@@ -10,7 +8,7 @@ from app.storage.statistics import Statistics
 from cache.analysis.memory_plan import TracedModule
 
 
-def test_answers_are_replayed_in_their_order(tmp_path: Path) -> None:
+def test_answers_are_replayed_in_their_order(tmp_path):
     with small_desk(tmp_path / "data") as desk:
         assert desk.memory_plan() == MemoryPlan()
         desk.ingest([write_pages(tmp_path / "pages")])
@@ -26,7 +24,7 @@ def test_answers_are_replayed_in_their_order(tmp_path: Path) -> None:
         assert current.num_bytes == desk.settings.device_memory // per_token * per_token
 
 
-def test_the_smallest_size_that_comes_close_is_enough() -> None:
+def test_the_smallest_size_that_comes_close_is_enough():
     often = [[TracedModule(f"often {number}", 100)] for number in range(10)]
     rare = [[TracedModule(f"rare {number}", 100)] for number in range(10)]
     plan = plan_memory([*often * 40, *rare], current=100_000 * 7, bytes_per_token=7)

@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ from desks import finish, small_desk, write_pages
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.api.metrics import Meter
-from app.desk.service import Service
 from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
 from cache.engine.engine_core import EngineCore
@@ -24,7 +22,7 @@ Samples = dict[str, dict[tuple[str, ...], float]]
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def desk(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
     with small_desk(folder / "desk", pages=write_pages(folder / "pages")) as opened:
         opened.prepare()
@@ -41,7 +39,7 @@ def samples(meter: Meter) -> Samples:
     return found
 
 
-def test_answers_are_counted_by_outcome_and_tokens_by_source(desk: Service) -> None:
+def test_answers_are_counted_by_outcome_and_tokens_by_source(desk):
     meter = Meter(desk)
     answers = [finish(desk, "How long do returns take?"), finish(desk, "hello")]
     stream = desk.complete([Said("user", "abc")], PlainOptions(max_tokens=2), owner="k-1")
@@ -66,7 +64,7 @@ def test_answers_are_counted_by_outcome_and_tokens_by_source(desk: Service) -> N
     assert counted["vllm:time_to_first_token_seconds_sum"][()] == pytest.approx(seconds)
 
 
-def test_gauges_are_read_at_each_scrape(desk: Service) -> None:
+def test_gauges_are_read_at_each_scrape(desk):
     counted = samples(Meter(desk))
     assert counted["vllm:num_requests_running"] == {(): 0}
     assert counted["vllm:num_requests_waiting"] == {(): 0}
@@ -77,12 +75,12 @@ def test_gauges_are_read_at_each_scrape(desk: Service) -> None:
     assert set(counted["warmdesk_tier_bytes"]) == {("device",), ("disk",)}
 
 
-def test_a_desk_that_has_not_started_is_measured_too(tmp_path: Path) -> None:
+def test_a_desk_that_has_not_started_is_measured_too(tmp_path):
     with small_desk(tmp_path / "idle") as idle:
         assert samples(Meter(idle))["vllm:kv_cache_usage_perc"] == {(): 0}
 
 
-def test_the_dashboard_names_only_what_there_is(desk: Service) -> None:
+def test_the_dashboard_names_only_what_there_is(desk):
     meter = Meter(desk)
     finish(desk, "How long do returns take?")
     there = set(samples(meter))
@@ -98,7 +96,7 @@ def test_the_dashboard_names_only_what_there_is(desk: Service) -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-def test_device_memory_that_ran_out_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_memory_that_ran_out_is_counted(tmp_path, monkeypatch):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         desk.prepare()
         meter = Meter(desk)
@@ -115,9 +113,7 @@ def test_device_memory_that_ran_out_is_counted(tmp_path: Path, monkeypatch: pyte
         assert samples(meter)["warmdesk_memory_shortages_total"] == {(): 1}
 
 
-def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(tmp_path, monkeypatch):
     """Was wrong once: /metrics failed with the engine, when it is needed most."""
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         desk.prepare()
@@ -136,9 +132,7 @@ def test_an_engine_that_failed_is_counted_and_metrics_outlive_it(
         assert desk.overview().modules
 
 
-def test_an_engine_that_is_too_busy_to_say_what_it_holds_keeps_no_scrape(
-    desk: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_is_too_busy_to_say_what_it_holds_keeps_no_scrape(desk, monkeypatch):
     """Was wrong once: each scrape waited for it, until no thread was left for anything else."""
     began, goes_on = threading.Event(), threading.Event()
     monkeypatch.setattr("cache.serving.local_engine.CONTENTS_S", 0.1)

@@ -3,7 +3,6 @@
 import json
 import os
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,12 +29,12 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "desk.sqlite3"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def empty_urls(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str]]:
+def empty_urls(request, tmp_path):
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'one.sqlite3'}", f"sqlite:///{tmp_path / 'other.sqlite3'}"
         return
@@ -75,7 +74,7 @@ def first_tables(url: str) -> None:
     engine.dispose()
 
 
-def test_all_revisions_lead_to_the_tables_of_a_new_database(empty_urls: tuple[str, str]) -> None:
+def test_all_revisions_lead_to_the_tables_of_a_new_database(empty_urls):
     """A table changed without a revision fails here, and shows the code of the revision."""
     first, new = empty_urls
     first_tables(first)
@@ -106,9 +105,7 @@ with op.batch_alter_table("conversations") as conversations:
 """
 
 
-def test_a_revision_may_recreate_a_table_and_keeps_the_rows_that_refer_to_it(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revision_may_recreate_a_table_and_keeps_the_rows_that_refer_to_it(database_url, tmp_path, monkeypatch):
     with closing(open_database(database_url)) as database:
         question = History(database).record_question(History(database).start_conversation("退款?"), "退款?")
     add_revision(monkeypatch, tmp_path, RECREATE)
@@ -120,9 +117,7 @@ def test_a_revision_may_recreate_a_table_and_keeps_the_rows_that_refer_to_it(
         assert database.values(text("SELECT id FROM messages")) == [], "foreign keys hold again"  # type: ignore[arg-type]
 
 
-def test_a_revision_that_leaves_rows_without_their_parents_is_undone(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revision_that_leaves_rows_without_their_parents_is_undone(path, tmp_path, monkeypatch):
     """PostgreSQL itself sees to it."""
     with closing(open_database(f"sqlite:///{path}")) as database:
         History(database).record_question(History(database).start_conversation("x"), "x")
@@ -134,7 +129,7 @@ def test_a_revision_that_leaves_rows_without_their_parents_is_undone(
     connection.close()
 
 
-def test_a_database_that_is_opened_again_keeps_what_is_there(database_url: str) -> None:
+def test_a_database_that_is_opened_again_keeps_what_is_there(database_url):
     with closing(open_database(database_url)) as database:
         store(database, "a", "1")
     with closing(open_database(database_url)) as again, again.read() as session:
@@ -144,7 +139,7 @@ def test_a_database_that_is_opened_again_keeps_what_is_there(database_url: str) 
 
 
 @pytest.fixture
-def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def older(path, tmp_path, monkeypatch):
     """A database of the revision before the latest, with one fact in it."""
     with closing(open_database(f"sqlite:///{path}")) as database:
         store(database, "a", "1")
@@ -152,14 +147,14 @@ def older(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_reader_leaves_an_older_database_alone_and_says_what_to_do(older: Path) -> None:
+def test_a_reader_leaves_an_older_database_alone_and_says_what_to_do(older):
     before, content = schema(older), older.read_bytes()
     with one_line("database-older", r"older Warmdesk.*restart `warmdesk serve`"):
         open_database(f"sqlite:///{older}", upgrade=False)
     assert (schema(older), older.read_bytes(), list(older.parent.iterdir())) == (before, content, [older])
 
 
-def test_a_reader_makes_no_database(path: Path) -> None:
+def test_a_reader_makes_no_database(path):
     for content in (None, b""):
         with one_line("no-database", "is not there yet, or empty: ingest documents first"):
             open_database(f"sqlite:///{path}", upgrade=False)
@@ -167,7 +162,7 @@ def test_a_reader_makes_no_database(path: Path) -> None:
         path.write_bytes(b"")
 
 
-def test_a_reader_opens_what_is_up_to_date(tmp_path: Path) -> None:
+def test_a_reader_opens_what_is_up_to_date(tmp_path):
     path = tmp_path / "50% of #1? ü.sqlite3"
     url = URL.create("sqlite", database=str(path)).render_as_string()
     open_database(url).close()
@@ -177,7 +172,7 @@ def test_a_reader_opens_what_is_up_to_date(tmp_path: Path) -> None:
     assert (list(tmp_path.iterdir()), path.read_bytes()) == ([path], before)
 
 
-def test_a_copy_is_made_before_a_migration_and_said_in_one_line(older: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_copy_is_made_before_a_migration_and_said_in_one_line(older, caplog):
     before = schema(older)
     open_database(f"sqlite:///{older}").close()
     copy = older.with_name(f"{older.name}.before-{LATER}")
@@ -192,7 +187,7 @@ def test_a_copy_is_made_before_a_migration_and_said_in_one_line(older: Path, cap
     assert caplog.messages == []
 
 
-def test_the_newest_copies_are_kept(older: Path) -> None:
+def test_the_newest_copies_are_kept(older):
     with closing(open_database(f"sqlite:///{older}")) as database:
         for number, name in enumerate(("m100_one", "m099_two", "m101_three")):
             database.back_up(name)
@@ -203,7 +198,7 @@ def test_the_newest_copies_are_kept(older: Path) -> None:
     }
 
 
-def test_without_a_copy_there_is_no_migration(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_copy_there_is_no_migration(older, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -214,7 +209,7 @@ def test_without_a_copy_there_is_no_migration(older: Path, monkeypatch: pytest.M
     assert (schema(older), list(older.parent.iterdir())) == (before, [older])
 
 
-def test_copies_go_when_they_are_older_than_what_is_kept(older: Path) -> None:
+def test_copies_go_when_they_are_older_than_what_is_kept(older):
     now = datetime.now(UTC)
     with closing(open_database(f"sqlite:///{older}")) as database:
         care = ConversationCare(database)
@@ -223,16 +218,14 @@ def test_copies_go_when_they_are_older_than_what_is_kept(older: Path) -> None:
             assert len(list(older.parent.glob("*.before-*"))) == left
 
 
-def test_forgetting_a_document_removes_the_copies(older: Path) -> None:
+def test_forgetting_a_document_removes_the_copies(older):
     with closing(open_database(f"sqlite:///{older}")) as database:
         assert len(list(older.parent.glob("*.before-*"))) == 1
         History(database).forget_document("/a.md")
     assert list(older.parent.iterdir()) == [older]
 
 
-def test_what_a_killed_copy_left_goes_with_the_next_one_and_with_forgetting(
-    older: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_copy_left_goes_with_the_next_one_and_with_forgetting(older, monkeypatch):
     """Was left for good: as large as the database, with texts that were forgotten since."""
 
     def killed(descriptor: int) -> None:
@@ -252,9 +245,7 @@ def test_what_a_killed_copy_left_goes_with_the_next_one_and_with_forgetting(
     assert list(older.parent.iterdir()) == [older]
 
 
-def test_a_failing_migration_leaves_nothing_behind(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_migration_leaves_nothing_behind(database_url, tmp_path, monkeypatch):
     open_database(database_url).close()
     before = table_names(database_url)
     add_revision(monkeypatch, tmp_path, "op.execute('CREATE TABLE half (a INTEGER)')\nraise ZeroDivisionError")
@@ -263,9 +254,7 @@ def test_a_failing_migration_leaves_nothing_behind(
     assert table_names(database_url) == before
 
 
-def test_tables_that_cannot_be_made_leave_nothing_behind(
-    empty_urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_that_cannot_be_made_leave_nothing_behind(empty_urls, monkeypatch):
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -275,7 +264,7 @@ def test_tables_that_cannot_be_made_leave_nothing_behind(
     assert table_names(empty_urls[0]) == []
 
 
-def test_newer_database_is_refused_and_left_alone(database_url: str) -> None:
+def test_newer_database_is_refused_and_left_alone(database_url):
     with closing(open_database(database_url)) as database, database.write() as session:
         session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     before = table_names(database_url)
@@ -287,7 +276,7 @@ def test_newer_database_is_refused_and_left_alone(database_url: str) -> None:
     assert table_names(database_url) == before
 
 
-def test_tables_of_another_program_are_not_taken_over(path: Path) -> None:
+def test_tables_of_another_program_are_not_taken_over(path):
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE documents (a)")
     connection.close()
@@ -299,9 +288,7 @@ def test_tables_of_another_program_are_not_taken_over(path: Path) -> None:
     assert list(schema(path)) == ["documents"]
 
 
-def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(tmp_path, monkeypatch):
     settings = Settings(data_dir=tmp_path / "desk")
     settings.data_dir.mkdir()
     open_database(settings.database_url).close()

@@ -1,8 +1,6 @@
 """What an admin does with one encoded passage, with a real engine and the tiny model."""
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
@@ -15,7 +13,7 @@ from cache.memory.disk import checksum
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
+def service(tmp_path):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as service:
         service.prepare()
         yield service
@@ -29,7 +27,7 @@ def tier_of(service: Service, key: str) -> str | None:
     return service.engine.call(lambda store: store.tier(key))
 
 
-def test_a_passage_that_is_on_disk_or_in_no_tier_is_made_ready_again(service: Service) -> None:
+def test_a_passage_that_is_on_disk_or_in_no_tier_is_made_ready_again(service):
     key = key_of(service)
     before = finish(service, "How long do returns take?").answer
     service.module_care.evict(key)
@@ -43,7 +41,7 @@ def test_a_passage_that_is_on_disk_or_in_no_tier_is_made_ready_again(service: Se
     assert tier_of(service, key) == "device"
 
 
-def test_what_is_kept_is_shown_and_kept_after_a_restart(service: Service, tmp_path: Path) -> None:
+def test_what_is_kept_is_shown_and_kept_after_a_restart(service, tmp_path):
     key = key_of(service)
     service.module_care.keep(key, is_kept=True)
     assert [row.id for row in service.overview().modules if row.is_kept] == [key]
@@ -55,7 +53,7 @@ def test_what_is_kept_is_shown_and_kept_after_a_restart(service: Service, tmp_pa
         assert again.engine.store.device.kept == frozenset()
 
 
-def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service: Service) -> None:
+def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service):
     key = key_of(service)
     modules = {row.id for row in service.overview().modules}
     for tier in ("device", "disk"):
@@ -69,7 +67,7 @@ def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service: 
     assert len(service.engine.call(lambda store: store.disk.headers() if store.disk else [])) == len(modules)
 
 
-def test_numbers_that_the_model_does_not_compute_are_found(service: Service) -> None:
+def test_numbers_that_the_model_does_not_compute_are_found(service):
     """A file whose checksum is right, but with numbers of something else."""
     key = key_of(service)
     service.module_care.evict(key)
@@ -84,7 +82,7 @@ def test_numbers_that_the_model_does_not_compute_are_found(service: Service) -> 
     assert verified.largest_difference == pytest.approx(0.01, rel=0.1)
 
 
-def test_a_damaged_file_is_said(service: Service) -> None:
+def test_a_damaged_file_is_said(service):
     key = key_of(service)
     service.module_care.evict(key)
     service.engine.store.flush()
@@ -96,7 +94,7 @@ def test_a_damaged_file_is_said(service: Service) -> None:
     assert tier_of(service, key) is None
 
 
-def test_an_unknown_passage_is_refused_and_reading_again_is_measured(service: Service) -> None:
+def test_an_unknown_passage_is_refused_and_reading_again_is_measured(service):
     care = service.module_care
     for act in (care.warm, care.evict, care.verify, partial(care.keep, is_kept=True)):
         with pytest.raises(DeskError, match="no longer exists"):

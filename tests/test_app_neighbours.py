@@ -14,7 +14,6 @@ from app.desk.doctor import encoded_passages as modules
 from app.desk.service import Service
 from app.domain.documents import StoredPassage, Vectors
 from app.knowledge.prompts import PassageText, passage_text
-from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Segment
 
@@ -35,7 +34,7 @@ def write(folder: Path, pages: dict[str, str]) -> None:
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Path:
+def pages(tmp_path):
     write(tmp_path / "pages", PAGES)
     return tmp_path / "pages"
 
@@ -97,7 +96,7 @@ def are_nearest(desk: Service, name: str, near: list[str], count: int) -> bool:
     return len(set(near)) == len(near) == len(best) and np.allclose([close[n] for n in near], best, atol=1e-5)
 
 
-def test_the_doctor_tells_how_many_there_are_and_are_wanted(tmp_path: Path, pages: Path) -> None:
+def test_the_doctor_tells_how_many_there_are_and_are_wanted(tmp_path, pages):
     with small_desk(tmp_path / "desk", neighbours=2) as desk:
         assert "(set to" not in modules(desk.settings)
         desk.ingest([pages])
@@ -108,7 +107,7 @@ def test_the_doctor_tells_how_many_there_are_and_are_wanted(tmp_path: Path, page
     )
 
 
-def test_the_closest_are_recorded_and_never_the_passage_itself(tmp_path: Path, pages: Path) -> None:
+def test_the_closest_are_recorded_and_never_the_passage_itself(tmp_path, pages):
     with small_desk(tmp_path / "desk", neighbours=3) as desk:
         report = desk.ingest([pages])
         for name, near in neighbours(desk).items():
@@ -120,7 +119,7 @@ def test_the_closest_are_recorded_and_never_the_passage_itself(tmp_path: Path, p
     assert (again.modules.encoded, again.changes.kept) == (0, 6)
 
 
-def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path: Path, pages: Path) -> None:
+def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=3) as desk:
         answer = finish(desk, "How long do returns take?")
         exact = finish(desk, "How long do returns take?", reuse="off")
@@ -138,7 +137,7 @@ def test_an_answer_is_placed_out_of_modules_that_read_their_neighbours(tmp_path:
     assert answer.usage.computed == answer.usage.prompt_tokens - answer.usage.module
 
 
-def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(tmp_path: Path, pages: Path) -> None:
+def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=2) as desk:
         old, touched = keys(desk), dependants(desk, "gift-cards")
         assert 0 < len(touched) < 5
@@ -155,7 +154,7 @@ def test_a_changed_neighbour_encodes_its_dependants_again_and_no_others(tmp_path
     assert (report.modules.kept, report.replaced, report.changes.dropped) == (0, 1, 1)
 
 
-def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(tmp_path: Path, pages: Path) -> None:
+def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(tmp_path, pages):
     secret = PAGES["gift-cards"].encode()
     with small_desk(tmp_path / "desk", pages=pages, neighbours=2) as desk:
         finish(desk, "Can gift cards be refunded?")
@@ -183,7 +182,7 @@ def test_forgetting_leaves_nothing_that_was_computed_with_the_document_in_sight(
     assert set(new.values()) <= names
 
 
-def test_forgetting_takes_what_changes_left_behind(tmp_path: Path, pages: Path) -> None:
+def test_forgetting_takes_what_changes_left_behind(tmp_path, pages):
     """Modules of another system text are nobody's key any more; they hold the documents' texts all the same."""
     with small_desk(tmp_path / "desk", pages=pages, neighbours=1) as desk:
         left = set(keys(desk).values())
@@ -193,7 +192,7 @@ def test_forgetting_takes_what_changes_left_behind(tmp_path: Path, pages: Path) 
         check(desk)
 
 
-def test_a_desk_that_was_not_read_ahead_is_not_read_to_forget(tmp_path: Path, pages: Path) -> None:
+def test_a_desk_that_was_not_read_ahead_is_not_read_to_forget(tmp_path, pages):
     """Was wrong once: forgetting one of thousands of documents waited until the model had read all others."""
     with small_desk(tmp_path / "desk", neighbours=1) as desk:
         desk.ingest([pages], warm=False)
@@ -202,7 +201,7 @@ def test_a_desk_that_was_not_read_ahead_is_not_read_to_forget(tmp_path: Path, pa
         assert {len(near) for near in neighbours(desk).values()} == {1}
 
 
-def test_the_same_text_elsewhere_keeps_its_module(tmp_path: Path, pages: Path) -> None:
+def test_the_same_text_elsewhere_keeps_its_module(tmp_path, pages):
     write(tmp_path / "copies", PAGES)
     with small_desk(tmp_path / "desk", pages=pages, neighbours=1) as desk:
         report = desk.ingest([tmp_path / "copies"])
@@ -216,7 +215,7 @@ def test_the_same_text_elsewhere_keeps_its_module(tmp_path: Path, pages: Path) -
             assert all(n.document != str(tmp_path / "copies" / "stores.md") for n in one.neighbours)
 
 
-def test_another_setting_takes_effect_at_the_next_ingest_for_all(tmp_path: Path, pages: Path) -> None:
+def test_another_setting_takes_effect_at_the_next_ingest_for_all(tmp_path, pages):
     """0 -> 3 -> 0, and the ingest need not name the documents."""
     seen: list[dict[str, str]] = []
     for count, paths in ((0, [pages]), (3, [pages / "stores.md"]), (0, [pages / "stores.md"])):
@@ -234,9 +233,7 @@ def test_another_setting_takes_effect_at_the_next_ingest_for_all(tmp_path: Path,
 
 
 @pytest.mark.parametrize("stage", ["reading", "encoding"])
-def test_an_interrupted_ingest_goes_on_where_it_stopped(
-    tmp_path: Path, pages: Path, stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_ingest_goes_on_where_it_stopped(tmp_path, pages, stage, monkeypatch):
     monkeypatch.setattr("app.knowledge.ingest.BATCH", 1)
     monkeypatch.setattr("app.knowledge.warm.AT_ONCE", 1)
     monkeypatch.setattr("app.knowledge.warm.JOBS_IN_FLIGHT", 1)
@@ -255,7 +252,7 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(
         check(desk)
 
 
-def test_models_without_relocation_ingest_and_answer_all_the_same(tmp_path: Path, pages: Path) -> None:
+def test_models_without_relocation_ingest_and_answer_all_the_same(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=3, family="gpt2") as desk:
         assert set(map(tuple, neighbours(desk).values())) == {()}
         assert finish(desk, "How long do returns take?").usage.prompt_tokens > 0
@@ -264,7 +261,7 @@ def test_models_without_relocation_ingest_and_answer_all_the_same(tmp_path: Path
 
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_the_setting_says_how_a_conversation_is_placed(tmp_path: Path, pages: Path, placement: str) -> None:
+def test_the_setting_says_how_a_conversation_is_placed(tmp_path, pages, placement):
     with small_desk(tmp_path / "desk", placement=placement) as desk:
         desk.ingest([pages])
         answer = finish(desk, "How long do returns take?")
@@ -287,7 +284,7 @@ def rules(desk: Service, before: dict[str, list[str]], changed: set[str], count:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_history_of_ingesting_and_forgetting(tmp_path: Path, seed: int) -> None:
+def test_any_history_of_ingesting_and_forgetting(tmp_path, seed):
     rng = random.Random(seed)
     words = ["return", "refund", "parcel", "card", "gift", "store", "days", "money", "voucher", "size", "repair"]
     folder = tmp_path / "pages"
@@ -317,7 +314,7 @@ def test_any_history_of_ingesting_and_forgetting(tmp_path: Path, seed: int) -> N
 # --- library and search ------------------------------------------------------------------------------------
 
 
-def test_a_document_with_another_title_is_another_neighbour(library: Library) -> None:
+def test_a_document_with_another_title_is_another_neighbour(library):
     """A passage without headings is read under its document's title, which its content hash does not cover."""
     store(library, document("/a"), [passage("a")])
     store(library, document("/b"), [passage("b")])
@@ -334,7 +331,7 @@ def test_a_document_with_another_title_is_another_neighbour(library: Library) ->
     assert (two.module_key, [n.id for n in two.neighbours]) == ("key-b", [1])
 
 
-def test_numbers_that_are_gone_are_ignored(library: Library) -> None:
+def test_numbers_that_are_gone_are_ignored(library):
     store(library, document("/a"), [passage("a"), passage("b")])
     library.set_module_keys({1: "key-a"})
     assert library.set_neighbours({1: [77, 2], 78: [1]}) == ("key-a",)
@@ -344,7 +341,7 @@ def test_numbers_that_are_gone_are_ignored(library: Library) -> None:
     assert library.set_neighbours({1: [2]}) == ()
 
 
-def test_a_module_that_another_passage_has_is_not_given_up(library: Library) -> None:
+def test_a_module_that_another_passage_has_is_not_given_up(library):
     store(library, document("/a"), [passage("a"), passage("b"), passage("c")])
     library.set_module_keys({1: "same", 2: "same", 3: "c"})
     assert library.set_neighbours({1: [3]}) == ()
@@ -354,7 +351,7 @@ def test_a_module_that_another_passage_has_is_not_given_up(library: Library) -> 
     assert [(p.module_key, p.neighbours) for p in library.passages([1, 2])] == [(None, ()), (None, ())]
 
 
-def test_neighbours_are_read_with_few_queries(library: Library) -> None:
+def test_neighbours_are_read_with_few_queries(library):
     count = 20
     store(library, document("/a"), [passage(f"p{number}") for number in range(count)])
     library.set_neighbours({i + 1: [j + 1 for j in range(count) if j != i] for i in range(count)})
@@ -367,7 +364,7 @@ def test_neighbours_are_read_with_few_queries(library: Library) -> None:
     assert len([statement for statement in statements if statement.startswith("SELECT")]) == 3
 
 
-def test_the_whole_passage_asks_and_the_best_stretch_answers(tmp_path: Path) -> None:
+def test_the_whole_passage_asks_and_the_best_stretch_answers(tmp_path):
     """Long passages have several vectors: none is found twice, and none finds itself."""
     long = " ".join([*["Parcels and parcels of parcels."] * 30, *["Cards for cards."] * 10])
     write(tmp_path / "pages", {"long": long, "parcels": "Parcels of parcels.", "cards": "Cards for cards."})

@@ -3,9 +3,8 @@
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from desk_site import BASE
@@ -26,7 +25,7 @@ from cache.serving.messages import EngineSpec
 
 
 @pytest.fixture
-def opening() -> Iterator[tuple[Opening, TestClient]]:
+def opening():
     desk = FakeDesk()
     desk.ready = False
     opening = Opening(desk.missing)
@@ -34,7 +33,7 @@ def opening() -> Iterator[tuple[Opening, TestClient]]:
         yield opening, client
 
 
-def test_a_desk_that_starts_says_so(opening: tuple[Opening, TestClient]) -> None:
+def test_a_desk_that_starts_says_so(opening):
     starting, client = opening
     assert client.get("/healthz").json() == {"status": "ok"}
     ready = client.get("/readyz")
@@ -48,7 +47,7 @@ def test_a_desk_that_starts_says_so(opening: tuple[Opening, TestClient]) -> None
         assert 'http-equiv="refresh"' in page.text
 
 
-def test_a_desk_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_desk_says_what_it_waits_for(tmp_path, monkeypatch):
     seen: list[str] = []
 
     def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
@@ -69,7 +68,7 @@ def test_a_desk_says_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert seen == ["0 of 2 engines run: the others begin", "nothing"]
 
 
-def test_a_request_without_end_is_refused_and_writes_nothing_into_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_without_end_is_refused_and_writes_nothing_into_the_log(caplog):
     """Was wrong once: with httptools a header could fill the memory, and each handshake was an error in the log."""
     handshake = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
     listener = bind("127.0.0.1", 0)
@@ -91,7 +90,7 @@ def test_a_request_without_end_is_refused_and_writes_nothing_into_the_log(caplog
     assert caplog.text == ""
 
 
-def test_the_application_takes_over_and_ends_with_the_server() -> None:
+def test_the_application_takes_over_and_ends_with_the_server():
     lived: list[str] = []
 
     @asynccontextmanager
@@ -110,7 +109,7 @@ def test_the_application_takes_over_and_ends_with_the_server() -> None:
     assert lived == ["began", "ended"]
 
 
-def test_an_application_that_cannot_start_is_an_error() -> None:
+def test_an_application_that_cannot_start_is_an_error():
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         raise OSError("no queue")
@@ -123,9 +122,7 @@ def test_an_application_that_cannot_start_is_an_error() -> None:
         assert client.get("/").status_code == 503
 
 
-def test_a_start_that_fails_leaves_the_first_password_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_that_fails_leaves_the_first_password_to_the_next(tmp_path, monkeypatch, capsys):
     before = signal.getsignal(signal.SIGTERM)
     try:
         with small_desk(tmp_path, port=0) as service:

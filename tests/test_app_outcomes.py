@@ -25,7 +25,7 @@ def desk_with_pages(folder: Path, **changes: object) -> Iterator[Service]:
         yield desk
 
 
-def test_an_unsure_answer_says_so_quotes_little_and_names_pages(tmp_path: Path) -> None:
+def test_an_unsure_answer_says_so_quotes_little_and_names_pages(tmp_path):
     with desk_with_pages(tmp_path, answer_mode="free", **UNSURE) as desk:
         stream = desk.ask(GIFT_CARDS)
         pieces = list(stream)
@@ -41,14 +41,14 @@ def test_an_unsure_answer_says_so_quotes_little_and_names_pages(tmp_path: Path) 
     assert stored == answer
 
 
-def test_what_was_said_of_a_forgotten_document_is_removed(tmp_path: Path) -> None:
+def test_what_was_said_of_a_forgotten_document_is_removed(tmp_path):
     with desk_with_pages(tmp_path, **UNSURE) as desk:
         answers = [finish(desk, text) for text in (GIFT_CARDS, "help")]
         desk.forget("gift-cards.md")
         assert not any("Gift cards" in desk.turns(answer.conversation_id)[1].text for answer in answers)
 
 
-def test_the_line_of_an_unsure_answer_is_not_what_the_model_said(tmp_path: Path) -> None:
+def test_the_line_of_an_unsure_answer_is_not_what_the_model_said(tmp_path):
     """The next prompt goes on from the model's own tokens, so what was computed for the first turn is reused."""
     with desk_with_pages(tmp_path, **UNSURE) as desk:
         first = finish(desk, GIFT_CARDS)
@@ -60,7 +60,7 @@ def test_the_line_of_an_unsure_answer_is_not_what_the_model_said(tmp_path: Path)
     assert second.usage.session >= first.usage.computed  # what was copied word for word was not computed
 
 
-def test_an_unsure_answer_that_is_stopped_at_its_first_words_is_kept(tmp_path: Path) -> None:
+def test_an_unsure_answer_that_is_stopped_at_its_first_words_is_kept(tmp_path):
     with desk_with_pages(tmp_path, **UNSURE) as desk:
         stream = desk.ask(GIFT_CARDS)
         pieces = []
@@ -72,7 +72,7 @@ def test_an_unsure_answer_that_is_stopped_at_its_first_words_is_kept(tmp_path: P
         assert stream.answer.outcome == "unsure"
 
 
-def test_nothing_is_said_with_the_contacts_and_without_pages(tmp_path: Path) -> None:
+def test_nothing_is_said_with_the_contacts_and_without_pages(tmp_path):
     with desk_with_pages(tmp_path, refuse_below=0.999, contact_email="care@shop.example") as desk:
         answer = finish(desk, "Do you sell bicycles for children?")
         chinese = finish(desk, "你们卖儿童自行车吗？")
@@ -83,9 +83,7 @@ def test_nothing_is_said_with_the_contacts_and_without_pages(tmp_path: Path) -> 
     assert "帮助页面" in chinese.answer
 
 
-def test_small_talk_needs_no_search_and_is_left_out_of_later_prompts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_talk_needs_no_search_and_is_left_out_of_later_prompts(tmp_path, monkeypatch):
     with desk_with_pages(tmp_path) as desk:
         monkeypatch.setattr(desk.finder, "find", lambda *args, **options: pytest.fail("searched"))
         hello = finish(desk, "Hello!")
@@ -97,9 +95,7 @@ def test_small_talk_needs_no_search_and_is_left_out_of_later_prompts(
     assert after.usage.prompt_tokens == alone.usage.prompt_tokens
 
 
-def test_a_person_is_reached_by_the_contacts_or_by_the_page_about_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_person_is_reached_by_the_contacts_or_by_the_page_about_it(tmp_path, monkeypatch):
     with desk_with_pages(tmp_path / "a", contact_phone="+353 1 555 0100") as desk:
         monkeypatch.setattr(desk.finder, "find", lambda *args, **options: pytest.fail("searched"))
         named = finish(desk, "I want to talk to a human agent")
@@ -113,7 +109,7 @@ def test_a_person_is_reached_by_the_contacts_or_by_the_page_about_it(
     assert "customer service team" in neither.answer
 
 
-def test_what_is_too_vague_gets_one_question_back(tmp_path: Path) -> None:
+def test_what_is_too_vague_gets_one_question_back(tmp_path):
     with desk_with_pages(tmp_path) as desk:
         answer = finish(desk, "it does not work")
         [_, said] = desk.history.past(answer.conversation_id)
@@ -124,7 +120,7 @@ def test_what_is_too_vague_gets_one_question_back(tmp_path: Path) -> None:
     assert (answer.statements, said.text, answer.usage.prompt_tokens) == ((), "", 0)
 
 
-def test_a_topic_lists_what_there_is_unless_search_is_sure(tmp_path: Path) -> None:
+def test_a_topic_lists_what_there_is_unless_search_is_sure(tmp_path):
     with desk_with_pages(tmp_path, **UNSURE) as desk:
         unsure = finish(desk, "returns")
     with desk_with_pages(tmp_path, **CERTAIN) as desk:
@@ -134,7 +130,7 @@ def test_a_topic_lists_what_there_is_unless_search_is_sure(tmp_path: Path) -> No
     assert sure.outcome == "answered"
 
 
-def test_what_is_vague_is_about_the_question_before_and_small_talk_is_none(tmp_path: Path) -> None:
+def test_what_is_vague_is_about_the_question_before_and_small_talk_is_none(tmp_path):
     with desk_with_pages(tmp_path) as desk:
         first = finish(desk, GIFT_CARDS)
         second = finish(desk, "it does not work", conversation_id=first.conversation_id)
@@ -150,7 +146,7 @@ def test_what_is_vague_is_about_the_question_before_and_small_talk_is_none(tmp_p
     assert earlier_question([]) is None
 
 
-def test_without_documents_everything_but_small_talk_ends_in_nothing(tmp_path: Path) -> None:
+def test_without_documents_everything_but_small_talk_ends_in_nothing(tmp_path):
     with small_desk(tmp_path) as desk:
         assert [finish(desk, text).outcome for text in ("help", "hello", GIFT_CARDS)] == [
             "nothing",
@@ -159,7 +155,7 @@ def test_without_documents_everything_but_small_talk_ends_in_nothing(tmp_path: P
         ]
 
 
-def test_outcomes_are_counted_and_in_the_json(tmp_path: Path) -> None:
+def test_outcomes_are_counted_and_in_the_json(tmp_path):
     with desk_with_pages(tmp_path, **UNSURE) as desk:
         answers = [finish(desk, text) for text in (GIFT_CARDS, "hello", "thanks", "help")]
         document = overview_json(desk.overview())
@@ -175,7 +171,7 @@ def test_outcomes_are_counted_and_in_the_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("outcome", "part"), [("answered", "a\n\nb"), ("unsure", "b"), ("nothing", ""), ("smalltalk", "")]
 )
-def test_what_of_a_text_comes_from_the_documents(outcome: Outcome, part: str) -> None:
+def test_what_of_a_text_comes_from_the_documents(outcome, part):
     assert from_documents("a\n\nb", outcome) == part
 
 
@@ -183,5 +179,5 @@ def test_what_of_a_text_comes_from_the_documents(outcome: Outcome, part: str) ->
     ("question", "is_one"),
     [("returns", True), ("退货", True), ("the delivery", True), ("E03", False), ("gift cards", False), ("who?", False)],
 )
-def test_topics(question: str, is_one: bool) -> None:
+def test_topics(question, is_one):
     assert is_topic(question) == is_one

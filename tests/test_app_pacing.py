@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -18,7 +17,7 @@ ANN, BOB = Caller(owner="v-ann"), Caller(owner="v-bob")
 
 
 @pytest.fixture(autouse=True)
-def pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def pace(monkeypatch):
     monkeypatch.setattr(pacing, "IN_A_ROW", IN_A_ROW)
 
 
@@ -45,7 +44,7 @@ class Sent:
         return passed
 
 
-def test_one_visitor_too_fast_is_refused_late_and_nobody_else(monkeypatch: Any) -> None:
+def test_one_visitor_too_fast_is_refused_late_and_nobody_else(monkeypatch):
     monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
 
     async def run() -> None:
@@ -57,7 +56,7 @@ def test_one_visitor_too_fast_is_refused_late_and_nobody_else(monkeypatch: Any) 
     asyncio.run(run())
 
 
-def test_who_is_a_little_too_fast_waits() -> None:
+def test_who_is_a_little_too_fast_waits():
     async def run() -> None:
         sent, began = Sent(), time.monotonic()
         await sent.passed(ANN, IN_A_ROW)
@@ -68,7 +67,7 @@ def test_who_is_a_little_too_fast_waits() -> None:
     asyncio.run(run())
 
 
-def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch: Any) -> None:
+def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch):
     monkeypatch.setattr(pacing, "IN_A_ROW", 2)
     monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
 
@@ -82,7 +81,7 @@ def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch: Any) -> None:
     asyncio.run(run())
 
 
-def test_a_page_counts_as_several(monkeypatch: Any) -> None:
+def test_a_page_counts_as_several(monkeypatch):
     monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
 
     async def run() -> None:
@@ -95,7 +94,7 @@ def test_a_page_counts_as_several(monkeypatch: Any) -> None:
     asyncio.run(run())
 
 
-def test_what_fails_counts_as_several() -> None:
+def test_what_fails_counts_as_several():
     async def run() -> None:
         sent = Sent()
         for _ in range(IN_A_ROW // FAILED):
@@ -107,7 +106,7 @@ def test_what_fails_counts_as_several() -> None:
     asyncio.run(run())
 
 
-def test_programs_and_staff_are_not_paced(monkeypatch: Any) -> None:
+def test_programs_and_staff_are_not_paced(monkeypatch):
     monkeypatch.setattr(pacing, "IN_A_ROW", 1)
 
     async def run() -> None:
@@ -118,7 +117,7 @@ def test_programs_and_staff_are_not_paced(monkeypatch: Any) -> None:
     asyncio.run(run())
 
 
-def test_only_so_many_requests_of_a_visitor_are_answered_at_once() -> None:
+def test_only_so_many_requests_of_a_visitor_are_answered_at_once():
     async def run() -> None:
         sent, answering, go = Sent(), set[int](), asyncio.Event()
 
@@ -146,7 +145,7 @@ class Clock:
         return self.now
 
 
-def test_so_many_at_once_and_then_one_at_a_time() -> None:
+def test_so_many_at_once_and_then_one_at_a_time():
     clock = Clock()
     often = Rate(2, 3, clock=clock)
     assert [often.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5]
@@ -159,7 +158,7 @@ def test_so_many_at_once_and_then_one_at_a_time() -> None:
     assert [often.wait_s("ann") for _ in range(4)] == [0, 0, 0, 0.5], "a pause gives no more than at once"
 
 
-def test_only_so_many_askers_are_kept() -> None:
+def test_only_so_many_askers_are_kept():
     clock, most = Clock(), limits.MOST_BUCKETS
     often = Rate(1, 1, clock=clock)
     for number in range(most + 50):

@@ -32,7 +32,7 @@ def transcript(desk: FakeDesk, conversation_id: str, *, technical: bool = True) 
     return render("chat/transcript.html", language="en", **shown)
 
 
-def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
+def test_hostile_text_stays_text_everywhere(desk):
     answer = replace(make_answer("c", HOSTILE, "html"), policy=HOSTILE, notice=HOSTILE)
     desk.store(HOSTILE, answer)
     overview = make_overview(NOW)
@@ -63,12 +63,12 @@ def test_hostile_text_stays_text_everywhere(desk: FakeDesk) -> None:
         assert "\u202e" not in page
 
 
-def test_half_an_answer_is_as_safe_as_a_whole_one() -> None:
+def test_half_an_answer_is_as_safe_as_a_whole_one():
     for length in range(0, len(HOSTILE), 7):
         check(render("chat/live.html", language="en", question="q", text=HOSTILE[:length]))
 
 
-def test_answers_may_use_simple_markdown() -> None:
+def test_answers_may_use_simple_markdown():
     page = answer_html("# Title\n**a** and *b*\n\n- one\n- two\n\n3. three\n4. four\n\nlast `x*y*z` 2*3*4")
     assert "<strong>Title</strong><br>" in page
     assert "<strong>a</strong> and <em>b</em>" in page
@@ -77,7 +77,7 @@ def test_answers_may_use_simple_markdown() -> None:
     assert "<code>x*y*z</code> 2*3*4" in page
 
 
-def test_links_and_images_become_text() -> None:
+def test_links_and_images_become_text():
     page = answer_html("![pixel](https://evil.example/p.png) [here](https://shop.example)")
     assert "pixel (https://evil.example/p.png) here (https://shop.example)" in check(page)
     assert "<a" not in page
@@ -102,12 +102,12 @@ def lines_run(text: str) -> int:
 
 
 @pytest.mark.parametrize("piece", ["*", "[", "**a", "![a](", "`"])
-def test_work_on_a_long_line_grows_with_its_length(piece: str) -> None:
+def test_work_on_a_long_line_grows_with_its_length(piece):
     answer_html(piece)  # what is made once
     assert lines_run(piece * 2000) < 6 * lines_run(piece * 500)
 
 
-def test_numbers_in_words() -> None:
+def test_numbers_in_words():
     assert count(1234) == "1,234"
     assert [percent(1, 0), percent(1, 1000), percent(999, 1000), percent(1, 2)] == ["–", "<1%", ">99%", "50%"]
     assert [milliseconds(x) for x in (None, 0, 3.44, 118.2, 999.6, 12_345)] == [
@@ -121,7 +121,7 @@ def test_numbers_in_words() -> None:
     assert ago(NOW.replace(tzinfo=None), NOW) == "just now"
 
 
-def test_reuse_line_says_what_was_reused_and_from_where() -> None:
+def test_reuse_line_says_what_was_reused_and_from_where():
     answer = make_answer("c", "m", "returns")
     assert reuse_line(answer) == "1,201 of 1,451 prompt tokens reused from 3 documents · first token 118 ms"
     usage = AnswerUsage(prompt_tokens=1451, completion_tokens=1, computed=51, session=1400, prefix=0, module=0)
@@ -132,7 +132,7 @@ def test_reuse_line_says_what_was_reused_and_from_where() -> None:
     assert reuse_line(replace(answer, usage=usage, modules=())).startswith("All 90 prompt tokens computed now")
 
 
-def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
+def test_reuse_details_have_a_row_for_each_module_and_the_stages():
     answer = make_answer("c", "m", "returns")
     text = check(render("chat/reuse.html", language="en", answer=answer))
     for module in answer.modules:
@@ -143,7 +143,7 @@ def test_reuse_details_have_a_row_for_each_module_and_the_stages() -> None:
     assert "Exact" in check(render("chat/reuse.html", language="en", answer=replace(answer, exact=True)))
 
 
-def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> None:
+def test_a_refusal_has_no_sources_even_if_it_carries_some(desk):
     answer = replace(make_answer("c", "m", "weather"), citations=make_answer("c", "m", "returns").citations)
     desk.store("weather", answer)
     page = transcript(desk, "c")
@@ -151,7 +151,7 @@ def test_a_refusal_has_no_sources_even_if_it_carries_some(desk: FakeDesk) -> Non
     assert "Not found in the documents" in page
 
 
-def test_each_outcome_looks_different(desk: FakeDesk) -> None:
+def test_each_outcome_looks_different(desk):
     for word, badge, sources in (
         ("returns", "", "2 sources"),
         ("perhaps", "Not certain", "See also"),
@@ -165,7 +165,7 @@ def test_each_outcome_looks_different(desk: FakeDesk) -> None:
         assert sources in page
 
 
-def test_contacts_are_links_only_where_the_desk_speaks_itself(desk: FakeDesk) -> None:
+def test_contacts_are_links_only_where_the_desk_speaks_itself(desk):
     desk.store("weather", make_answer("a", "m1", "weather"))
     page = transcript(desk, "a")
     for address in ("mailto:care@larkmoor.example", "tel:+35315550100"):
@@ -176,14 +176,14 @@ def test_contacts_are_links_only_where_the_desk_speaks_itself(desk: FakeDesk) ->
     assert 'href="mailto:' not in transcript(desk, "b")
 
 
-def test_links_are_escaped() -> None:
+def test_links_are_escaped():
     text = '"><script>&'
     html = linked(answer_html(f"Call {text}"), {text: f"https://x/{text}"})
     assert "<script" not in html
     assert html.count("<a ") == 1
 
 
-def test_dashboard_numbers() -> None:
+def test_dashboard_numbers():
     overview = make_overview(NOW)
     text = check(admin("tiles", overview))
     for shown in ("78%", "186,495 of 238,670", "131 ms", "842 ms", "82% of the questions", "10%: shown what may help"):
@@ -196,7 +196,7 @@ def test_dashboard_numbers() -> None:
     assert "None since the start" in check(admin("prefixes", replace(overview, prefixes=())))
 
 
-def test_new_install_is_told_what_to_do() -> None:
+def test_new_install_is_told_what_to_do():
     empty = FakeDesk(seeded=False).overview()
     assert "warmdesk ingest" in check(admin("welcome", empty))
     assert "Ask a question" in check(admin("welcome", replace(empty, documents=3)))
@@ -205,7 +205,7 @@ def test_new_install_is_told_what_to_do() -> None:
     assert "–" in check(admin("tiles", replace(empty, answers=1)))
 
 
-def test_statements_carry_the_numbers_of_their_sources_which_mark_what_was_said(desk: FakeDesk) -> None:
+def test_statements_carry_the_numbers_of_their_sources_which_mark_what_was_said(desk):
     desk.store("Can I return it?", make_answer("c", "m", "Can I return it?"))
     page = transcript(desk, "c", technical=False)
     text = check(page)
@@ -220,7 +220,7 @@ def test_statements_carry_the_numbers_of_their_sources_which_mark_what_was_said(
     assert 'href="/sources/m/1"' in page, "a page without an address: its file"
 
 
-def test_customers_see_no_paths_scores_tokens_or_module_ids(desk: FakeDesk) -> None:
+def test_customers_see_no_paths_scores_tokens_or_module_ids(desk):
     desk.store("Can I return it?", make_answer("c", "m", "Can I return it?"))
     page = transcript(desk, "c", technical=False)
     for hidden in ("returns-policy.md", "0.78", "tokens", "m1", "Approximate", "balanced"):
@@ -228,7 +228,7 @@ def test_customers_see_no_paths_scores_tokens_or_module_ids(desk: FakeDesk) -> N
     assert "returns-policy.md" in transcript(desk, "c")
 
 
-def test_marks_that_overlap_or_lie_outside_are_drawn_once() -> None:
+def test_marks_that_overlap_or_lie_outside_are_drawn_once():
     citation = Citation(
         document="d", title="t", passage="p", quote="ab<cd>ef", score=1.0, marks=(Mark(0, 1, 4), Mark(1, 2, 99))
     )
@@ -237,7 +237,7 @@ def test_marks_that_overlap_or_lie_outside_are_drawn_once() -> None:
     assert Source(1, removed).quote == "(<mark>re</mark>"
 
 
-def test_suggestions_are_topics_that_the_question_does_not_name() -> None:
+def test_suggestions_are_topics_that_the_question_does_not_name():
     answer = make_answer("c", "m", "Can I return it?")
     assert suggestions("What is this?", answer) == [
         "What members get · 3",
@@ -258,14 +258,14 @@ def test_suggestions_are_topics_that_the_question_does_not_name() -> None:
         (PassagesRead(read=1120, total=2140, is_reading=True), "1,120 of 2,140 passages are encoded."),
     ],
 )
-def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading: PassagesRead | None, line: str) -> None:
+def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading, line):
     overview = replace(make_overview(NOW), reading=reading)
     head = " ".join(check(admin("head", overview)).split())
     assert line in head
     assert ("are encoded" in head) == bool(line)
 
 
-def test_a_question_without_an_answer_says_so() -> None:
+def test_a_question_without_an_answer_says_so():
     lost = Turn(message_id="m", role="user", text="Where?", created=NOW, unanswered="lost")
     turns = [lost, replace(lost, unanswered="failed"), replace(lost, unanswered=None)]
     shown = " ".join(check(render("chat/transcript.html", language="en", turns=turns, **PLAIN)).split())
@@ -273,7 +273,7 @@ def test_a_question_without_an_answer_says_so() -> None:
     assert "the server was stopped. Ask again." in shown
 
 
-def test_the_file_of_the_desks_own_faq_is_not_given_out(desk: FakeDesk) -> None:
+def test_the_file_of_the_desks_own_faq_is_not_given_out(desk):
     answer = make_answer("c", "m", "Can I return it?")
     own = replace(answer.citations[1], document="/data/faq/FAQ.jsonl")
     desk.store("Can I return it?", replace(answer, citations=(own,)))

@@ -5,10 +5,8 @@ comes back; and what they see while the server is away.
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from desk_site import BASE, Site, call
 from desks import small_desk, write_pages
 from fastapi.testclient import TestClient
 from httpx import Response
-from postgres_server import PostgresServer
 from waiting import wait_until
 
 from app.access.identity import Keys, new_account
@@ -55,7 +52,7 @@ class RealSite(Site):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer) -> Iterator[RealSite]:
+def site(tmp_path_factory, postgres):
     folder = tmp_path_factory.mktemp("site")
     more = {
         "widget_origins": ("https://shop.example",),
@@ -94,7 +91,7 @@ def result(response: Response) -> dict[str, Any]:
     return dict(last["result"])
 
 
-def test_a_customers_conversations_on_postgres(site: RealSite) -> None:
+def test_a_customers_conversations_on_postgres(site):
     ann, bob = site.client(), site.client()
     conversation = asked(site, ann, "How long do RETURNS take, für Große?")
     assert "Returns" in shown(ann, "load", [conversation])
@@ -119,7 +116,7 @@ def test_a_customers_conversations_on_postgres(site: RealSite) -> None:
     assert conversation not in {one.id for one in Transcripts(site.database).conversations()}
 
 
-def test_a_person_takes_over_on_postgres(site: RealSite) -> None:
+def test_a_person_takes_over_on_postgres(site):
     customer, admin = site.client(), site.admin()
     conversation = asked(site, customer, "How long do returns take?")
     assert "number 1 in the queue" in shown(customer, "person", [conversation], act="ask", email="")
@@ -135,7 +132,7 @@ def test_a_person_takes_over_on_postgres(site: RealSite) -> None:
     assert conversation in admin.get("/admin/conversations", params={"query": "DAYS 退款"}).text
 
 
-def test_documents_come_and_go_on_postgres(site: RealSite, tmp_path: Path) -> None:
+def test_documents_come_and_go_on_postgres(site, tmp_path):
     admin, program = site.admin(), site.program()
     for text in ("The word is marmalade.", "The word is zeppelin."):
         page = f"# Plans 退款\n\n{text}\n".encode()
@@ -163,7 +160,7 @@ def test_documents_come_and_go_on_postgres(site: RealSite, tmp_path: Path) -> No
     assert [entry[1] for entry in site.audited()][-2:] == ["faq-add", "faq-delete"]
 
 
-def test_a_program_on_postgres(site: RealSite) -> None:
+def test_a_program_on_postgres(site):
     program = site.program()
     body = {"model": "warmdesk", "user": "u" * 500, "messages": [{"role": "user", "content": f"Returns? {ODD}"}]}
     sent = json.dumps(body).encode()
@@ -184,7 +181,7 @@ def test_a_program_on_postgres(site: RealSite) -> None:
     assert "warmdesk_documents 4.0" in program.get("/metrics").text
 
 
-def test_numbers_and_settings_on_postgres(site: RealSite) -> None:
+def test_numbers_and_settings_on_postgres(site):
     admin = site.admin()
     assert "Prompt tokens reused" in json.dumps(call(admin, "/admin", "load", ["day"], "a"))
     for page in (
@@ -204,7 +201,7 @@ def test_numbers_and_settings_on_postgres(site: RealSite) -> None:
 
 
 @pytest.fixture
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _often(monkeypatch):
     """What is done again and again is done without a pause."""
     for name in ("TIDY_EVERY_S", "LOOK_EVERY_S", "FOLLOW_EVERY_S"):
         monkeypatch.setattr(f"app.desk.repeating.{name}", 0.01)
@@ -231,12 +228,12 @@ def replies(site: RealSite, admin: TestClient, customer: TestClient) -> dict[str
 
 @pytest.mark.usefixtures("_often")
 def test_while_the_server_is_away_everybody_gets_one_line_and_the_log_two_on_postgres(
-    site: RealSite,
-    postgres: PostgresServer,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+    site,
+    postgres,
+    monkeypatch,
+    caplog,
+    capfd,
+):
     desk, admin, customer = site.service, site.admin(), site.client()
     conversation = asked(site, customer, "How long do returns take?")
     tried: Counter[str] = Counter()

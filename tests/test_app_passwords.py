@@ -16,7 +16,7 @@ from starlette.requests import Request
 from app.access.identity import ensure_admin, new_account, reset_password, verified
 from app.access.limits import FREE_FAILURES, WINDOW_S, LoginRateLimiter, address_of, who_at
 from app.domain.errors import DeskError
-from app.storage.database import Database, open_database
+from app.storage.database import open_database
 from app.storage.people import LIFETIME_S, Account, Accounts, Sessions
 from app.storage.tables import SessionRow
 
@@ -33,18 +33,18 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+def _cheap(monkeypatch):
     """A hash takes little memory here: real ones would take most of the time of these tests."""
     cheap = partial(PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
     monkeypatch.setattr("app.access.identity.PasswordHasher", cheap)
 
 
 @pytest.fixture
-def accounts(database: Database) -> Accounts:
+def accounts(database):
     return Accounts(database)
 
 
-def test_the_first_password_is_given_out_once_and_only_its_hash_is_kept(accounts: Accounts) -> None:
+def test_the_first_password_is_given_out_once_and_only_its_hash_is_kept(accounts):
     password = ensure_admin(accounts)
     assert password is not None
     assert len(password) >= 20
@@ -57,7 +57,7 @@ def test_the_first_password_is_given_out_once_and_only_its_hash_is_kept(accounts
         assert verified(accounts, name, wrong) is None
 
 
-def test_reset_makes_the_old_password_useless(accounts: Accounts) -> None:
+def test_reset_makes_the_old_password_useless(accounts):
     old = new_account(accounts, "ann", "agent")
     new = reset_password(accounts, "ann")
     assert old != new
@@ -67,7 +67,7 @@ def test_reset_makes_the_old_password_useless(accounts: Accounts) -> None:
         reset_password(accounts, "bob")
 
 
-def test_names_and_roles_are_checked_and_names_are_unique(accounts: Accounts) -> None:
+def test_names_and_roles_are_checked_and_names_are_unique(accounts):
     new_account(accounts, "ann@shop.example", "agent")
     with pytest.raises(DeskError, match="there is an account"):
         new_account(accounts, "ann@shop.example", "agent")
@@ -78,7 +78,7 @@ def test_names_and_roles_are_checked_and_names_are_unique(accounts: Accounts) ->
         new_account(accounts, "bob", "")
 
 
-def test_the_last_admin_stays(accounts: Accounts) -> None:
+def test_the_last_admin_stays(accounts):
     new_account(accounts, "ann", "admin")
     new_account(accounts, "bob", "agent")
     for change in (lambda: accounts.remove("ann"), lambda: accounts.set_role("ann", "agent")):
@@ -95,7 +95,7 @@ def signed_in(accounts: Accounts, name: str) -> Account:
     return account
 
 
-def test_overlong_passwords_are_not_hashed(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_passwords_are_not_hashed(accounts, monkeypatch):
     def never(*_: object) -> bool:
         raise AssertionError("it was hashed")
 
@@ -103,7 +103,7 @@ def test_overlong_passwords_are_not_hashed(accounts: Accounts, monkeypatch: pyte
     assert verified(accounts, "admin", "x" * 5000) is None
 
 
-def test_sessions_end_by_time_by_logout_and_with_their_account(database: Database, accounts: Accounts) -> None:
+def test_sessions_end_by_time_by_logout_and_with_their_account(database, accounts):
     clock = Clock()
     sessions = Sessions(database, now=clock.moment)
     new_account(accounts, "ann", "admin")
@@ -129,9 +129,7 @@ def test_sessions_end_by_time_by_logout_and_with_their_account(database: Databas
     assert sessions.account(of_bob) is None
 
 
-def test_an_account_that_changed_while_its_password_was_checked_is_not_signed_in(
-    database: Database, accounts: Accounts
-) -> None:
+def test_an_account_that_changed_while_its_password_was_checked_is_not_signed_in(database, accounts):
     new_account(accounts, "ann", "admin")
     checked = signed_in(accounts, "ann")
     reset_password(accounts, "ann")
@@ -139,9 +137,7 @@ def test_an_account_that_changed_while_its_password_was_checked_is_not_signed_in
         Sessions(database).start(checked)
 
 
-def test_sessions_are_kept_in_the_database_without_their_tokens(
-    database: Database, accounts: Accounts, database_url: str
-) -> None:
+def test_sessions_are_kept_in_the_database_without_their_tokens(database, accounts, database_url):
     new_account(accounts, "ann", "admin")
     token = Sessions(database).start(signed_in(accounts, "ann"))
     database.close()
@@ -151,7 +147,7 @@ def test_sessions_are_kept_in_the_database_without_their_tokens(
 
 
 @pytest.mark.parametrize("token", ["", ".", "a.b.c", "9999999999.x.y", "\u00e4", "x" * 10_000, "' OR 1=1 --"])
-def test_what_is_no_token_opens_nothing_and_ends_nothing(database: Database, accounts: Accounts, token: str) -> None:
+def test_what_is_no_token_opens_nothing_and_ends_nothing(database, accounts, token):
     sessions = Sessions(database)
     new_account(accounts, "ann", "admin")
     good = sessions.start(signed_in(accounts, "ann"))
@@ -162,13 +158,13 @@ def test_what_is_no_token_opens_nothing_and_ends_nothing(database: Database, acc
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("time.time", clock)
     return clock
 
 
-def test_limit_stops_one_address_and_lets_go_later(clock: Clock) -> None:
+def test_limit_stops_one_address_and_lets_go_later(clock):
     limiter = LoginRateLimiter()
     for _ in range(FREE_FAILURES):
         assert limiter.attempt("a") == 0
@@ -183,7 +179,7 @@ def test_limit_stops_one_address_and_lets_go_later(clock: Clock) -> None:
     assert limiter.attempt("a") == 0
 
 
-def test_passwords_are_checked_one_at_a_time(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_checked_one_at_a_time(accounts, monkeypatch):
     new_account(accounts, "ann", "admin")
     running: list[int] = []
     most: list[int] = []
@@ -201,7 +197,7 @@ def test_passwords_are_checked_one_at_a_time(accounts: Accounts, monkeypatch: py
     assert set(most) == {1}
 
 
-def test_who_finds_many_signing_in_is_refused_at_once(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_many_signing_in_is_refused_at_once(accounts, monkeypatch):
     """Those that wait keep threads of all pages: tries from many addresses would stop every page."""
     password = new_account(accounts, "ann", "admin")
     monkeypatch.setattr("app.access.identity._PLACES", places := threading.BoundedSemaphore(1))
@@ -211,7 +207,7 @@ def test_who_finds_many_signing_in_is_refused_at_once(accounts: Accounts, monkey
     assert verified(accounts, "ann", password) is not None, "a place is given back"
 
 
-def test_memory_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_addresses_is_bounded(monkeypatch):
     monkeypatch.setattr("app.access.limits.MOST_ASKERS", 20)
     limiter = LoginRateLimiter()
     for _ in range(FREE_FAILURES):
@@ -236,16 +232,16 @@ def test_memory_of_addresses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         ("", ""),
     ],
 )
-def test_the_name_under_which_an_address_is_counted(host: str, name: str) -> None:
+def test_the_name_under_which_an_address_is_counted(host, name):
     assert who_at(host) == name
 
 
-def test_a_request_without_an_address_has_no_name() -> None:
+def test_a_request_without_an_address_has_no_name():
     assert address_of(Request({"type": "http", "headers": [], "client": None})) == ""
     assert address_of(Request({"type": "http", "headers": [], "client": ("::ffff:192.0.2.7", 1)})) == "192.0.2.7"
 
 
-def test_another_address_of_the_same_network_gives_no_new_tries() -> None:
+def test_another_address_of_the_same_network_gives_no_new_tries():
     limiter = LoginRateLimiter()
     assert not any(limiter.attempt(who_at(f"2001:db8::{last}")) for last in range(FREE_FAILURES))
     assert limiter.attempt(who_at("2001:db8::ffff")) > 0

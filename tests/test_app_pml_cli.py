@@ -22,7 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Run:
+def run(tmp_path, warmdesk):
     return lambda *words: warmdesk("pml", *words, "--data-dir", tmp_path / "desk")
 
 
@@ -48,7 +48,7 @@ def flags_of(case: dict[str, Any], folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_acceptance_case(case: dict[str, Any], run: Run, tmp_path: Path) -> None:
+def test_acceptance_case(case, run, tmp_path):
     status, out, err = run("check", *flags_of(case, tmp_path))
     document, expected = json.loads(out), case["expect"]
     if expected.get("error"):
@@ -68,7 +68,7 @@ def test_acceptance_case(case: dict[str, Any], run: Run, tmp_path: Path) -> None
             assert document[key] == value, key
 
 
-def test_a_check_for_people_shows_ids_and_sums(run: Run, tmp_path: Path) -> None:
+def test_a_check_for_people_shows_ids_and_sums(run, tmp_path):
     schema = write(tmp_path, "s.pml", '<schema name="s">one two<module name="a">a1 a2</module></schema>')
     prompt = write(tmp_path, "p.pml", '<prompt schema="s">why so</prompt>')
     status, out, _ = run("check", schema, prompt, "--tokenizer", "words")
@@ -80,7 +80,7 @@ def test_a_check_for_people_shows_ids_and_sums(run: Run, tmp_path: Path) -> None
     assert "the answer begins at 6" in out
 
 
-def test_a_mistake_names_file_and_line(run: Run, tmp_path: Path) -> None:
+def test_a_mistake_names_file_and_line(run, tmp_path):
     schema = write(tmp_path, "s.pml", '<schema name="s">\n<modul name="a"/></schema>')
     status, out, err = run("check", schema, "--tokenizer", "words")
     assert (status, out) == (1, "")
@@ -98,7 +98,7 @@ def test_a_mistake_names_file_and_line(run: Run, tmp_path: Path) -> None:
         (("export",), "there is no Warmdesk data in"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(arguments: tuple[str, ...], message: str, run: Run) -> None:
+def test_what_cannot_be_done_is_one_line(arguments, message, run):
     status, out, err = run(*arguments)
     assert status != 0
     assert out == ""
@@ -106,7 +106,7 @@ def test_what_cannot_be_done_is_one_line(arguments: tuple[str, ...], message: st
     assert err.count("\n") == 1
 
 
-def test_advice_fits_the_kind_of_file(run: Run, tmp_path: Path) -> None:
+def test_advice_fits_the_kind_of_file(run, tmp_path):
     files = {
         "schema": ("s.pml", '<schema name="s"><module name="now" cache="false">a b c</module></schema>'),
         "prompt": ("p.pml", '<!-- a --><prompt schema="s">why</prompt>'),
@@ -119,7 +119,7 @@ def test_advice_fits_the_kind_of_file(run: Run, tmp_path: Path) -> None:
         assert json.loads(out)["kind"] == kind
 
 
-def test_advice_for_people(run: Run, tmp_path: Path) -> None:
+def test_advice_for_people(run, tmp_path):
     file = write(tmp_path, "t.txt", "It is 2026-11-21.\nAlways the same.")
     _, out, _ = run("advise", file, "--tokenizer", "words")
     assert "line 1: a date ('2026-11-21') probably changes\n    4 tokens; move it after" in out
@@ -127,7 +127,7 @@ def test_advice_for_people(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["trip", "code", "persona"])
-def test_the_sample_schemas_and_prompts_can_be_advised_on(name: str, run: Run) -> None:
+def test_the_sample_schemas_and_prompts_can_be_advised_on(name, run):
     folder = Path(__file__).parent.parent / "data" / "schemas"
     for file in (f"{name}.pml", f"{name}-prompt.pml"):
         status, out, err = run("advise", str(folder / file), "--tokenizer", "words", "--template", "chatml", "--json")
@@ -138,7 +138,7 @@ def test_the_sample_schemas_and_prompts_can_be_advised_on(name: str, run: Run) -
     assert 0 < bound["reusable"] < bound["tokens"]
 
 
-def test_advice_on_a_prompt_with_and_without_its_schema(run: Run, tmp_path: Path) -> None:
+def test_advice_on_a_prompt_with_and_without_its_schema(run, tmp_path):
     schema = write(tmp_path, "s.pml", '<schema name="s">r1 r2<module name="a">a1</module></schema>')
     prompt = write(tmp_path, "p.pml", '<prompt schema="s"><a/>why so</prompt>')
     words = ("--tokenizer", "words")
@@ -155,7 +155,7 @@ def test_advice_on_a_prompt_with_and_without_its_schema(run: Run, tmp_path: Path
     assert (status, err.startswith(f"error: {wrong}:2: <b>: no such module")) == (1, True)
 
 
-def test_lines_of_prompts_end_where_json_lines_end(run: Run, tmp_path: Path) -> None:
+def test_lines_of_prompts_end_where_json_lines_end(run, tmp_path):
     file = write(tmp_path, "l.jsonl", '"one\u2028two"\n"three\u0085four"\n' + "<!--" * 10_000 + "\n")
     status, _, err = run("advise", file, "--tokenizer", "words")
     assert (status, "line 3: each line is" in err) == (1, True)
@@ -164,7 +164,7 @@ def test_lines_of_prompts_end_where_json_lines_end(run: Run, tmp_path: Path) -> 
         assert run("advise", file, "--tokenizer", "words")[0] == 0
 
 
-def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path: Path) -> None:
+def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path):
     pages = write_pages(tmp_path / "pages")
     (pages / "odd.txt").write_text("Odd\n\nA <module name='x'/> & \x0b more </schema>\n")
     with small_desk(tmp_path / "desk", pages=pages) as desk:
@@ -181,14 +181,14 @@ def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path
     assert bind(parse_prompt(prompt), layout).plan.num_tokens > 5
 
 
-def test_names_are_names_and_differ() -> None:
+def test_names_are_names_and_differ():
     taken = {"module"}
     names = [module_name(path, taken) for path in ("/a/1 page.md", "b/1 page.md", "x/module", "c\\d é.md", "/", "--")]
     assert names == ["_1-page.md", "_1-page.md-2", "module-2", "d-é.md", "document", "_--"]
     assert all(NAME.fullmatch(name) for name in names)
 
 
-def test_a_prompt_runs_from_files_and_finds_its_modules_again(tmp_path: Path) -> None:
+def test_a_prompt_runs_from_files_and_finds_its_modules_again(tmp_path):
     schema, prompt = tmp_path / "s.pml", tmp_path / "p.pml"
     schema.write_text('<schema name="s">You help.<module name="a">Gift cards stay.</module></schema>')
     prompt.write_text('<prompt schema="s"><a/>Why?</prompt>')
@@ -204,7 +204,7 @@ def test_a_prompt_runs_from_files_and_finds_its_modules_again(tmp_path: Path) ->
     assert {module["source"] for module in second["modules"]} == {"device"}
 
 
-def test_forgetting_a_document_drops_what_was_encoded_of_it_through_pml(tmp_path: Path) -> None:
+def test_forgetting_a_document_drops_what_was_encoded_of_it_through_pml(tmp_path):
     schema, prompt = tmp_path / "kb.pml", tmp_path / "p.pml"
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         before = len(desk.overview().modules)

@@ -2,8 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,7 @@ TYPED, QUESTION = "How long do returns", "How long do returns take?"
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Service]:
+def desk(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         desk.prepare()
@@ -51,7 +49,7 @@ def prefetched(desk: Service, monkeypatch: pytest.MonkeyPatch) -> list[list[str]
 
 
 @pytest.mark.parametrize("kept_on_disk", [False, True])
-def test_the_question_finds_its_passages_in_memory(desk: Service, kept_on_disk: bool) -> None:
+def test_the_question_finds_its_passages_in_memory(desk, kept_on_disk):
     if kept_on_disk:
         finish(desk, QUESTION)
         desk.engine.store.flush()
@@ -65,7 +63,7 @@ def test_the_question_finds_its_passages_in_memory(desk: Service, kept_on_disk: 
     assert answer.usage.computed == answer.usage.prompt_tokens - answer.usage.module
 
 
-def test_the_nearest_passage_comes_first_also_of_a_follow_up(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_passage_comes_first_also_of_a_follow_up(desk, monkeypatch):
     asked = prefetched(desk, monkeypatch)
     desk.prefetch(TYPED, owner=ANN)
     plan = desk._answering.questions.prepare(TYPED, []).plan
@@ -81,9 +79,7 @@ def test_the_nearest_passage_comes_first_also_of_a_follow_up(desk: Service, monk
     assert asked[1] != asked[0]
 
 
-def test_nothing_of_it_is_kept(
-    desk: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_of_it_is_kept(desk, tmp_path, monkeypatch, caplog):
     """Nor does the engine see it, which remembers the tokens of texts."""
     caplog.set_level(logging.DEBUG)
     arrange, arranged = desk.engine.arrange, []
@@ -105,7 +101,7 @@ def test_nothing_of_it_is_kept(
     assert not any("zebras" in parts for parts in arranged)
 
 
-def test_the_same_text_is_searched_once(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_text_is_searched_once(desk, monkeypatch):
     asked = prefetched(desk, monkeypatch)
     for text in (TYPED, TYPED, "What about gift cards", TYPED):
         desk.prefetch(text, owner=ANN)
@@ -113,7 +109,7 @@ def test_the_same_text_is_searched_once(desk: Service, monkeypatch: pytest.Monke
     assert len(asked) == 4
 
 
-def test_a_newer_text_replaces_the_older_one_and_an_empty_one_drops_it(desk: Service) -> None:
+def test_a_newer_text_replaces_the_older_one_and_an_empty_one_drops_it(desk):
     may_go_on = threading.Event()
     waiting = threading.Thread(target=desk.engine.call, args=(lambda store: may_go_on.wait(20),))
     waiting.start()
@@ -140,13 +136,11 @@ def test_a_newer_text_replaces_the_older_one_and_an_empty_one_drops_it(desk: Ser
         ("退货政策", True),
     ],
 )
-def test_too_little_is_not_searched(text: str, enough: bool) -> None:
+def test_too_little_is_not_searched(text, enough):
     assert is_enough(text) == enough
 
 
-def test_small_talk_the_faq_and_a_conversation_with_a_person_need_nothing(
-    desk: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_talk_the_faq_and_a_conversation_with_a_person_need_nothing(desk, monkeypatch):
     desk.quality.save_faq(GALWAY, "ann")
     asked = prefetched(desk, monkeypatch)
     desk.prefetch("Thank you very much", owner=ANN)
@@ -156,7 +150,7 @@ def test_small_talk_the_faq_and_a_conversation_with_a_person_need_nothing(
     assert asked == [[], []]
 
 
-def test_nothing_is_searched_while_a_question_is_answered(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_searched_while_a_question_is_answered(desk, monkeypatch):
     asked, decider = prefetched(desk, monkeypatch), desk._answering.questions.decider
     decide, loads, searched = decider.decide, [(0, 1), (1, 0), (0, 0), (0, 1), (0, 0), (0, 0)], []
 
@@ -176,7 +170,7 @@ def test_nothing_is_searched_while_a_question_is_answered(desk: Service, monkeyp
     assert len(asked) == 1
 
 
-def test_one_search_for_a_visitor_and_two_for_all(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_search_for_a_visitor_and_two_for_all(desk, monkeypatch):
     """More are dropped and do not wait."""
     begun, may_go_on = threading.Semaphore(0), threading.Event()
     decide = desk._answering.questions.decider.decide
@@ -200,9 +194,7 @@ def test_one_search_for_a_visitor_and_two_for_all(desk: Service, monkeypatch: py
     assert len(asked) == 2
 
 
-def test_failures_are_one_line_that_names_no_text(
-    desk: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failures_are_one_line_that_names_no_text(desk, monkeypatch, caplog):
     def broken(question: str, *others: Any) -> Any:
         raise RuntimeError(question)
 
@@ -214,7 +206,7 @@ def test_failures_are_one_line_that_names_no_text(
     assert finish(desk, QUESTION, owner=ANN).modules
 
 
-def test_a_question_takes_its_place(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_takes_its_place(desk, monkeypatch):
     desk.prefetch(TYPED, owner=ANN)
     typed = desk._prefetching._last[ANN].prefetch
     finish(desk, QUESTION, owner=BOB)
@@ -224,7 +216,7 @@ def test_a_question_takes_its_place(desk: Service, monkeypatch: pytest.MonkeyPat
     assert ANN not in desk._prefetching._last
 
 
-def test_switched_off_or_not_open_it_does_nothing(tmp_path: Path) -> None:
+def test_switched_off_or_not_open_it_does_nothing(tmp_path):
     with small_desk(tmp_path / "desk", prefetch=False) as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         desk.prepare()
@@ -236,7 +228,7 @@ def test_switched_off_or_not_open_it_does_nothing(tmp_path: Path) -> None:
         assert not desk.is_ready()
 
 
-def test_the_policy_exact_needs_what_is_exact(tmp_path: Path) -> None:
+def test_the_policy_exact_needs_what_is_exact(tmp_path):
     with small_desk(tmp_path / "desk", policy="exact") as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         desk.prepare()
@@ -248,7 +240,7 @@ def test_the_policy_exact_needs_what_is_exact(tmp_path: Path) -> None:
     assert [module.source for module in answer.modules] == ["device", "computed", "computed"]
 
 
-def test_a_document_that_is_forgotten_does_not_come_back(tmp_path: Path) -> None:
+def test_a_document_that_is_forgotten_does_not_come_back(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_secret(tmp_path / "pages")], warm=False)
         desk.prepare()

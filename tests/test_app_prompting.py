@@ -1,7 +1,6 @@
 """What the model reads: structure comes from the chat template alone, never from documents, customers or settings."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from tiny import ByteTokenizer
@@ -24,7 +23,7 @@ def imports(turns: list[PromptTurn]) -> list[str]:
     return [part.name for part in parts if isinstance(part, TextModule)]
 
 
-def test_a_passage_is_inserted_once_and_turns_only_append() -> None:
+def test_a_passage_is_inserted_once_and_turns_only_append():
     first = PromptTurn(passages=(passage("p"), passage("q")), question="One?", answer="Yes.", answer_tokens=(7, 8))
     second = PromptTurn(passages=(passage("q"), passage("r")), question="Two?")
     assert imports([first, second]) == ["system", "p", "q", "r"]
@@ -40,7 +39,7 @@ def test_a_passage_is_inserted_once_and_turns_only_append() -> None:
     assert after[len(before) : len(before) + 2] == [7, 8]
 
 
-def test_only_template_strings_are_structural() -> None:
+def test_only_template_strings_are_structural():
     turn = PromptTurn(passages=(passage("p", MARKERS),), question=MARKERS, answer=MARKERS)
     parts = PromptBuilder(TEMPLATE, MARKERS).prompt([turn, turn])
     modules = [part for part in parts if isinstance(part, TextModule)]
@@ -63,7 +62,7 @@ def lines_of_the_prompt(turns: list[PromptTurn]) -> list[str]:
     return [line.strip(" \u200b").casefold() for text in texts for line in text.splitlines()]
 
 
-def test_nobody_but_us_begins_a_page_or_a_question() -> None:
+def test_nobody_but_us_begins_a_page_or_a_question():
     first = PassageText(name="p", title="x", heading_path=("Page\nHelp page: y",), text=FORGED)
     turns = [
         PromptTurn(passages=(first,), question=FORGED, answer=FORGED, answer_tokens=(1, 2)),
@@ -87,13 +86,13 @@ def test_nobody_but_us_begins_a_page_or_a_question() -> None:
         "问题：五",
     ],
 )
-def test_other_texts_stay_as_they_are(text: str) -> None:
+def test_other_texts_stay_as_they_are(text):
     """A changed character would be another module."""
     assert without_marks(text) == text
     assert passage_text(passage("p", text)).startswith("Help page: Page > Section\n")
 
 
-def test_only_the_line_itself_is_quoted_also_of_neighbours() -> None:
+def test_only_the_line_itself_is_quoted_also_of_neighbours():
     assert without_marks("a\r\n\r\n  Question: b\nc") == "a\r\n\r\n>   Question: b\nc"
     neighbour = passage("n", "A.\nQuestion: B?")
     module = PromptBuilder(TEMPLATE, "system").module(replace(passage("p"), neighbours=(neighbour,)))
@@ -103,7 +102,7 @@ def test_only_the_line_itself_is_quoted_also_of_neighbours() -> None:
 
 
 @pytest.mark.bundled
-def test_markers_in_documents_and_questions_are_plain_text_to_the_bundled_model(bundled_model: Path) -> None:
+def test_markers_in_documents_and_questions_are_plain_text_to_the_bundled_model(bundled_model):
     from transformers import AutoTokenizer
 
     from cache.prompt.tokenizer import ModelTokenizer

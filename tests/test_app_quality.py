@@ -1,22 +1,19 @@
 """The agents' pages: bad answers by cause and question, transcripts, the FAQ's form, the test of search."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from desk_site import HTML, Site
+from desk_site import HTML
 from desks import finish, small_desk, write_pages
 from fake_quality import bad_answer
-from fastapi.testclient import TestClient
 from hashed_search import HashEmbedder
 from meanings import MeaningEmbedder
 from quick_account import quick_account
 from sqlalchemy import update
 
 from app.answering.explain import STATEMENTS
-from app.desk.service import Service
 from app.domain.quality import FaqDraft
 from app.storage.conversation_care import Transcripts
 from app.storage.people import Accounts
@@ -30,7 +27,7 @@ NOW = datetime(2026, 3, 12, tzinfo=UTC)
 # ------------------------------------------------------------------ grouping
 
 
-def test_questions_that_ask_about_the_same_are_one_group_by_meaning_or_by_words() -> None:
+def test_questions_that_ask_about_the_same_are_one_group_by_meaning_or_by_words():
     meanings = {"lamp?": (0, 1, 0), "refund?": (1, 0, 0), "money back?": (0.9, 0.1, 0), "refunds?": (0.8, 0.3, 0)}
     asked = ["lamp?", "refund?", "money back?", "refunds?", "refund?"]
     groups = Grouping(MeaningEmbedder(meanings)).groups([bad_answer(text, "nothing", when=NOW) for text in asked])
@@ -41,7 +38,7 @@ def test_questions_that_ask_about_the_same_are_one_group_by_meaning_or_by_words(
     assert [[one.question for one in group.answers] for group in groups] == [asked[:2], asked[2:]]
 
 
-def test_a_question_is_embedded_once_and_then_not_remembered() -> None:
+def test_a_question_is_embedded_once_and_then_not_remembered():
     class Counting(HashEmbedder):
         asked: list[str] = []  # noqa: RUF012
 
@@ -66,7 +63,7 @@ def test_a_question_is_embedded_once_and_then_not_remembered() -> None:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Service]:
+def desk(tmp_path_factory, module_database_url):
     folder, url = tmp_path_factory.mktemp("quality"), module_database_url
     with small_desk(
         folder / "desk", pages=write_pages(folder / "pages"), database_url=url, refuse_below=0.2, answer_above=2.0
@@ -74,7 +71,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> 
         yield desk
 
 
-def test_bad_answers_are_there_with_their_causes(desk: Service) -> None:
+def test_bad_answers_are_there_with_their_causes(desk):
     nothing = finish(desk, "quantum chromodynamics", owner="v-ann")
     unsure = finish(desk, "returns take how many days from delivery", owner="v-bob")
     desk.feedback(unsure.message_id, "down", "too long", owner="v-bob")
@@ -98,7 +95,7 @@ def test_bad_answers_are_there_with_their_causes(desk: Service) -> None:
     assert Transcripts(desk.database).bad_answers(later, 10) == []
 
 
-def test_the_last_question_before_a_person_was_asked_for_is_there(desk: Service) -> None:
+def test_the_last_question_before_a_person_was_asked_for_is_there(desk):
     """Whatever its other causes; small talk is no question, and what came before it is left alone."""
     first = finish(desk, "aurora borealis", owner="v-eve")
     last = finish(desk, "magma chamber", owner="v-eve", conversation_id=first.conversation_id)
@@ -120,7 +117,7 @@ def test_the_last_question_before_a_person_was_asked_for_is_there(desk: Service)
     assert (liked.message_id, ("handed",)) in [(one.message_id, one.causes) for one in handed]
 
 
-def test_transcripts_are_of_every_customer(desk: Service) -> None:
+def test_transcripts_are_of_every_customer(desk):
     transcripts = Transcripts(desk.database)
     for owner in ("operator", "k-1", "k-1.ann", "u-dora"):
         finish(desk, "Do stores have a stool?", owner=owner)
@@ -141,7 +138,7 @@ def test_transcripts_are_of_every_customer(desk: Service) -> None:
     assert transcripts.answered(said.message_id) is None
 
 
-def test_a_test_of_search_says_why_and_stores_nothing(desk: Service) -> None:
+def test_a_test_of_search_says_why_and_stores_nothing(desk):
     before = Transcripts(desk.database).conversations()
     found = desk.quality.explain("returns take how many days from delivery")
     assert (found.outcome, found.why) == ("unsure", "between")
@@ -162,7 +159,7 @@ def test_a_test_of_search_says_why_and_stores_nothing(desk: Service) -> None:
 
 
 @pytest.fixture(scope="module")
-def agent(site: Site) -> TestClient:
+def agent(site):
     password = quick_account(Accounts(site.database), "cleo", "agent")
     client = site.client()
     assert client.post("/admin/login", data={"name": "cleo", "password": password}).status_code == 303
@@ -170,7 +167,7 @@ def agent(site: Site) -> TestClient:
 
 
 @pytest.fixture(scope="module")
-def admin(site: Site) -> TestClient:
+def admin(site):
     return site.admin()
 
 
@@ -180,7 +177,7 @@ def result(response: Any) -> dict[str, Any]:
     return dict(lines[-1]["result"])
 
 
-def test_an_admin_sees_groups_with_causes_and_hostile_text_stays_text(admin: TestClient) -> None:
+def test_an_admin_sees_groups_with_causes_and_hostile_text_stays_text(admin):
     page = admin.get("/admin/quality", headers=HTML)
     assert page.status_code == 200
     assert "weather in Galway tomorrow" in page.text
@@ -194,7 +191,7 @@ def test_an_admin_sees_groups_with_causes_and_hostile_text_stays_text(admin: Tes
     assert admin.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
 
 
-def test_a_pair_is_saved_listed_changed_and_deleted(site: Site, agent: TestClient) -> None:
+def test_a_pair_is_saved_listed_changed_and_deleted(site, agent):
     pair = {"question": "Is it <i>safe</i>?", "answer": "Yes.", "wordings": ["Safe?", ""]}
     saved = result(agent.post("/admin/faq", json=pair))
     assert saved == {"id": 1, "answer": "Yes.", "is_verbatim": True}
@@ -209,7 +206,7 @@ def test_a_pair_is_saved_listed_changed_and_deleted(site: Site, agent: TestClien
     assert site.desk.quality.pairs == {}
 
 
-def test_search_is_tested_on_a_page(agent: TestClient) -> None:
+def test_search_is_tested_on_a_page(agent):
     page = agent.get("/admin/search?question=pan", headers=HTML).text
     for shown in ("0.412", "0.210", "0.630", "0.810 / 0.85", "1.204", "0.704", "You have 30 days."):
         assert shown in page

@@ -2,14 +2,9 @@
 Chromium.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from browser import NEEDS_BROWSER, Browser, RealSite, until
 from desks import finish, small_desk, write_pages
-
-from app.desk.service import Service
 
 pytestmark = NEEDS_BROWSER
 GAP, OTHER_WORDS = "Which paint suits a cellar?", "Which cellar paint suits?"
@@ -17,7 +12,7 @@ ANSWER = "Lime paint. <b>Not</b> oil."
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Service]:
+def desk(tmp_path):
     with small_desk(
         tmp_path / "desk",
         pages=write_pages(tmp_path / "pages"),
@@ -30,7 +25,7 @@ def desk(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.fixture
-def browser(desk: Service, chromium: Browser) -> Iterator[Browser]:
+def browser(desk, chromium):
     site = chromium.site = RealSite(desk, "admin")
     yield chromium
     chromium.forget()
@@ -47,7 +42,7 @@ def ask(browser: Browser, question: str) -> None:
     browser.one("#wd-box textarea").send_keys(question + "\n")
 
 
-def test_a_question_that_was_not_answered_becomes_an_faq(desk: Service, browser: Browser) -> None:
+def test_a_question_that_was_not_answered_becomes_an_faq(desk, browser):
     ask(browser, GAP)
     assert browser.sees("#wd-transcript .wd-outcome", "Not found in the documents")
     finish(desk, OTHER_WORDS)
@@ -86,7 +81,7 @@ def test_a_question_that_was_not_answered_becomes_an_faq(desk: Service, browser:
     assert browser.problems() == []
 
 
-def test_an_answer_is_pinned_and_corrected(desk: Service, browser: Browser) -> None:
+def test_an_answer_is_pinned_and_corrected(desk, browser):
     asked = "returns take how many days from delivery"
     said = finish(desk, asked, owner="v-ann")
     browser.sign_in(browser.site)

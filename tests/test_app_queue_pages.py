@@ -1,6 +1,5 @@
 """The line above the box of the chat in every state, and the agents' pages: what they show, and what they refuse."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,7 +45,7 @@ class Chat:
         return check(self.view.line(conversation, READER).html)
 
 
-def test_two_refusals_lead_to_a_person() -> None:
+def test_two_refusals_lead_to_a_person():
     chat = Chat()
     conversation = chat.ask("the weather tomorrow")
     assert not chat.view.line(conversation, READER).live
@@ -54,7 +53,7 @@ def test_two_refusals_lead_to_a_person() -> None:
     assert chat.view.line(conversation, READER).live
 
 
-def test_outside_of_hours_an_address_can_be_left() -> None:
+def test_outside_of_hours_an_address_can_be_left():
     chat = Chat(office_hours=HOURS, contact_hours="Mon-Fri 9:00-17:00")
     conversation = chat.ask("Can I return it?")
     page = chat.view.line(conversation, READER).html
@@ -68,11 +67,11 @@ def test_outside_of_hours_an_address_can_be_left() -> None:
     assert len(chat.desk.streams) == 2  # the machine goes on
 
 
-def test_a_desk_without_people_offers_none() -> None:
+def test_a_desk_without_people_offers_none():
     assert "Talk to a person" not in Chat(handoff="off").line("")
 
 
-def test_what_customers_and_agents_write_stays_text() -> None:
+def test_what_customers_and_agents_write_stays_text():
     chat = Chat()
     conversation = chat.ask(f"a human {HOSTILE}")
     chat.desk.say(HOSTILE, conversation, READER.owner, "agent", HOSTILE)
@@ -104,13 +103,13 @@ class Office:
 
 
 @pytest.fixture(scope="module")
-def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def office(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("desk"))
     yield Office(site)
     site.close()
 
 
-def test_what_cannot_be_done_is_said_in_the_agents_language(office: Office) -> None:
+def test_what_cannot_be_done_is_said_in_the_agents_language(office):
     case, _ = office.waiting()
     early = office.ann.post(f"{case}/answer", json={"text": "Hello"}, headers={"accept-language": "zh-CN"})
     assert (early.status_code, early.json()["error"]) == (409, "请先接手此会话，再回答。")
@@ -124,7 +123,7 @@ def test_what_cannot_be_done_is_said_in_the_agents_language(office: Office) -> N
         assert office.ann.get(f"/admin/queue/{wrong}").status_code == 404
 
 
-def test_what_went_back_is_open_to_whoever_had_it(office: Office) -> None:
+def test_what_went_back_is_open_to_whoever_had_it(office):
     """Was wrong once: every agent could read every closed case, and what the customer asked the machine afterwards."""
     case, conversation = office.waiting()
     left, _ = office.waiting()
@@ -144,7 +143,7 @@ def test_what_went_back_is_open_to_whoever_had_it(office: Office) -> None:
     assert office.ben.get(left).status_code == 404, "nobody took it"
 
 
-def test_hostile_text_stays_text_for_agents(office: Office) -> None:
+def test_hostile_text_stays_text_for_agents(office):
     case, conversation = office.waiting(HOSTILE)
     office.customers.to_person(HOSTILE, conversation, "v-ann")
     for text in (office.ann.get(case).text, office.ann.get("/admin/queue/rows").json()["rows"]):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 from tiny import ByteTokenizer
@@ -38,7 +37,7 @@ def offered(*sentences: tuple[str, float]) -> dict[str, float]:
     return {bytes(choice.tokens).decode(): choice.prior for choice in choices.choices}
 
 
-def test_statements_are_offered_once_as_sentences_with_what_search_judged_and_the_refusal_only_alone() -> None:
+def test_statements_are_offered_once_as_sentences_with_what_search_judged_and_the_refusal_only_alone():
     assert list(offered()) == [REFUSAL]
     found = offered(("Article: shoes; Days: 14", 1.5), ("Call us!", -0.5), ("请联系我们。", -2.0), ("Call us", -3.0))
     assert found == {
@@ -50,7 +49,7 @@ def test_statements_are_offered_once_as_sentences_with_what_search_judged_and_th
     assert offered(("the receipt", 1.0), ("the receipt.", 0.5)) == {"the receipt.": WEIGHT * 1.0}
 
 
-def test_an_answer_may_have_every_statement_that_is_shown_once_as_far_as_they_surely_fit() -> None:
+def test_an_answer_may_have_every_statement_that_is_shown_once_as_far_as_they_surely_fit():
     shown = (("First.", 1.0), ("Second.", 0.5), ("Third.", 0.3), ("Second", 0.2))
     choices = choices_of(ranked(*shown), REFUSAL, ByteTokenizer(), STOP, ROOM)
     assert choices.most == 3
@@ -97,17 +96,17 @@ def check_seams(tokenizer: ModelTokenizer) -> None:
 
 
 @pytest.fixture(scope="module")
-def bundled(bundled_model: Path) -> ModelTokenizer:
+def bundled(bundled_model):
     return ModelTokenizer(AutoTokenizer.from_pretrained(bundled_model, local_files_only=True))
 
 
 @pytest.mark.bundled
-def test_seams_of_the_bundled_tokenizer(bundled: ModelTokenizer) -> None:
+def test_seams_of_the_bundled_tokenizer(bundled):
     check_seams(bundled)
 
 
 @pytest.mark.bundled
-def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled: ModelTokenizer) -> None:
+def test_answers_of_the_bundled_tokenizer_are_the_sentences(bundled):
     """Whole answers, the first token of each step taken, along every first sentence."""
     found = choices_of(ranked(*((text, 0.0) for text in STATEMENTS)), REFUSAL, bundled, 2, ROOM)
     texts = {text if text[-1] in ".!" else f"{text}." for text in STATEMENTS}
@@ -125,7 +124,7 @@ def second_of(choices: Choices, answer: list[int]) -> list[int]:
     return more
 
 
-def test_a_tokenizer_that_joins_stops_and_line_breaks_keeps_both() -> None:
+def test_a_tokenizer_that_joins_stops_and_line_breaks_keeps_both():
     """As Qwen's and Llama 3's do: ".\\n\\n" is one token there."""
 
     class Joining(ByteTokenizer):
@@ -136,7 +135,7 @@ def test_a_tokenizer_that_joins_stops_and_line_breaks_keeps_both() -> None:
     assert bytes(tokens_behind("Next.", Joining())) == b"\n\nNext."
 
 
-def test_seams_of_a_tokenizer_that_puts_spaces_by_itself() -> None:
+def test_seams_of_a_tokenizer_that_puts_spaces_by_itself():
     """As SentencePiece does."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def stored(service: Service) -> list[bool]:
     return service.engine.call(lambda store: [store.tier(key) is not None for key in keys])
 
 
-def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(tmp_path: Path) -> None:
+def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(tmp_path):
     """A module's key is recorded before it is computed, and its file may be gone."""
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk", pages=pages) as service:
@@ -48,7 +47,7 @@ def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(
         assert stored(service) == [True] * 4
 
 
-def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path: Path) -> None:
+def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path):
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
         assert service.ingest([pages], warm=False).modules.encoded == 0
@@ -63,7 +62,7 @@ def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path: Path) -> None
         wait_until(lambda: service.passages_read() == PassagesRead(read=3, total=3, is_reading=False))
 
 
-def test_what_has_no_room_waits_for_a_question(tmp_path: Path) -> None:
+def test_what_has_no_room_waits_for_a_question(tmp_path):
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk", disk=0, device_memory=1) as service:
         service.ingest([pages], warm=False)
@@ -71,9 +70,7 @@ def test_what_has_no_room_waits_for_a_question(tmp_path: Path) -> None:
         assert service.passages_read() == PassagesRead(read=0, total=4, is_reading=False)
 
 
-def test_a_failure_leaves_the_desk_answering(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_leaves_the_desk_answering(tmp_path, monkeypatch, caplog):
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
         service.ingest([pages], warm=False)
@@ -94,9 +91,7 @@ def test_a_failure_leaves_the_desk_answering(
 
 
 @pytest.mark.parametrize("is_of_database", [False, True])
-def test_reading_goes_on_when_engine_or_database_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_of_database: bool
-) -> None:
+def test_reading_goes_on_when_engine_or_database_is_back(tmp_path, monkeypatch, caplog, is_of_database):
     """Was wrong once: it ended for good, or until documents changed. That the database is away it says itself."""
     monkeypatch.setattr("app.knowledge.warm.AGAIN_S", 0.0)
     pages = write_pages(tmp_path / "pages")
@@ -120,7 +115,7 @@ def test_reading_goes_on_when_engine_or_database_is_back(
     assert ("could not be encoded" in caplog.text) != is_of_database
 
 
-def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path: Path) -> None:
+def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path):
     pages = write_pages(tmp_path / "pages")
     for number in range(20):
         (pages / f"page{number}.md").write_text(f"# Page {number}\n\n" + f"Sentence {number} of it. " * 20)
@@ -134,9 +129,7 @@ def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path: Path) -> None
         assert all(stored(service))
 
 
-def test_a_demo_serves_before_the_model_has_read_and_compares_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_demo_serves_before_the_model_has_read_and_compares_then(tmp_path, monkeypatch, capsys):
     """The order of `make demo`, without a socket."""
     pages, happened = write_pages(tmp_path / "pages"), list[str]()
 

@@ -67,11 +67,11 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("text", "kept"), PRIVATE, ids=[text for text, _ in PRIVATE])
-def test_what_is_private_is_replaced(text: str, kept: str) -> None:
+def test_what_is_private_is_replaced(text, kept):
     assert redact(text) == kept
     assert redact(kept) == kept
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_other_numbers_stay(text: str) -> None:
+def test_other_numbers_stay(text):
     assert redact(text) == text

@@ -51,7 +51,7 @@ def kind_of(message: str, language: str = "en") -> str | None:
         ("?", "vague"),
     ],
 )
-def test_small_talk_is_told(message: str, kind: str) -> None:
+def test_small_talk_is_told(message, kind):
     assert kind_of(message) == kind
 
 
@@ -74,7 +74,7 @@ def test_small_talk_is_told(message: str, kind: str) -> None:
         "hello " * 30,
     ],
 )
-def test_a_question_is_no_small_talk(message: str) -> None:
+def test_a_question_is_no_small_talk(message):
     assert heard(message, "en") is None
 
 
@@ -93,13 +93,13 @@ def test_a_question_is_no_small_talk(message: str) -> None:
         ("es funktioniert nicht", "de", "vague"),
     ],
 )
-def test_other_languages(message: str, language: str, kind: str | None) -> None:
+def test_other_languages(message, language, kind):
     found = heard(message, language)
     assert (None if found is None else (found.kind, found.language)) == (kind and (kind, language))
 
 
 @pytest.mark.parametrize(("message", "language"), [("danke", "de"), ("hola", "es"), ("hallo", "de"), ("merci", "fr")])
-def test_one_word_has_the_language_of_its_list(message: str, language: str) -> None:
+def test_one_word_has_the_language_of_its_list(message, language):
     """Of a single word no language can be told, and "hallo" is one letter from "hello"."""
     found = heard(message, "en")
     assert found.language == language
@@ -108,12 +108,12 @@ def test_one_word_has_the_language_of_its_list(message: str, language: str) -> N
 @pytest.mark.parametrize(
     ("message", "language"), [("Hallo, wie lange dauert die Lieferung?", "de"), ("你好，退货期限是多久？", "zh")]
 )
-def test_questions_in_other_languages(message: str, language: str) -> None:
+def test_questions_in_other_languages(message, language):
     assert heard(message, language) is None
 
 
 @pytest.mark.parametrize("language", all_texts())
-def test_every_language_has_every_text(language: str) -> None:
+def test_every_language_has_every_text(language):
     texts, english = all_texts()[language], all_texts()[FALLBACK]
     assert texts.says.keys() == english.says.keys()
     assert texts.hears.keys() == english.hears.keys() == set(KINDS)
@@ -126,11 +126,11 @@ def test_every_language_has_every_text(language: str) -> None:
             assert kind_of(phrase, language) == kind, phrase
 
 
-def test_an_unknown_language_is_answered_in_english() -> None:
+def test_an_unknown_language_is_answered_in_english():
     assert texts_in("fi") == texts_in("en")
 
 
-def test_nothing_is_said_in_the_customers_language_with_the_contacts() -> None:
+def test_nothing_is_said_in_the_customers_language_with_the_contacts():
     settings = Settings(**CONTACTS)  # type: ignore[arg-type]
     for language in all_texts():
         text = nothing_text(settings, language)
@@ -140,7 +140,7 @@ def test_nothing_is_said_in_the_customers_language_with_the_contacts() -> None:
     assert texts_in("de").says["no_contact"] in nothing_text(Settings(), "de")
 
 
-def test_the_operators_own_refusal_goes_before_ours() -> None:
+def test_the_operators_own_refusal_goes_before_ours():
     assert nothing_text(load_settings({}, {}), "de") != nothing_text(load_settings({}, {}), "en")
     assert nothing_text(load_settings({"refusal_text": "Ask Bob."}, {}), "de") == "Ask Bob."
     assert nothing_text(Settings(refusal_text="Ask Bob."), "de") == "Ask Bob."
@@ -149,15 +149,15 @@ def test_the_operators_own_refusal_goes_before_ours() -> None:
     )
 
 
-def test_a_person_without_contacts_is_what_a_page_says() -> None:
+def test_a_person_without_contacts_is_what_a_page_says():
     assert human_text(Settings(), "en", "Call 555 0100.").endswith("\n\nCall 555 0100.")
 
 
-def test_a_question_back_names_the_topics_as_they_are() -> None:
+def test_a_question_back_names_the_topics_as_they_are():
     assert vague_text(["{0}", "Returns"], "en") == "What is it about? For example: {0}, Returns."
 
 
-def test_links_are_of_safe_kinds() -> None:
+def test_links_are_of_safe_kinds():
     assert contact_links(Settings(**CONTACTS)) == {  # type: ignore[arg-type]
         "care@shop.example": "mailto:care@shop.example",
         "+353 1 555 (0100)": "tel:+35315550100",
@@ -176,6 +176,6 @@ def test_links_are_of_safe_kinds() -> None:
         ("contact_hours", "9\n17"),
     ],
 )
-def test_contacts_that_cannot_be_shown(key: str, value: str) -> None:
+def test_contacts_that_cannot_be_shown(key, value):
     with pytest.raises(DeskError, match=key):
         load_settings({key: value}, {})

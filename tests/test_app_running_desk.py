@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def served(folder: Path, desk: Service) -> Iterator[list[tuple[str, str, str]]]:
 
 
 @pytest.fixture
-def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
+def run(tmp_path, warmdesk):
     """Run a command on the data folder of this test with --json; gives its document and status."""
 
     def call(*words: str) -> tuple[dict[str, Any], int]:
@@ -65,9 +65,7 @@ def run(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callab
     return call
 
 
-def test_ingest_is_handed_over_with_everything_that_was_asked(
-    tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ingest_is_handed_over_with_everything_that_was_asked(tmp_path, run, monkeypatch):
     pages, desk = write_pages(tmp_path / "pages"), FakeDesk(seeded=False)
     monkeypatch.chdir(tmp_path)
     with served(tmp_path / "desk", desk) as log:
@@ -83,9 +81,7 @@ def test_ingest_is_handed_over_with_everything_that_was_asked(
 
 
 @pytest.mark.parametrize("command", [("forget", "/a/one.md"), ("visitors", "delete", "v-ann")])
-def test_what_was_there_before_a_restore_is_named_where_something_is_removed(
-    tmp_path: Path, run: Callable[..., Any], command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_there_before_a_restore_is_named_where_something_is_removed(tmp_path, run, command, capfd):
     """It stays as it was, with all that was removed since."""
     desk, old = FakeDesk(seeded=False), tmp_path / "desk" / "replaced-2026-01-01-000000"
     desk.listed["/a/one.md"] = fake_document("/a/one.md", "One")
@@ -96,9 +92,7 @@ def test_what_was_there_before_a_restore_is_named_where_something_is_removed(
     assert f"are in {old}: delete them" in capfd.readouterr().out
 
 
-def test_flags_that_a_served_desk_cannot_take_over_are_named(
-    tmp_path: Path, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_that_a_served_desk_cannot_take_over_are_named(tmp_path, run, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr("app.cli.options.progress_line", said.append)
     pages = write_pages(tmp_path / "pages")
@@ -110,7 +104,7 @@ def test_flags_that_a_served_desk_cannot_take_over_are_named(
     assert "--device, --memory ignored" in note
 
 
-def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path, run):
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         report, _ = run("ingest", str(pages))
@@ -125,7 +119,7 @@ def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path: Path, ru
 
 
 @pytest.mark.parametrize("is_served", [True, False])
-def test_everything_of_a_visitor_is_saved_and_removed(tmp_path: Path, run: Callable[..., Any], is_served: bool) -> None:
+def test_everything_of_a_visitor_is_saved_and_removed(tmp_path, run, is_served):
     owner = owner_of_user("customer-7")
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk) if is_served else nullcontext():
         desk.ingest([write_pages(tmp_path / "pages")])
@@ -144,13 +138,13 @@ def test_everything_of_a_visitor_is_saved_and_removed(tmp_path: Path, run: Calla
 
 
 @pytest.mark.parametrize("whose", [(), ("v-ann", "--user", "customer-7")])
-def test_a_visitor_is_named_in_one_way(run: Callable[..., Any], whose: tuple[str, ...]) -> None:
+def test_a_visitor_is_named_in_one_way(run, whose):
     for what in ("export", "delete"):
         wrong, status = run("visitors", what, *whose)
         assert (wrong["error"]["code"], status) == ("usage", 1)
 
 
-def test_errors_of_the_desk_are_those_of_the_command(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_errors_of_the_desk_are_those_of_the_command(tmp_path, run):
     (tmp_path / "crash.md").write_text("# Crash\n")
     (tmp_path / "unreadable.md").write_text("")
     with served(tmp_path / "desk", FakeDesk()):
@@ -161,7 +155,7 @@ def test_errors_of_the_desk_are_those_of_the_command(tmp_path: Path, run: Callab
         assert (report["failed"][0]["reason"], status) == ("no text in it", 1)
 
 
-def test_progress_is_passed_on(tmp_path: Path) -> None:
+def test_progress_is_passed_on(tmp_path):
     seen: list[tuple[str, int, int]] = []
     order = {"paths": ["/a.md"], "collection": "", "sync": False, "warm": True}
     with served(tmp_path / "desk", FakeDesk()):
@@ -172,7 +166,7 @@ def test_progress_is_passed_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_only_its_user_can_open_it_and_it_goes_with_the_desk(tmp_path: Path, umask: int) -> None:
+def test_only_its_user_can_open_it_and_it_goes_with_the_desk(tmp_path, umask):
     before = os.umask(umask)
     try:
         with served(tmp_path, FakeDesk()):
@@ -182,7 +176,7 @@ def test_only_its_user_can_open_it_and_it_goes_with_the_desk(tmp_path: Path, uma
     assert not (tmp_path / SOCKET_FILE).exists()
 
 
-def test_what_a_killed_process_left_is_no_desk_and_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_no_desk_and_is_in_nobodys_way(tmp_path):
     """Another program that listens there is told nothing: nobody holds the folder."""
     asked: list[str] = []
     app = FastAPI()
@@ -198,9 +192,7 @@ def test_what_a_killed_process_left_is_no_desk_and_is_in_nobodys_way(tmp_path: P
         assert find_running(tmp_path) is not None
 
 
-def test_a_path_that_is_too_long_for_a_socket_leaves_the_desk_served(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_path_that_is_too_long_for_a_socket_leaves_the_desk_served(tmp_path, caplog):
     folder = tmp_path / ("long" * 30)
     with served(folder, FakeDesk()):
         assert find_running(folder) is None
@@ -224,12 +216,12 @@ def error_of(app: FastAPI, folder: Path) -> DeskError:
     return caught.value
 
 
-def test_a_desk_without_the_route_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_desk_without_the_route_is_a_clear_error(tmp_path):
     error = error_of(FastAPI(), tmp_path)
     assert (error.code, "404" in str(error)) == ("desk-refused", True)
 
 
-def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path):
     """It dies in the middle of a line: the connection ends before the stream does."""
 
     def half() -> Iterator[str]:
@@ -243,13 +235,13 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "<html>\n", '{"sta', "{}\n", "[]\n"])
-def test_an_answer_that_is_no_stream_of_events_is_a_clear_error(text: str) -> None:
+def test_an_answer_that_is_no_stream_of_events_is_a_clear_error(text):
     with pytest.raises(DeskError):
         read_events(text.splitlines(), no_progress)
 
 
 @pytest.fixture
-def sync(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
+def sync(tmp_path, warmdesk):
     """Run `warmdesk sync ...` on the data folder of this test; gives what it printed and its status."""
 
     def call(*words: str, as_json: bool = True) -> tuple[Any, int]:
@@ -260,7 +252,7 @@ def sync(tmp_path: Path, warmdesk: Callable[..., tuple[int, str, str]]) -> Calla
 
 
 @pytest.fixture
-def ingested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+def ingested(monkeypatch):
     """What a desk without models was asked to take in; folders called "broken" have nothing that can be read."""
     seen: list[tuple[str, dict[str, Any]]] = []
 
@@ -273,9 +265,7 @@ def ingested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]
     return seen
 
 
-def test_a_folder_is_added_listed_read_and_removed(
-    tmp_path: Path, sync: Callable[..., Any], ingested: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_is_added_listed_read_and_removed(tmp_path, sync, ingested, monkeypatch):
     pages = write_pages(tmp_path / "pages")
     monkeypatch.chdir(tmp_path)
     added, status = sync("add", "pages", "--every", "30", "--collection", "shop")
@@ -293,9 +283,7 @@ def test_a_folder_is_added_listed_read_and_removed(
     assert sync("list") == ({"folders": []}, 0)
 
 
-def test_a_reading_that_fails_is_said_and_is_the_status(
-    tmp_path: Path, sync: Callable[..., Any], ingested: list[Any]
-) -> None:
+def test_a_reading_that_fails_is_said_and_is_the_status(tmp_path, sync, ingested):
     broken = write_pages(tmp_path / "broken")
     added, status = sync("add", str(broken))
     assert (status, added["folders"][0]["ok"]) == (1, False)
@@ -314,13 +302,13 @@ def test_a_reading_that_fails_is_said_and_is_the_status(
     ],
 )
 def test_mistakes_are_one_line(
-    tmp_path: Path,
-    sync: Callable[..., Any],
-    ingested: list[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    code: str,
-) -> None:
+    tmp_path,
+    sync,
+    ingested,
+    monkeypatch,
+    arguments,
+    code,
+):
     write_pages(tmp_path / "pages")
     (tmp_path / "desk").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -329,7 +317,7 @@ def test_mistakes_are_one_line(
     assert ingested == []
 
 
-def test_beside_a_served_desk_the_desk_reads(tmp_path: Path, sync: Callable[..., Any]) -> None:
+def test_beside_a_served_desk_the_desk_reads(tmp_path, sync):
     pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         added, status = sync("add", str(pages))

@@ -42,7 +42,7 @@ SAMPLE = SavingsSample(
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def at_once(monkeypatch):
     """Nothing has to be quiet for long."""
     monkeypatch.setattr(savings_meter, "QUIET_S", 0.05)
     monkeypatch.setattr(savings_meter, "_LOOK_S", 0.01)
@@ -56,13 +56,13 @@ def measuring(folder: Path, **changes: object) -> Iterator[Service]:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def measured(tmp_path_factory):
     with measuring(tmp_path_factory.mktemp("desk")) as desk:
         yield desk
 
 
 @pytest.fixture
-def desk(measured: Service) -> Iterator[Service]:
+def desk(measured):
     """A desk that measures every answer and has nothing left to do."""
     yield measured
     measured._answering.meter.clear()
@@ -82,7 +82,7 @@ def measured_answer(desk: Service) -> tuple[Answer, SavingsSample]:
     return answer, samples(desk)[0]
 
 
-def test_an_answer_is_computed_again_without_reuse(desk: Service) -> None:
+def test_an_answer_is_computed_again_without_reuse(desk):
     answer, sample = measured_answer(desk)
     usage = answer.usage
     assert (sample.prompt_tokens, sample.computed_tokens) == (usage.prompt_tokens, usage.computed)
@@ -95,7 +95,7 @@ def test_an_answer_is_computed_again_without_reuse(desk: Service) -> None:
     assert (sample.question_id, sample.policy) == (question.message_id, answer.policy)
 
 
-def test_samples_are_read_by_time_and_outlive_their_question(database_url: str) -> None:
+def test_samples_are_read_by_time_and_outlive_their_question(database_url):
     with closing(open_database(database_url)) as database:
         history, kept = History(database), SavingsSamples(database)
         asked = history.record_question(history.start_conversation(QUESTION), QUESTION)
@@ -107,14 +107,14 @@ def test_samples_are_read_by_time_and_outlive_their_question(database_url: str) 
         assert kept.between(NOW, late.created + timedelta(seconds=1)) == [late, SAMPLE]
 
 
-def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(tmp_path: Path) -> None:
+def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(tmp_path):
     with measuring(tmp_path, policy="exact") as desk:
         assert measured_answer(desk)[1].likeness == 1.0
         desk._answering.settings = desk.settings.model_copy(update={"temperature": 1.0})
         assert measured_answer(desk)[1].likeness is None
 
 
-def test_what_was_stopped_or_took_too_long_is_not_compared(desk: Service) -> None:
+def test_what_was_stopped_or_took_too_long_is_not_compared(desk):
     """Was wrong once: what took too long was compared with the whole answer."""
     request = Request(plan=desk.engine.arrange([Text(text="How long?")]), sampling=Sampling(max_tokens=3))
     generation = Generation()
@@ -133,9 +133,7 @@ def test_what_was_stopped_or_took_too_long_is_not_compared(desk: Service) -> Non
 
 
 @pytest.mark.parametrize(("share", "reuse", "starts"), [(0.0, "on", True), (1.0, "off", True), (1.0, "on", False)])
-def test_what_is_not_to_be_sampled_is_not(
-    desk: Service, share: float, reuse: str, starts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_to_be_sampled_is_not(desk, share, reuse, starts, monkeypatch):
     meter = desk._answering.meter
     monkeypatch.setattr(meter, "_share", share)
     if not starts:
@@ -146,7 +144,7 @@ def test_what_is_not_to_be_sampled_is_not(
     assert not put
 
 
-def test_a_busy_engine_is_asked_again(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_engine_is_asked_again(desk, monkeypatch):
     compute, asked = desk.engine.compute_idle, []
 
     def busy_at_first(request: Request) -> Generation:
@@ -160,7 +158,7 @@ def test_a_busy_engine_is_asked_again(desk: Service, monkeypatch: pytest.MonkeyP
     assert len(asked) == 3
 
 
-def test_nothing_is_computed_again_while_modules_are_encoded(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_computed_again_while_modules_are_encoded(desk, monkeypatch):
     compute, busy, asked = desk.engine.compute_idle, [True] * 20, []
 
     def recording(request: Request) -> Generation:
@@ -173,7 +171,7 @@ def test_nothing_is_computed_again_while_modules_are_encoded(desk: Service, monk
     assert asked == [0]
 
 
-def test_few_prompts_wait_and_are_forgotten_with_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_prompts_wait_and_are_forgotten_with_a_document(tmp_path, monkeypatch):
     with measuring(tmp_path) as desk:
         meter = desk._answering.meter
         monkeypatch.setattr(meter, "_is_quiet", lambda: meter._closing.wait())
@@ -184,7 +182,7 @@ def test_few_prompts_wait_and_are_forgotten_with_a_document(tmp_path: Path, monk
         assert meter._sampled.empty()
 
 
-def test_what_samples_say_together_if_they_are_enough() -> None:
+def test_what_samples_say_together_if_they_are_enough():
     times = [1000.0, 1500.0, 1800.0, 2000.0, 2000.0, 2200.0, 2500.0, 3000.0]
     likeness = [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.7, None]
     some = [replace(SAMPLE, without_reuse_ms=time, likeness=alike) for time, alike in zip(times, likeness, strict=True)]

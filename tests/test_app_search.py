@@ -1,7 +1,6 @@
 """The search of a desk: what it opens, what it takes from the database, and what a collection finds."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,9 +36,7 @@ def found(search: Search, question: str, *collections: str) -> list[int]:
     return [hit.id for hit in retriever.search([retriever.query(question)], 9) if hit.share]
 
 
-def test_what_was_saved_is_opened_without_the_texts(
-    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_saved_is_opened_without_the_texts(library, tmp_path, caplog, monkeypatch):
     search = search_of(library, tmp_path)
     search.change(lambda: store(library, "returns", "label", "parcel"))
     search.save()
@@ -69,9 +66,7 @@ def leave(_: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [lose_everything, damage_the_index, damage_a_segment, leave])
-def test_what_the_files_lack_is_taken_from_the_database_with_a_warning(
-    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]
-) -> None:
+def test_what_the_files_lack_is_taken_from_the_database_with_a_warning(library, tmp_path, caplog, harm):
     """Also what was stored and removed after the last save: the program was killed then."""
     search = search_of(library, tmp_path)
     search.change(lambda: store(library, "returns", "label", "parcel"))
@@ -88,7 +83,7 @@ def test_what_the_files_lack_is_taken_from_the_database_with_a_warning(
     assert not caplog.records, "it was saved"
 
 
-def test_collections_find_their_own_in_the_same_snapshot(library: Library, tmp_path: Path) -> None:
+def test_collections_find_their_own_in_the_same_snapshot(library, tmp_path):
     search = search_of(library, tmp_path)
     search.change(lambda: store(library, "shop", "label", collection="shop"))
     search.change(lambda: store(library, "staff", "label secret", collection="staff"))
@@ -100,7 +95,7 @@ def test_collections_find_their_own_in_the_same_snapshot(library: Library, tmp_p
     assert search.snapshot.retriever([]) is search.snapshot.retriever()
 
 
-def test_a_collection_is_searched_while_documents_are_added(library: Library, tmp_path: Path) -> None:
+def test_a_collection_is_searched_while_documents_are_added(library, tmp_path):
     """A question does not wait for the change: it sees the state before."""
     search = search_of(library, tmp_path)
     search.change(lambda: store(library, "shop", "label", collection="shop"))

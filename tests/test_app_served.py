@@ -58,7 +58,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def desk(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def desk(tiny_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     pages, temporary = write_pages(folder / "pages"), folder / "temporary"
     temporary.mkdir()
@@ -92,7 +92,7 @@ def files_with(words: str, *folders: Path) -> list[Path]:
     return [file for file in files if file.is_file() and words.encode() in file.read_bytes()]
 
 
-def test_no_event_opens_a_device_a_file_or_an_address(desk: Served, tmp_path: Path) -> None:
+def test_no_event_opens_a_device_a_file_or_an_address(desk, tmp_path):
     """Were wrong once: the first ended the desk, the second copied the file, the third fetched the address."""
     secret = tmp_path / "secret.txt"
     secret.write_text(CANARY)
@@ -115,7 +115,7 @@ LONG = "\ufdfa" * 340_000
 @pytest.mark.parametrize(
     ("path", "sent"), [(JOIN, {"fn_index": 0, "session_hash": "a", "data": [LONG]}), ("/typing", {"text": LONG})]
 )
-def test_a_text_of_a_megabyte_is_refused_unread(desk: Served, path: str, sent: dict[str, Any]) -> None:
+def test_a_text_of_a_megabyte_is_refused_unread(desk, path, sent):
     """Was wrong once: four of them took 14 s of the time of all pages."""
     body = json.dumps(sent, ensure_ascii=False).encode()
     with desk.visitor() as client:
@@ -124,7 +124,7 @@ def test_a_text_of_a_megabyte_is_refused_unread(desk: Served, path: str, sent: d
     assert len(refused.content) < 1000, "it is not sent back"
 
 
-def test_a_link_in_the_place_of_a_document_is_not_followed(desk: Served, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_document_is_not_followed(desk, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text(CANARY)
     with desk.visitor() as client:
@@ -140,7 +140,7 @@ def test_a_link_in_the_place_of_a_document_is_not_followed(desk: Served, tmp_pat
             assert (answer.status_code, CANARY in answer.text) == (404, False)
 
 
-def test_all_addresses_of_a_network_are_one(desk: Served) -> None:
+def test_all_addresses_of_a_network_are_one(desk):
     """Was wrong once: a host with IPv6 had no limit at all."""
 
     def try_password(address: str) -> int:
@@ -153,7 +153,7 @@ def test_all_addresses_of_a_network_are_one(desk: Served) -> None:
     assert try_password("2001:db8:0:1::1") == 401
 
 
-def test_of_gradio_a_visitor_reaches_what_the_list_says(desk: Served) -> None:
+def test_of_gradio_a_visitor_reaches_what_the_list_says(desk):
     listed = (Path(__file__).parent / "gradio_routes.txt").read_text().splitlines()
     closed = [line.split(" ")[1:] for line in listed if line.startswith("closed")]
     assert len(closed) > 50
@@ -166,7 +166,7 @@ def test_of_gradio_a_visitor_reaches_what_the_list_says(desk: Served) -> None:
             assert client.post(JOIN, json={}).status_code == 401
 
 
-def test_it_goes_on_without_its_engine_and_leaves_no_process(desk: Served) -> None:
+def test_it_goes_on_without_its_engine_and_leaves_no_process(desk):
     """The last test: it stops the desk."""
     [first] = psutil.Process(desk.process.pid).children()
     with desk.visitor() as client:

@@ -6,7 +6,6 @@ The browser's side is in test_app_browser.py.
 import json
 import re
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ from app.web.server import create_app
 pytestmark = pytest.mark.usefixtures("running_site")
 
 
-def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: Site) -> None:
+def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site):
     messages = call(site.client(), "", "submit", ["Can I return a duvet?", "", ""], "s1")
     kinds = [message["msg"] for message in messages]
     assert "process_generating" in kinds
@@ -36,7 +35,7 @@ def test_asking_through_the_queue_streams_and_ends_with_the_stored_answer(site: 
     assert "Can I return a duvet?" in [turns[0].text for turns in site.desk._turns.values()]
 
 
-def test_each_page_becomes_an_application_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_page_becomes_an_application_once(tmp_path, monkeypatch):
     """Was wrong once: Gradio made seven, which took half of the time in which a desk opened its pages."""
     from gradio.routes import App
 
@@ -57,7 +56,7 @@ def test_each_page_becomes_an_application_once(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("accepted", "language", "words"), [("zh-CN", "zh-CN", "登录管理后台"), ("de", "en", "Sign in to")]
 )
-def test_own_pages_follow_the_language_of_the_browser(site: Site, accepted: str, language: str, words: str) -> None:
+def test_own_pages_follow_the_language_of_the_browser(site, accepted, language, words):
     page = site.client().get("/admin/login", headers={"accept-language": accepted}).text
     assert f'<html lang="{language}">' in page
     assert words in page
@@ -65,7 +64,7 @@ def test_own_pages_follow_the_language_of_the_browser(site: Site, accepted: str,
     assert re.findall(r'<html\s[^>]*lang="([^"]*)"', chat) == [language]
 
 
-def test_the_chat_speaks_the_language_of_the_browser(site: Site) -> None:
+def test_the_chat_speaks_the_language_of_the_browser(site):
     client = site.client()
     client.headers["accept-language"] = "zh-CN,zh;q=0.9,en;q=0.8"
     messages = json.dumps(call(client, "", "submit", ["please crash", "", ""], "s3"), ensure_ascii=False)
@@ -88,14 +87,14 @@ ADMIN_PATHS = (
 
 
 @pytest.mark.parametrize("cookie", ["", "warmdesk_admin=", "warmdesk_admin=9999999999.x.y", "warmdesk_admin"])
-def test_anonymous_reaches_nothing_of_the_admin_page(site: Site, cookie: str) -> None:
+def test_anonymous_reaches_nothing_of_the_admin_page(site, cookie):
     for method, path in (one.split(" ") for one in ADMIN_PATHS):
         response = site.client().request(method, BASE + path, headers={"cookie": cookie} if cookie else {})
         assert response.status_code in (401, 404), path
         assert len(response.content) < 100
 
 
-def test_the_mount_itself_also_refuses_anonymous(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mount_itself_also_refuses_anonymous(site, monkeypatch):
     """Two locks: without the guard, Gradio's own auth_dependency still holds the door."""
 
     async def none(*_: object) -> None: ...
@@ -109,7 +108,7 @@ def test_the_mount_itself_also_refuses_anonymous(site: Site, monkeypatch: pytest
     assert client.get("/config").status_code == 200
 
 
-def test_browsers_are_sent_to_the_login_page(site: Site) -> None:
+def test_browsers_are_sent_to_the_login_page(site):
     response = site.client().get("/admin/", headers=HTML)
     assert (response.status_code, response.headers["location"]) == (303, "/admin/login")
     page = site.client().get("/admin/login")
@@ -117,7 +116,7 @@ def test_browsers_are_sent_to_the_login_page(site: Site) -> None:
     assert "<script" not in page.text
 
 
-def test_login_opens_the_page_and_logout_closes_it(site: Site) -> None:
+def test_login_opens_the_page_and_logout_closes_it(site):
     client = site.client()
     response = client.post("/admin/login", data={"password": site.password})
     cookie = response.headers["set-cookie"].lower()
@@ -135,14 +134,14 @@ def test_login_opens_the_page_and_logout_closes_it(site: Site) -> None:
     assert kept.status_code == 401
 
 
-def test_who_finds_many_signing_in_is_told_to_come_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_many_signing_in_is_told_to_come_again(site, monkeypatch):
     monkeypatch.setattr(identity, "_PLACES", threading.BoundedSemaphore(1))
     with identity._PLACES:
         response = site.client().post("/admin/login", data={"password": site.password})
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
 
 
-def test_a_new_password_ends_sessions(tmp_path: Path) -> None:
+def test_a_new_password_ends_sessions(tmp_path):
     site = Site(tmp_path)
     client = site.admin()
     assert client.get("/admin/config").status_code == 200
@@ -151,7 +150,7 @@ def test_a_new_password_ends_sessions(tmp_path: Path) -> None:
     site.close()
 
 
-def test_a_login_outlives_a_restart_until_it_is_ended(tmp_path: Path) -> None:
+def test_a_login_outlives_a_restart_until_it_is_ended(tmp_path):
     site = Site(tmp_path)
     cookies = [{"cookie": f"warmdesk_admin={site.admin().cookies['warmdesk_admin']}"} for _ in range(2)]
 
@@ -168,7 +167,7 @@ def test_a_login_outlives_a_restart_until_it_is_ended(tmp_path: Path) -> None:
     site.close()
 
 
-def test_guessing_is_stopped_even_for_the_right_password(site: Site) -> None:
+def test_guessing_is_stopped_even_for_the_right_password(site):
     client = site.client("10.0.0.66")
     for _ in range(FREE_FAILURES):
         response = client.post("/admin/login", data={"password": "guess"})

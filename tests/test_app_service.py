@@ -21,7 +21,7 @@ def use_of(answer: object) -> dict[str, tuple[str, str | None]]:
     return {Path(m.document).name: (m.source, m.miss_reason) for m in answer.modules if m.document}  # type: ignore[attr-defined]
 
 
-def test_an_answer_is_placed_out_of_cached_documents(tmp_path: Path, pages: Path) -> None:
+def test_an_answer_is_placed_out_of_cached_documents(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         answer = finish(desk, "Can gift cards be returned?")
     usage = answer.usage
@@ -35,7 +35,7 @@ def test_an_answer_is_placed_out_of_cached_documents(tmp_path: Path, pages: Path
     assert answer.policy == "fast"
 
 
-def test_the_second_turn_reuses_the_first(tmp_path: Path, pages: Path) -> None:
+def test_the_second_turn_reuses_the_first(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         first = finish(desk, "Can gift cards be returned?")
         second = finish(desk, "And how long do they last?", conversation_id=first.conversation_id)
@@ -44,7 +44,7 @@ def test_the_second_turn_reuses_the_first(tmp_path: Path, pages: Path) -> None:
     assert second.usage.computed < len("Question: And how long do they last?") + 30
 
 
-def test_two_questions_at_once_keep_their_own_answers(tmp_path: Path, pages: Path) -> None:
+def test_two_questions_at_once_keep_their_own_answers(tmp_path, pages):
     """In two tabs of one conversation; the answers end in the other order."""
     with small_desk(tmp_path / "desk", pages=pages, answer_mode="quote", answer_tokens=90) as desk:
         conversation = finish(desk, "Hello").conversation_id
@@ -58,7 +58,7 @@ def test_two_questions_at_once_keep_their_own_answers(tmp_path: Path, pages: Pat
         ]
 
 
-def test_everything_is_there_after_a_restart(tmp_path: Path, pages: Path) -> None:
+def test_everything_is_there_after_a_restart(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         before = finish(desk, "Can gift cards be returned?")
     with small_desk(tmp_path / "desk") as desk:
@@ -73,7 +73,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path, pages: Path) -> Non
         assert again.usage.module > 0
 
 
-def test_reuse_off_gives_an_exact_answer_and_says_why_nothing_was_reused(tmp_path: Path, pages: Path) -> None:
+def test_reuse_off_gives_an_exact_answer_and_says_why_nothing_was_reused(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         answer = finish(desk, "Can gift cards be returned?", reuse="off")
         prefix = finish(desk, "Can gift cards be returned?", reuse="prefix")
@@ -84,7 +84,7 @@ def test_reuse_off_gives_an_exact_answer_and_says_why_nothing_was_reused(tmp_pat
     assert prefix.answer == answer.answer
 
 
-def test_questions_that_cannot_be_asked(tmp_path: Path) -> None:
+def test_questions_that_cannot_be_asked(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         for question, conversation, code in (
             ("  \n", None, "question-empty"),
@@ -98,7 +98,7 @@ def test_questions_that_cannot_be_asked(tmp_path: Path) -> None:
         assert not desk.is_open("engine"), "said before anything is loaded"
 
 
-def test_a_reader_who_leaves_keeps_what_was_said(tmp_path: Path, pages: Path) -> None:
+def test_a_reader_who_leaves_keeps_what_was_said(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, answer_tokens=60) as desk:
         stream = desk.ask("Can gift cards be returned?")
         pieces = iter(stream)
@@ -110,7 +110,7 @@ def test_a_reader_who_leaves_keeps_what_was_said(tmp_path: Path, pages: Path) ->
         assert reply.answer is not None
 
 
-def test_a_question_whose_answer_nobody_reads_has_none(tmp_path: Path, pages: Path) -> None:
+def test_a_question_whose_answer_nobody_reads_has_none(tmp_path, pages):
     """Was wrong once: it counted as being answered until the desk was stopped."""
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         stream = desk.ask("How long do returns take?")
@@ -122,7 +122,7 @@ def test_a_question_whose_answer_nobody_reads_has_none(tmp_path: Path, pages: Pa
         assert desk.turns(conversation.id)[0].unanswered == "failed"
 
 
-def test_a_long_conversation_drops_its_oldest_turns_and_says_so(tmp_path: Path, pages: Path) -> None:
+def test_a_long_conversation_drops_its_oldest_turns_and_says_so(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, device_memory=32 << 20) as desk:
         answer = finish(desk, "x" * 1500 + "?")
         for _ in range(3):
@@ -131,7 +131,7 @@ def test_a_long_conversation_drops_its_oldest_turns_and_says_so(tmp_path: Path, 
     assert "oldest" in answer.notice
 
 
-def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path: Path, pages: Path) -> None:
+def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path, pages):
     searched, computed = list[str](), list[int]()
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         find, submit = desk.finder.find, desk.engine.submit
@@ -146,9 +146,7 @@ def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path: Path, pages:
 
 
 @pytest.mark.parametrize("answer_mode", ["quote", "checked"])
-def test_passages_are_read_as_evidence_only_to_check_with_them(
-    tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch, answer_mode: str
-) -> None:
+def test_passages_are_read_as_evidence_only_to_check_with_them(tmp_path, pages, monkeypatch, answer_mode):
     read: list[Sequence[str]] = []
 
     class Recording(AnswerChecker):
@@ -162,7 +160,7 @@ def test_passages_are_read_as_evidence_only_to_check_with_them(
     assert [bool(passages) for passages in read] == [answer_mode == "checked"]
 
 
-def test_threads_that_need_a_part_at_the_same_time_open_it_once(tmp_path: Path) -> None:
+def test_threads_that_need_a_part_at_the_same_time_open_it_once(tmp_path):
     opened: list[int] = []
 
     def slowly(settings: Settings) -> HashEmbedder:

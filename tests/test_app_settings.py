@@ -14,12 +14,12 @@ WriteFile = Callable[[str], Path]
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
+def environ(tmp_path):
     return {"WARMDESK_DATA_DIR": str(tmp_path), "PATH": "/bin"}
 
 
 @pytest.fixture
-def write_file(tmp_path: Path) -> WriteFile:
+def write_file(tmp_path):
     def write(text: str) -> Path:
         path = tmp_path / "warmdesk.toml"
         path.write_text(text, encoding="utf-8")
@@ -28,21 +28,21 @@ def write_file(tmp_path: Path) -> WriteFile:
     return write
 
 
-def test_defaults(environ: dict[str, str], tmp_path: Path) -> None:
+def test_defaults(environ, tmp_path):
     settings = load_settings({}, environ)
     assert settings == Settings(data_dir=tmp_path)
     assert (settings.device_memory, settings.disk, settings.port) == (1024**3, 4 * 1024**3, 7860)
     assert not list(tmp_path.iterdir()), "loading settings writes nothing"
 
 
-def test_later_sources_win(environ: dict[str, str], write_file: WriteFile) -> None:
+def test_later_sources_win(environ, write_file):
     write_file("port = 1\npassages = 2\nthreads = 3\ndevice = 'cuda'")
     environ |= {"WARMDESK_PASSAGES": "5", "WARMDESK_THREADS": "6"}
     settings = load_settings({"threads": 7, "device": None}, environ)
     assert (settings.port, settings.passages, settings.threads, settings.device) == (1, 5, 7, "cuda")
 
 
-def test_flag_for_the_folder_decides_which_file_is_read(environ: dict[str, str], tmp_path: Path) -> None:
+def test_flag_for_the_folder_decides_which_file_is_read(environ, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     (other / "warmdesk.toml").write_text("port = 9")
@@ -50,21 +50,19 @@ def test_flag_for_the_folder_decides_which_file_is_read(environ: dict[str, str],
     assert (settings.data_dir, settings.port) == (other, 9)
 
 
-def test_folder_is_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_folder_is_made_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert load_settings({"data_dir": "here"}, {}).data_dir == tmp_path / "here"
     assert load_settings({"data_dir": Path("~/desk")}, {}).data_dir == tmp_path / "home" / "desk"
 
 
-def test_empty_variable_is_unset_and_a_byte_order_mark_is_read_over(
-    environ: dict[str, str], write_file: WriteFile
-) -> None:
+def test_empty_variable_is_unset_and_a_byte_order_mark_is_read_over(environ, write_file):
     write_file("\ufeffmodel = 'mine'")
     assert load_settings({}, environ | {"WARMDESK_MODEL": " "}).model == "mine"
 
 
-def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
+def test_every_type_from_the_environment(environ):
     environ |= {"WARMDESK_TEMPERATURE": "0.5", "WARMDESK_DEVICE_MEMORY": "64 MiB", "WARMDESK_MODEL": "12"}
     settings = load_settings({}, environ)
     assert (settings.temperature, settings.device_memory, settings.model) == (0.5, 64 * 1024**2, "12")
@@ -90,7 +88,7 @@ def test_every_type_from_the_environment(environ: dict[str, str]) -> None:
         ("example_questions = ['']", "example_questions is"),
     ],
 )
-def test_wrong_value_in_the_file(environ: dict[str, str], write_file: WriteFile, line: str, shown: str) -> None:
+def test_wrong_value_in_the_file(environ, write_file, line, shown):
     path = write_file(line)
     with pytest.raises(DeskError, match="it must be") as caught:
         load_settings({}, environ)
@@ -100,7 +98,7 @@ def test_wrong_value_in_the_file(environ: dict[str, str], write_file: WriteFile,
     assert caught.value.code == "settings"
 
 
-def test_a_wrong_value_of_any_setting_is_one_line_with_what_it_can_be() -> None:
+def test_a_wrong_value_of_any_setting_is_one_line_with_what_it_can_be():
     for key, field in Settings.model_fields.items():
         with pytest.raises(
             DeskError, match=f"^{key} is .* in the flag --{key.replace('_', '-')}: it must be"
@@ -111,7 +109,7 @@ def test_a_wrong_value_of_any_setting_is_one_line_with_what_it_can_be() -> None:
     assert choices_of(Settings.model_fields["policy"]) == ("auto", "fast", "balanced", "exact")
 
 
-def test_wrong_value_in_the_environment_and_in_a_flag(environ: dict[str, str]) -> None:
+def test_wrong_value_in_the_environment_and_in_a_flag(environ):
     with pytest.raises(DeskError, match="port is 'abc' in the environment variable WARMDESK_PORT: it must be a whole"):
         load_settings({}, environ | {"WARMDESK_PORT": "abc"})
     with pytest.raises(DeskError, match="threads is '2x' in the environment variable WARMDESK_THREADS"):
@@ -122,9 +120,7 @@ def test_wrong_value_in_the_environment_and_in_a_flag(environ: dict[str, str]) -
         load_settings({"data_dir": ""}, environ)
 
 
-def test_unknown_key_is_named_with_its_source_and_the_nearest_one(
-    environ: dict[str, str], write_file: WriteFile
-) -> None:
+def test_unknown_key_is_named_with_its_source_and_the_nearest_one(environ, write_file):
     with pytest.raises(DeskError, match=r"unknown setting 'prot' in the environment variable WARMDESK_PROT.*'port'"):
         load_settings({}, environ | {"WARMDESK_PROT": "1"})
     with pytest.raises(DeskError, match="did you mean 'host_memory' or 'device_memory'"):
@@ -134,13 +130,13 @@ def test_unknown_key_is_named_with_its_source_and_the_nearest_one(
         load_settings({}, environ)
 
 
-def test_data_dir_in_the_file_is_refused(environ: dict[str, str], write_file: WriteFile) -> None:
+def test_data_dir_in_the_file_is_refused(environ, write_file):
     write_file("data_dir = '/elsewhere'")
     with pytest.raises(DeskError, match="data_dir cannot be set in"):
         load_settings({}, environ)
 
 
-def test_unreadable_files(environ: dict[str, str], write_file: WriteFile) -> None:
+def test_unreadable_files(environ, write_file):
     path = write_file("port = = 1")
     with pytest.raises(DeskError, match=r"is not valid TOML: .*line 1"):
         load_settings({}, environ)
@@ -153,7 +149,7 @@ def test_unreadable_files(environ: dict[str, str], write_file: WriteFile) -> Non
         load_settings({}, environ)
 
 
-def test_long_values_are_shortened_in_messages(environ: dict[str, str]) -> None:
+def test_long_values_are_shortened_in_messages(environ):
     with pytest.raises(DeskError) as caught:
         load_settings({}, environ | {"WARMDESK_PORT": "9" * 10_000})
     assert len(str(caught.value)) < 250
@@ -171,17 +167,17 @@ def test_long_values_are_shortened_in_messages(environ: dict[str, str]) -> None:
         (" 7 b ", 7),
     ],
 )
-def test_sizes(text: str, num_bytes: int) -> None:
+def test_sizes(text, num_bytes):
     assert parse_size(text) == num_bytes
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "1 G", "-1 MB", "1e3", "1,5 GB", "٣ MB", "inf"])
-def test_not_sizes(text: str) -> None:
+def test_not_sizes(text):
     with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
 
-def test_database_url_can_be_given_and_its_password_is_not_shown(environ: dict[str, str]) -> None:
+def test_database_url_can_be_given_and_its_password_is_not_shown(environ):
     url = "postgresql://desk:pass%77ord@db/desk"
     settings = load_settings({}, environ | {"WARMDESK_DATABASE_URL": url})
     assert settings.database_url == url
@@ -191,7 +187,7 @@ def test_database_url_can_be_given_and_its_password_is_not_shown(environ: dict[s
     assert "pass%77ord" not in str(caught.value)
 
 
-def test_memory_may_be_what_there_is_room_for_and_is_on_a_gpu(environ: dict[str, str], write_file: WriteFile) -> None:
+def test_memory_may_be_what_there_is_room_for_and_is_on_a_gpu(environ, write_file):
     assert load_settings({"device": "cuda:1"}, environ).device_memory == "auto"
     assert load_settings({"device": "cuda", "device_memory": "20 GiB"}, environ).device_memory == 20 << 30
     assert load_settings({"device_memory": "auto"}, environ).device_memory == "auto"
@@ -204,7 +200,7 @@ def test_memory_may_be_what_there_is_room_for_and_is_on_a_gpu(environ: dict[str,
         load_settings({"device_memory": "all of it"}, environ)
 
 
-def test_lists_and_tables_of_the_file_and_of_the_environment(environ: dict[str, str], write_file: WriteFile) -> None:
+def test_lists_and_tables_of_the_file_and_of_the_environment(environ, write_file):
     write_file('example_questions = ["Is it, really?", "What?"]\n[page_urls]\n"" = "https://a.example/{name}"')
     settings = load_settings({}, environ)
     assert settings.example_questions == ("Is it, really?", "What?")

@@ -1,8 +1,6 @@
 """The Settings page: what is written to the file, refused, asked before, and not shown."""
 
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +25,7 @@ CLOSED = {
 
 
 @pytest.fixture(scope="module")
-def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def one_site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     (folder / SETTINGS_FILE).write_text("answer_tokens = 120\n")  # so it was when the desk was started
     site = Site(folder, answer_tokens=120)
@@ -36,12 +34,12 @@ def one_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def admin(one_site: Site) -> TestClient:
+def admin(one_site):
     return one_site.admin()
 
 
 @pytest.fixture
-def site(one_site: Site) -> Site:
+def site(one_site):
     """A site whose file is empty."""
     one_site.settings.settings_file.unlink(missing_ok=True)
     return one_site
@@ -74,11 +72,11 @@ def loaded(site: Site) -> Settings:
         {"returns": "https://a.example/?x=1", "a=b": "https://b.example", 'say "x" \\ 退货': "https://c.example"},
     ],
 )
-def test_a_table_is_read_as_it_is_written(table: dict[str, str]) -> None:
+def test_a_table_is_read_as_it_is_written(table):
     assert table_of(text_of(table)) == table
 
 
-def test_a_table_and_a_list_as_people_write_them() -> None:
+def test_a_table_and_a_list_as_people_write_them():
     text = '\n faq = https://a.example \r\n"x y"= "https://b.example"\n=\n'
     with pytest.raises(ValueError, match="is not name = value"):
         table_of(text)
@@ -90,7 +88,7 @@ def test_a_table_and_a_list_as_people_write_them() -> None:
     assert text_of(("one", "two")) == "one\ntwo"
 
 
-def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) -> None:
+def test_settings_are_written_with_comments_kept(site, admin):
     file = site.settings.settings_file
     file.write_text("# ours\nanswer_tokens = 120  # short\n")
     assert save(admin, temperature="0.5", answer_tokens="200", device_memory="512 MiB").status_code == 303
@@ -107,7 +105,7 @@ def test_settings_are_written_with_comments_kept(site: Site, admin: TestClient) 
     assert {entry[2] for entry in site.audited()} == {"temperature", "answer_tokens", "device_memory"}
 
 
-def test_the_default_of_memory_follows_the_device_however_that_is_given(site: Site) -> None:
+def test_the_default_of_memory_follows_the_device_however_that_is_given(site):
     """A device on the command line does not make it look as if memory was given there, too."""
     at_start, file = loaded(site), SettingsFile(site.settings.settings_file)
     on_gpu = load_settings({"data_dir": at_start.data_dir, "device": "cuda"}, {})
@@ -115,7 +113,7 @@ def test_the_default_of_memory_follows_the_device_however_that_is_given(site: Si
     assert (row.value, row.written, row.origin, row.form, row.is_open) == ("auto", None, "default", "line", True)
 
 
-def test_each_group_has_one_form_and_only_changed_fields_are_written(site: Site, admin: TestClient) -> None:
+def test_each_group_has_one_form_and_only_changed_fields_are_written(site, admin):
     """A form sends all fields of its group. Another admin may have changed one of them in the meantime."""
     forms = [form for form in parsed(admin.get(PAGE).text).select("form.wd-settings") if form.select("[type=submit]")]
     shown = [{one["name"] for one in form.select("[name]:not([type=hidden])")} for form in forms]
@@ -133,7 +131,7 @@ def test_each_group_has_one_form_and_only_changed_fields_are_written(site: Site,
     assert written == {"passages": 7, "prefetch": False, "keep_days": 9}
 
 
-def test_one_wrong_field_keeps_all_fields_of_its_form_from_being_written(site: Site, admin: TestClient) -> None:
+def test_one_wrong_field_keeps_all_fields_of_its_form_from_being_written(site, admin):
     response = save(admin, keep_days="9", passages="0", neighbours="3")
     assert response.status_code == 409
     assert not site.settings.settings_file.exists()
@@ -141,7 +139,7 @@ def test_one_wrong_field_keeps_all_fields_of_its_form_from_being_written(site: S
     assert (fields["keep_days"], fields["passages"], fields["neighbours"]) == ("9", "0", "3"), "not typed again"
 
 
-def test_lists_and_tables_are_written_by_line(site: Site, admin: TestClient) -> None:
+def test_lists_and_tables_are_written_by_line(site, admin):
     assert save(admin, page_urls='"" = https://a.example/{name}\r\nfaq = https://b.example/?q=1').status_code == 303
     assert save(admin, example_questions="Do you deliver, too?\n\nWhat is it?").status_code == 303
     settings = loaded(site)
@@ -154,7 +152,7 @@ def test_lists_and_tables_are_written_by_line(site: Site, admin: TestClient) -> 
     assert loaded(site).example_questions == ()
 
 
-def test_a_table_of_the_file_can_be_changed_and_keys_written_beside_it(site: Site, admin: TestClient) -> None:
+def test_a_table_of_the_file_can_be_changed_and_keys_written_beside_it(site, admin):
     file = site.settings.settings_file
     file.write_text('[page_urls]\nfaq = "https://a.example"\n')
     assert save(admin, passages="4").status_code == 303
@@ -164,13 +162,13 @@ def test_a_table_of_the_file_can_be_changed_and_keys_written_beside_it(site: Sit
     assert tomllib.loads(file.read_text()) == expected
 
 
-def test_what_was_taken_out_of_the_file_can_be_set_again(site: Site, admin: TestClient) -> None:
+def test_what_was_taken_out_of_the_file_can_be_set_again(site, admin):
     assert save(admin, answer_tokens="").status_code == 303
     assert "until the restart: 120" in admin.get(PAGE).text
     assert save(admin, answer_tokens="120").status_code == 303
 
 
-def test_every_setting_is_either_changed_here_or_closed() -> None:
+def test_every_setting_is_either_changed_here_or_closed():
     """A new one is closed until somebody decides."""
     assert Settings.model_fields.keys() - EDITABLE == CLOSED
     assert Settings.model_fields.keys() >= EDITABLE
@@ -186,14 +184,14 @@ def test_every_setting_is_either_changed_here_or_closed() -> None:
         ("page_urls", "faq = javascript:alert(1)", "it must be a table of addresses"),
     ],
 )
-def test_a_wrong_value_is_said_and_not_written(site: Site, admin: TestClient, key: str, value: str, words: str) -> None:
+def test_a_wrong_value_is_said_and_not_written(site, admin, key, value, words):
     response = save(admin, **{key: value})
     assert response.status_code == 409
     assert words in response.text
     assert not site.settings.settings_file.exists()
 
 
-def test_what_is_closed_is_changed_by_nobody(site: Site, admin: TestClient) -> None:
+def test_what_is_closed_is_changed_by_nobody(site, admin):
     for key in CLOSED | {"nothing"}:
         for value in ("", "x" * 40) if key == "visitor_secret" else ("x" * 40,):
             response = save(admin, **{key: value})
@@ -201,7 +199,7 @@ def test_what_is_closed_is_changed_by_nobody(site: Site, admin: TestClient) -> N
     assert not site.settings.settings_file.exists()
 
 
-def test_what_was_refused_stands_in_its_field_to_be_mended(site: Site, admin: TestClient) -> None:
+def test_what_was_refused_stands_in_its_field_to_be_mended(site, admin):
     wrong = "faq = https://a.example\n<b> = b"
     page = parsed(save(admin, page_urls=wrong).text)
     [field] = page.select("[autofocus]")
@@ -212,7 +210,7 @@ def test_what_was_refused_stands_in_its_field_to_be_mended(site: Site, admin: Te
     assert [(one["name"], one["value"]) for one in page.select("[autofocus]")] == [("passages", "0")]
 
 
-def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site, admin: TestClient) -> None:
+def test_what_invalidates_passages_says_how_many_before_it_is_saved(site, admin):
     asked = save(admin, neighbours="2", passages="3")
     assert asked.status_code == 200
     assert "encodes 412 passages again, which takes about 3 min" in asked.text
@@ -223,11 +221,11 @@ def test_what_invalidates_passages_says_how_many_before_it_is_saved(site: Site, 
     assert (loaded(site).neighbours, loaded(site).passages) == (2, 3)
 
 
-def test_what_is_in_use_already_is_saved_unasked(site: Site, admin: TestClient) -> None:
+def test_what_is_in_use_already_is_saved_unasked(site, admin):
     assert save(admin, **dict.fromkeys(COSTLY, "")).status_code == 303
 
 
-def test_secrets_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_never_shown(tmp_path, monkeypatch):
     site = Site(tmp_path / "desk", visitor_secret="s" * 40, temperature=0.5)
     monkeypatch.setenv("WARMDESK_ANSWER_MODE", "auto")
     page = site.admin().get(PAGE).text

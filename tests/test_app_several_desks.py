@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
-from pathlib import Path
 
 import pytest
 from desks import finish, small_desk
 from fake_server import FakeServer, stream, whole
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
-from postgres_server import PostgresServer
 
 from app.desk import repeating as following_file
 from app.desk.repeating import following
@@ -27,7 +25,7 @@ Desks = tuple[Service, Service]
 
 
 @pytest.fixture
-def desks(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desks]:
+def desks(tmp_path, postgres_url, monkeypatch):
     """Neither waits for the other, which looks for changes only when the test says so."""
     monkeypatch.setattr(following_file, "WAIT_S", 0.0)
     with ExitStack() as stack:
@@ -37,7 +35,7 @@ def desks(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def pages(tmp_path: Path) -> Path:
+def pages(tmp_path):
     return write_secret(tmp_path / "pages")
 
 
@@ -62,7 +60,7 @@ def refused(error: pytest.ExceptionInfo[DeskError]) -> str:
     return error.value.code
 
 
-def test_what_one_takes_in_the_other_finds_on_postgres(desks: Desks, pages: Path) -> None:
+def test_what_one_takes_in_the_other_finds_on_postgres(desks, pages):
     one, other = desks
     look(other)
     assert len(other.search.snapshot.index) == 0
@@ -76,7 +74,7 @@ def test_what_one_takes_in_the_other_finds_on_postgres(desks: Desks, pages: Path
     assert "another one now" in finish(other, QUESTION).citations[0].quote
 
 
-def test_before_it_has_looked_it_finds_nothing_that_is_gone_on_postgres(desks: Desks, pages: Path) -> None:
+def test_before_it_has_looked_it_finds_nothing_that_is_gone_on_postgres(desks, pages):
     one, other = desks
     one.ingest([pages])
     look(other)
@@ -84,9 +82,7 @@ def test_before_it_has_looked_it_finds_nothing_that_is_gone_on_postgres(desks: D
     assert SECRET not in repr(finish(other, QUESTION))
 
 
-def test_what_one_forgets_is_nowhere_in_the_other_on_postgres(
-    desks: Desks, pages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_forgets_is_nowhere_in_the_other_on_postgres(desks, pages, tmp_path, monkeypatch):
     one, other = desks
     one.ingest([pages])
     look(other)
@@ -107,9 +103,7 @@ def test_what_one_forgets_is_nowhere_in_the_other_on_postgres(
         assert later.usage.session == 0, "the earlier turn stood on the document"
 
 
-def test_what_was_forgotten_while_a_desk_was_stopped_goes_when_it_starts_on_postgres(
-    tmp_path: Path, postgres_url: str, pages: Path
-) -> None:
+def test_what_was_forgotten_while_a_desk_was_stopped_goes_when_it_starts_on_postgres(tmp_path, postgres_url, pages):
     with small_desk(tmp_path / "other", pages=pages, database_url=postgres_url) as other:
         other.upload("plans.md", f"# Plans\n\nThe word is {SECRET}.\n".encode())
     with small_desk(tmp_path / "one", database_url=postgres_url) as one:
@@ -122,9 +116,7 @@ def test_what_was_forgotten_while_a_desk_was_stopped_goes_when_it_starts_on_post
         assert files_with(tmp_path / "other", *SECRET.split()) == set()
 
 
-def test_desks_whose_model_runs_elsewhere_forget_for_each_other_on_postgres(
-    tmp_path: Path, postgres_url: str, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_desks_whose_model_runs_elsewhere_forget_for_each_other_on_postgres(tmp_path, postgres_url, pages, monkeypatch):
     """Nothing of a document is sent to the model's server any more, whatever was said before; nor is it in the files of
     an engine that ran here before.
     """
@@ -152,7 +144,7 @@ def test_desks_whose_model_runs_elsewhere_forget_for_each_other_on_postgres(
         assert not [word for word in SECRET.split() if word in repr(server.chats)]
 
 
-def test_an_answer_under_way_elsewhere_brings_no_quotation_back_on_postgres(desks: Desks, pages: Path) -> None:
+def test_an_answer_under_way_elsewhere_brings_no_quotation_back_on_postgres(desks, pages):
     one, other = desks
     one.ingest([pages])
     look(other)
@@ -165,9 +157,7 @@ def test_an_answer_under_way_elsewhere_brings_no_quotation_back_on_postgres(desk
     assert [message.text for message in other.history.past(stream.answer.conversation_id)][1:] == [""]
 
 
-def test_a_clock_that_is_ahead_hides_nothing_on_postgres(
-    desks: Desks, pages: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_ahead_hides_nothing_on_postgres(desks, pages, monkeypatch):
     one, other = desks
     one.ingest([pages])
     look(other)
@@ -185,7 +175,7 @@ def test_a_clock_that_is_ahead_hides_nothing_on_postgres(
     assert one.history.quotes_of(str(pages / "secret.md")) == 0
 
 
-def test_only_one_changes_documents_at_a_time_on_postgres(desks: Desks, pages: Path) -> None:
+def test_only_one_changes_documents_at_a_time_on_postgres(desks, pages):
     one, other = desks
     with one._ingestion.alone():
         for change in (lambda: other.ingest([pages]), lambda: other.upload("a.md", b"# A\n\nText.\n")):
@@ -196,7 +186,7 @@ def test_only_one_changes_documents_at_a_time_on_postgres(desks: Desks, pages: P
     assert one.forget("secret.md").left == NOTHING  # it knows what the other one took in
 
 
-def test_a_folder_is_read_by_one_desk_on_postgres(desks: Desks, pages: Path) -> None:
+def test_a_folder_is_read_by_one_desk_on_postgres(desks, pages):
     one, other = desks
     one.synced.save(str(pages), "", 60, who="ann")
     begun, go_on = threading.Event(), threading.Event()
@@ -219,9 +209,7 @@ def test_a_folder_is_read_by_one_desk_on_postgres(desks: Desks, pages: Path) -> 
     assert other.synced.all() == [folder]
 
 
-def test_an_uploaded_file_goes_from_the_desk_that_kept_it_on_postgres(
-    desks: Desks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_uploaded_file_goes_from_the_desk_that_kept_it_on_postgres(desks, monkeypatch):
     one, other = desks
     other.upload("plans.md", f"# Plans\n\nThe word is {SECRET}.\n".encode())
     kept_file = other.settings.uploads_folder / "plans.md"
@@ -231,7 +219,7 @@ def test_an_uploaded_file_goes_from_the_desk_that_kept_it_on_postgres(
     assert not kept_file.exists()
 
 
-def test_the_faq_is_one_document_of_all_desks_on_postgres(desks: Desks) -> None:
+def test_the_faq_is_one_document_of_all_desks_on_postgres(desks):
     one, other = desks
     one.quality.save_faq(FaqDraft(question="Do you deliver to Malta?", answer="Yes, in five days."), "ann")
     look(other)
@@ -246,7 +234,7 @@ def test_the_faq_is_one_document_of_all_desks_on_postgres(desks: Desks) -> None:
     assert "Galway" not in finish(other, "Do you have a shop in Cork?").answer
 
 
-def test_what_was_computed_for_a_conversation_goes_with_it_on_postgres(desks: Desks, pages: Path) -> None:
+def test_what_was_computed_for_a_conversation_goes_with_it_on_postgres(desks, pages):
     one, other = desks
     one.ingest([pages])
     look(other)
@@ -261,7 +249,7 @@ def test_what_was_computed_for_a_conversation_goes_with_it_on_postgres(desks: De
     assert dropped == ["v-ann"]
 
 
-def test_a_question_that_another_desk_answers_is_not_lost_on_postgres(desks: Desks, pages: Path) -> None:
+def test_a_question_that_another_desk_answers_is_not_lost_on_postgres(desks, pages):
     one, other = desks
     one.ingest([pages])
     look(other)
@@ -275,7 +263,7 @@ def test_a_question_that_another_desk_answers_is_not_lost_on_postgres(desks: Des
     assert [turn.unanswered for turn in one.turns(conversation)] == [None, None]
 
 
-def test_a_desk_with_another_embedder_says_so_on_postgres(desks: Desks, pages: Path) -> None:
+def test_a_desk_with_another_embedder_says_so_on_postgres(desks, pages):
     one, other = desks
     look(other)
     one.library.set_fact("embedder", "another")
@@ -286,9 +274,7 @@ def test_a_desk_with_another_embedder_says_so_on_postgres(desks: Desks, pages: P
     assert refused(error) == "embedder-differs"
 
 
-def test_desks_go_on_when_the_server_was_restarted_on_postgres(
-    desks: Desks, pages: Path, postgres: PostgresServer
-) -> None:
+def test_desks_go_on_when_the_server_was_restarted_on_postgres(desks, pages, postgres):
     one, other = desks
     one.ingest([pages])
     look(other)

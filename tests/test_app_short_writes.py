@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +28,6 @@ from app.storage import library as library_module
 from app.storage.database import Database, open_database
 from app.storage.document_change import remove_document
 from app.storage.history import REMOVED_QUOTE, History
-from app.storage.library import Library
 
 ROWS = 10
 MOST = ROWS + 3
@@ -41,7 +39,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+def database(tmp_path, monkeypatch):
     for module in (library_module, document_change):
         monkeypatch.setattr(module, "ROWS_AT_ONCE", ROWS, raising=False)
     with closing(open_database(f"sqlite:///{tmp_path / 'desk.sqlite3'}")) as opened:
@@ -78,7 +76,7 @@ def many(count: int, prefix: str = "p") -> list[NewPassage]:
     return [passage(f"{prefix}{number}") for number in range(count)]
 
 
-def test_a_huge_document_is_stored_changed_and_removed_in_pieces(database: Database, library: Library) -> None:
+def test_a_huge_document_is_stored_changed_and_removed_in_pieces(database, library):
     turned = [*many(25)[::-1], *many(25, "q")]
     moved = replace(document(), title="Other", collection="b")
     with recorded(database) as rows:
@@ -94,9 +92,7 @@ def test_a_huge_document_is_stored_changed_and_removed_in_pieces(database: Datab
 
 
 @pytest.mark.parametrize("step", ["store", "change", "remove"])
-def test_a_change_that_is_killed_between_pieces_is_done_by_the_next(
-    database: Database, library: Library, step: str
-) -> None:
+def test_a_change_that_is_killed_between_pieces_is_done_by_the_next(database, library, step):
     changed = replace(document(content_hash="b2:2"), title="Other")
     steps: dict[str, Callable[[], object]] = {
         "store": lambda: store(library, document(), many(35)),
@@ -130,7 +126,7 @@ def test_a_change_that_is_killed_between_pieces_is_done_by_the_next(
     assert killed_at > 2
 
 
-def test_what_is_kept_of_all_passages_is_written_in_pieces(database: Database, library: Library) -> None:
+def test_what_is_kept_of_all_passages_is_written_in_pieces(database, library):
     ids = store(library, document(), many(35)).ids
     vectors = {f"hash {number}": np.zeros((1, 3), np.float32) for number in range(35)}
     for first in range(0, 35, 5):
@@ -145,7 +141,7 @@ def test_what_is_kept_of_all_passages_is_written_in_pieces(database: Database, l
     assert not library.staged("hash", vectors, 3)
 
 
-def test_a_collection_is_forgotten_and_a_folder_emptied_document_by_document(tmp_path: Path) -> None:
+def test_a_collection_is_forgotten_and_a_folder_emptied_document_by_document(tmp_path):
     shop, club = (pages(tmp_path / name, 12) for name in ("shop", "club"))
     with small_desk(tmp_path / "desk", neighbours=0) as desk:
         desk.ingest([shop], warm=False, collection="shop")
@@ -159,7 +155,7 @@ def test_a_collection_is_forgotten_and_a_folder_emptied_document_by_document(tmp
     assert max(rows) < 12
 
 
-def test_customers_are_answered_while_hundreds_of_passages_are_forgotten() -> None:
+def test_customers_are_answered_while_hundreds_of_passages_are_forgotten():
     """Of thousands: `make forgetting`."""
     result = forgetting_beside.measure(passages=200, customers=6)
     assert result["findings"] == []
@@ -167,7 +163,7 @@ def test_customers_are_answered_while_hundreds_of_passages_are_forgotten() -> No
     assert result["answered"] >= 6
 
 
-def test_answers_lose_a_document_some_at_a_time(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_lose_a_document_some_at_a_time(database, monkeypatch):
     monkeypatch.setattr("app.storage.history._FORGOTTEN_AT_ONCE", ROWS, raising=False)
     history = History(database)
     conversation = history.start_conversation("Many answers")
@@ -203,9 +199,7 @@ class Held:
             raise
 
 
-def test_an_answer_that_was_read_is_stored_although_another_process_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_was_read_is_stored_although_another_process_writes(tmp_path, monkeypatch):
     monkeypatch.setattr("app.storage.sqlite.BUSY_TIMEOUT_MS", 10)
     monkeypatch.setattr("app.answering.answering.FIRST_PAUSE_S", 0.01)
     with small_desk(tmp_path / "desk") as desk:
@@ -222,7 +216,7 @@ def test_an_answer_that_was_read_is_stored_although_another_process_writes(
 
 
 @pytest.mark.parametrize(("code", "is_ending", "patience_s"), [("busy", 1, 60), ("busy", 0, 0), ("no-message", 0, 60)])
-def test_an_answer_that_cannot_be_stored_is_given_up(code: str, is_ending: int, patience_s: float) -> None:
+def test_an_answer_that_cannot_be_stored_is_given_up(code, is_ending, patience_s):
     """When the desk is closed, when it took too long, and where another try is no use."""
     tries, ending = list[object](), threading.Event()
 
@@ -239,7 +233,7 @@ def test_an_answer_that_cannot_be_stored_is_given_up(code: str, is_ending: int, 
     assert len(tries) == 1
 
 
-def test_an_answer_is_stored_once_although_it_is_recorded_twice(database: Database) -> None:
+def test_an_answer_is_stored_once_although_it_is_recorded_twice(database):
     history = History(database)
     conversation = history.start_conversation("Twice")
     answer = an_answer(conversation)
@@ -249,7 +243,7 @@ def test_an_answer_is_stored_once_although_it_is_recorded_twice(database: Databa
     assert len(history.turns(conversation)) == 2
 
 
-def test_what_was_stored_before_a_change_failed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_stored_before_a_change_failed_is_found(tmp_path, monkeypatch):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         first, *others = [one.path for one in desk.documents()]

@@ -45,7 +45,7 @@ def same(one: Sequence[PassageStatements], other: Sequence[PassageStatements]) -
     return [(a.statements, a.vectors.packed()) for a in one] == [(b.statements, b.vectors.packed()) for b in other]
 
 
-def test_passages_are_read_when_they_are_ingested(tmp_path: Path) -> None:
+def test_passages_are_read_when_they_are_ingested(tmp_path):
     with desk_with_pages(tmp_path) as (desk, passages):
         assert set(kept(desk, HashRanker())) == {passage.id for passage in passages}
         ranker = CountingRanker("hash")
@@ -59,7 +59,7 @@ def test_passages_are_read_when_they_are_ingested(tmp_path: Path) -> None:
         assert np.array_equal(read.whole, one.vectors.whole)
 
 
-def test_statements_are_packed_without_loss() -> None:
+def test_statements_are_packed_without_loss():
     statements = (Statement("Öffnen Sie das Gerät.\n2. 退货", 3, 9, "procedure"), Statement("\udc80 a", 0, 1, "item"))
     vectors = HashRanker().read([PassageToRead(headings=(), text="abc def", spans=[(0, 3), (4, 7)])])[0]
     packed = PassageStatements(statements=statements, vectors=vectors).packed()
@@ -71,7 +71,7 @@ def test_statements_are_packed_without_loss() -> None:
             PassageStatements.unpacked(damaged)
 
 
-def test_a_passage_is_read_once(tmp_path: Path) -> None:
+def test_a_passage_is_read_once(tmp_path):
     with desk_with_pages(tmp_path) as (desk, passages):
         ranker = CountingRanker()
         first = StatementStore(desk.library, ranker).of(passages[1:])
@@ -82,7 +82,7 @@ def test_a_passage_is_read_once(tmp_path: Path) -> None:
         assert StatementStore(desk.library, ranker).of([]) == []
 
 
-def test_of_a_changed_page_only_what_changed_is_read_and_once_although_it_says_nothing(tmp_path: Path) -> None:
+def test_of_a_changed_page_only_what_changed_is_read_and_once_although_it_says_nothing(tmp_path):
     with desk_with_pages(tmp_path) as (desk, _):
         desk.statements.encoder = ranker = CountingRanker("hash")
         changed = tmp_path / "pages" / "stores.txt"
@@ -93,9 +93,7 @@ def test_of_a_changed_page_only_what_changed_is_read_and_once_although_it_says_n
 
 
 @pytest.mark.parametrize("change", ["ranker", "cut"])
-def test_a_passage_is_read_again_if_its_vectors_would_be_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+def test_a_passage_is_read_again_if_its_vectors_would_be_others(tmp_path, monkeypatch, change):
     with desk_with_pages(tmp_path) as (desk, passages):
         store = StatementStore(desk.library, CountingRanker())
         store.of(passages)
@@ -111,7 +109,7 @@ def test_a_passage_is_read_again_if_its_vectors_would_be_others(
         assert before == {}, "the former vectors are replaced"
 
 
-def test_vectors_go_with_their_passage(tmp_path: Path) -> None:
+def test_vectors_go_with_their_passage(tmp_path):
     with desk_with_pages(tmp_path) as (desk, passages):
         desk.forget("gift-cards.md")
         left = {passage.id for passage in passages if "gift-cards" not in passage.document}

@@ -25,12 +25,12 @@ from cache.memory.store import TierContents
 
 
 @pytest.fixture
-def stats(database: Database) -> Statistics:
+def stats(database):
     return Statistics(database)
 
 
 @pytest.mark.parametrize("number", [0, 1, 19, 20])
-def test_sums_equal_counting_by_hand(history: History, stats: Statistics, number: int) -> None:
+def test_sums_equal_counting_by_hand(history, stats, number):
     ids = [history.start_conversation(f"c{one}") for one in range(2)]
     numbers = [7 * one % 23 for one in range(number)]
     answers = [add_turn(history, ids[one % 2], one, refused=one % 3 == 2) for one in numbers]
@@ -47,7 +47,7 @@ def test_sums_equal_counting_by_hand(history: History, stats: Statistics, number
     assert sums.ttft_ms_p95 == pytest.approx(ttft[-(-95 * number // 100) - 1], rel=0.05)
 
 
-def test_points_are_the_latest_answers_oldest_first(history: History, stats: Statistics) -> None:
+def test_points_are_the_latest_answers_oldest_first(history, stats):
     conversation_id = history.start_conversation("x")
     for number in range(5):
         add_turn(history, conversation_id, number)
@@ -58,7 +58,7 @@ def test_points_are_the_latest_answers_oldest_first(history: History, stats: Sta
     assert points[0].created < points[2].created
 
 
-def test_misses_say_what_was_computed_for_which_question(history: History, stats: Statistics) -> None:
+def test_misses_say_what_was_computed_for_which_question(history, stats):
     conversation_id = history.start_conversation("x")
     first = history.record_question(conversation_id, "the slow one")
     add_turn(history, conversation_id, 1)
@@ -75,7 +75,7 @@ def test_misses_say_what_was_computed_for_which_question(history: History, stats
     assert stats.misses(limit=1) == [latest]
 
 
-def test_miss_reasons_are_summed_the_most_expensive_first(history: History, stats: Statistics) -> None:
+def test_miss_reasons_are_summed_the_most_expensive_first(history, stats):
     conversation_id = history.start_conversation("x")
     for number in range(3):
         add_turn(history, conversation_id, number)
@@ -88,7 +88,7 @@ def test_miss_reasons_are_summed_the_most_expensive_first(history: History, stat
     assert {row.reason for row in reasons} == {miss.reason for miss in misses} != set()
 
 
-def test_the_document_of_stats_holds_every_kind_of_row(history: History, stats: Statistics, database: Database) -> None:
+def test_the_document_of_stats_holds_every_kind_of_row(history, stats, database):
     conversation_id = history.start_conversation("x")
     add_turn(history, conversation_id, 1)
     question_id = history.record_question(conversation_id, "y")
@@ -114,9 +114,7 @@ def at(history: History, monkeypatch: pytest.MonkeyPatch, moment: datetime, **us
     return add_turn(history, history.start_conversation("x"), 1, **usual)
 
 
-def test_what_was_counted_stays_when_a_conversation_is_deleted(
-    history: History, stats: Statistics, database: Database
-) -> None:
+def test_what_was_counted_stays_when_a_conversation_is_deleted(history, stats, database):
     conversation_id = history.start_conversation("x")
     add_turn(history, conversation_id, 1)
     before = stats.totals(), stats.miss_reasons(), stats.module_hits()
@@ -128,9 +126,7 @@ def test_what_was_counted_stays_when_a_conversation_is_deleted(
     )
 
 
-def test_over_time_breaks_where_nothing_happened(
-    history: History, stats: Statistics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_over_time_breaks_where_nothing_happened(history, stats, monkeypatch):
     noon = datetime(2026, 5, 4, 12, tzinfo=UTC)
     minute, hour, day = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
     for moment in (noon, noon + 59 * minute, noon + 3 * hour, noon + day):
@@ -154,7 +150,7 @@ def test_over_time_breaks_where_nothing_happened(
             stats.over_time(noon, noon + day, wrong)
 
 
-def test_warm_and_cold_answers_are_told_apart(history: History, stats: Statistics) -> None:
+def test_warm_and_cold_answers_are_told_apart(history, stats):
     conversation_id = history.start_conversation("x")
     add_turn(history, conversation_id, 100)
     warm = an_answer(conversation_id, 0)
@@ -170,9 +166,7 @@ def test_warm_and_cold_answers_are_told_apart(history: History, stats: Statistic
     assert (span.cold.answers, span.cold.p95_ms) == (1, pytest.approx(131.4, rel=0.05))
 
 
-def test_minutes_are_kept_for_eight_days_and_hours_for_ever(
-    history: History, stats: Statistics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_minutes_are_kept_for_eight_days_and_hours_for_ever(history, stats, monkeypatch):
     noon = datetime(2026, 5, 4, 12, tzinfo=UTC)
     at(history, monkeypatch, noon)
     at(history, monkeypatch, noon + timedelta(days=7))
@@ -183,7 +177,7 @@ def test_minutes_are_kept_for_eight_days_and_hours_for_ever(
     assert len(stats.over_time(*month, timedelta(hours=1))) == 3
 
 
-def test_answers_recorded_at_the_same_time_are_all_counted(history: History, stats: Statistics) -> None:
+def test_answers_recorded_at_the_same_time_are_all_counted(history, stats):
     ids = [history.start_conversation("x") for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda id_: [add_turn(history, id_) for _ in range(5)], ids))
@@ -192,7 +186,7 @@ def test_answers_recorded_at_the_same_time_are_all_counted(history: History, sta
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
-def test_percentiles_of_a_histogram_are_off_by_five_percent_at_most(share: float) -> None:
+def test_percentiles_of_a_histogram_are_off_by_five_percent_at_most(share):
     chance = random.Random(1)
     for number in (1, 2, 3, 500):
         times = sorted(chance.lognormvariate(4, 2) for _ in range(number))

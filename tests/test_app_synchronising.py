@@ -3,7 +3,6 @@ because a disk is not there.
 """
 
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from app.storage.people import Audit
 
 
 @pytest.fixture
-def desk(tmp_path: Path, database_url: str) -> Iterator[Service]:
+def desk(tmp_path, database_url):
     with small_desk(tmp_path / "desk", database_url=database_url, neighbours=0) as desk:
         yield desk
 
@@ -56,7 +55,7 @@ def stored(desk: Service, folder: Path) -> SyncedFolder:
 # --- readings ----------------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_kept_in_step_and_what_changed_is_counted(desk: Service, pages: Path) -> None:
+def test_a_folder_is_kept_in_step_and_what_changed_is_counted(desk, pages):
     saved = save(desk, pages, " shop ")
     assert (saved.collection, saved.last_run, saved.last_result) == ("shop", None, None)
     first = run(desk, pages)
@@ -75,7 +74,7 @@ def test_a_folder_is_kept_in_step_and_what_changed_is_counted(desk: Service, pag
     ]
 
 
-def test_the_next_reading_is_due_when_its_time_has_come(desk: Service, pages: Path) -> None:
+def test_the_next_reading_is_due_when_its_time_has_come(desk, pages):
     before = datetime.now(UTC)
     save(desk, pages, every=30)
     assert [one.folder for one in SyncedFolderTable(desk.database).due(datetime.now(UTC))] == [str(pages)]
@@ -89,7 +88,7 @@ def test_the_next_reading_is_due_when_its_time_has_come(desk: Service, pages: Pa
     assert table.due(one.next_run) == [one]
 
 
-def test_saving_again_changes_how_it_is_read_and_keeps_the_last_result(desk: Service, pages: Path) -> None:
+def test_saving_again_changes_how_it_is_read_and_keeps_the_last_result(desk, pages):
     save(desk, pages)
     result = run(desk, pages)
     again = save(desk, pages, "club", every=120)
@@ -98,7 +97,7 @@ def test_saving_again_changes_how_it_is_read_and_keeps_the_last_result(desk: Ser
     assert counts(run(desk, pages)) == (0, 4, 0, 0), "they move to the other collection"
 
 
-def test_a_folder_that_is_synchronised_no_more_leaves_its_documents(desk: Service, pages: Path) -> None:
+def test_a_folder_that_is_synchronised_no_more_leaves_its_documents(desk, pages):
     save(desk, pages)
     run(desk, pages)
     desk.synced.remove(str(pages), who="ann")
@@ -110,7 +109,7 @@ def test_a_folder_that_is_synchronised_no_more_leaves_its_documents(desk: Servic
     assert audited(desk)[-1] == ("ann", "sync-remove", str(pages))
 
 
-def test_files_that_cannot_be_read_are_named_and_the_others_are_in(desk: Service, pages: Path) -> None:
+def test_files_that_cannot_be_read_are_named_and_the_others_are_in(desk, pages):
     many = result_of(IngestReport(documents=1, failed=[FileReason(path=str(i), reason="no") for i in range(50)]))
     assert (len(many.files), many.num_files, many.is_ok) == (KEPT_FILES, 50, True)
     (pages / "scan.bin").write_bytes(b"\0\1\2" * 99)
@@ -126,9 +125,7 @@ def test_files_that_cannot_be_read_are_named_and_the_others_are_in(desk: Service
 
 @ON_SQLITE
 @pytest.mark.parametrize(("is_there", "code"), [(False, "sync-gone"), (True, "sync-nothing")])
-def test_a_disk_that_is_not_mounted_removes_nothing_and_is_a_failure(
-    desk: Service, pages: Path, tmp_path: Path, is_there: bool, code: str
-) -> None:
+def test_a_disk_that_is_not_mounted_removes_nothing_and_is_a_failure(desk, pages, tmp_path, is_there, code):
     save(desk, pages)
     run(desk, pages)
     pages.rename(tmp_path / "away")
@@ -147,9 +144,7 @@ def test_a_disk_that_is_not_mounted_removes_nothing_and_is_a_failure(
 
 
 @ON_SQLITE
-def test_a_failure_of_ours_is_recorded_without_its_words(
-    desk: Service, pages: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_of_ours_is_recorded_without_its_words(desk, pages, monkeypatch, caplog):
     def broken(*_: object) -> None:
         raise RuntimeError("an internal path /secret/place")
 
@@ -179,9 +174,7 @@ def test_a_failure_of_ours_is_recorded_without_its_words(
         ("{}/above", "sync-overlap"),
     ],
 )
-def test_folders_that_cannot_be_synchronised(
-    desk: Service, pages: Path, tmp_path: Path, folder: str, code: str
-) -> None:
+def test_folders_that_cannot_be_synchronised(desk, pages, tmp_path, folder, code):
     for name in ("help/shop", "above/below", "desk/uploads", ".hidden/pages"):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
     (tmp_path / "link-to-desk").symlink_to(tmp_path / "desk")
@@ -195,7 +188,7 @@ def test_folders_that_cannot_be_synchronised(
 
 
 @ON_SQLITE
-def test_a_folder_that_may_not_be_read(desk: Service, pages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_may_not_be_read(desk, pages, monkeypatch):
     """Simulated: permission bits do not stop root."""
 
     def denied(path: Path) -> list[str]:
@@ -208,7 +201,7 @@ def test_a_folder_that_may_not_be_read(desk: Service, pages: Path, monkeypatch: 
 
 
 @ON_SQLITE
-def test_intervals_have_limits(desk: Service, pages: Path) -> None:
+def test_intervals_have_limits(desk, pages):
     for every in (-1, 4, 31 * 24 * 60 + 1):
         with pytest.raises(DeskError, match="choose 5 minutes to 31 days"):
             save(desk, pages, every=every)
@@ -219,7 +212,7 @@ def test_intervals_have_limits(desk: Service, pages: Path) -> None:
 # --- the schedule ------------------------------------------------------------------------------------------
 
 
-def test_what_is_due_is_read_one_after_another(desk: Service, pages: Path, tmp_path: Path) -> None:
+def test_what_is_due_is_read_one_after_another(desk, pages, tmp_path):
     other = write_pages(tmp_path / "other")
     save(desk, other)
     save(desk, pages)
@@ -238,7 +231,7 @@ def test_what_is_due_is_read_one_after_another(desk: Service, pages: Path, tmp_p
 
 
 @ON_SQLITE
-def test_beside_another_ingest_or_stopped_it_is_due_and_no_failure(desk: Service, pages: Path) -> None:
+def test_beside_another_ingest_or_stopped_it_is_due_and_no_failure(desk, pages):
     def stop(stage: str, done: int, total: int) -> None:
         raise SyncStopped
 
@@ -258,7 +251,7 @@ def test_beside_another_ingest_or_stopped_it_is_due_and_no_failure(desk: Service
 
 
 @ON_SQLITE
-def test_a_folder_that_is_removed_while_it_is_read_is_gone(desk: Service, pages: Path) -> None:
+def test_a_folder_that_is_removed_while_it_is_read_is_gone(desk, pages):
     save(desk, pages)
 
     def remove(stage: str, done: int, total: int) -> None:
@@ -270,12 +263,12 @@ def test_a_folder_that_is_removed_while_it_is_read_is_gone(desk: Service, pages:
 
 
 @pytest.fixture
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+def _often(monkeypatch):
     monkeypatch.setattr("app.desk.repeating.LOOK_EVERY_S", 0.01)
 
 
 @pytest.mark.usefixtures("_often")
-def test_a_served_desk_reads_what_is_due_and_goes_on_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_served_desk_reads_what_is_due_and_goes_on_after_a_failure(caplog):
     times, ready, done = 0, [False, True, True], threading.Event()
 
     def run_due(progress: Progress) -> None:
@@ -292,7 +285,7 @@ def test_a_served_desk_reads_what_is_due_and_goes_on_after_a_failure(caplog: pyt
 
 
 @pytest.mark.usefixtures("_often")
-def test_a_desk_that_is_closed_ends_a_reading(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_desk_that_is_closed_ends_a_reading(caplog):
     begun = threading.Event()
 
     def endless(progress: Progress) -> None:
@@ -310,7 +303,7 @@ def test_a_desk_that_is_closed_ends_a_reading(caplog: pytest.LogCaptureFixture) 
 
 
 @ON_SQLITE
-def test_a_collection_that_a_folder_feeds_is_not_forgotten(desk: Service, pages: Path) -> None:
+def test_a_collection_that_a_folder_feeds_is_not_forgotten(desk, pages):
     save(desk, pages, "shop")
     run(desk, pages)
     with pytest.raises(DeskError, match="remove that folder first") as caught:

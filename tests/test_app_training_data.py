@@ -38,7 +38,7 @@ TEXT = "Labels are free. They last 30 days, in stores 9 days. Ask in a store."
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> TrainingTokenizer:
+def tokenizer():
     tokenizer = build().tokenizer
     return TrainingTokenizer(PromptBuilder(tokenizer.template, "Answer."), tokenizer, REFUSAL)
 
@@ -65,16 +65,16 @@ def row(number: int, **more: Any) -> dict[str, Any]:
         ("Who?", "the king", None),
     ],
 )
-def test_the_sentence_that_holds_the_answer_is_trained_on(question: str, answer: str, expected: str | None) -> None:
+def test_the_sentence_that_holds_the_answer_is_trained_on(question, answer, expected):
     assert answer_sentence(TEXT, question, answer) == expected
 
 
-def test_of_several_the_one_with_most_words_of_the_question_is_trained_on() -> None:
+def test_of_several_the_one_with_most_words_of_the_question_is_trained_on():
     text = "It takes 9 days. Returns by post take 9 days. Stores need 9 days."
     assert answer_sentence(text, "How long do returns by post take?", "9 days") == "Returns by post take 9 days."
 
 
-def test_a_document_with_what_it_answers_and_what_not(tokenizer: TrainingTokenizer) -> None:
+def test_a_document_with_what_it_answers_and_what_not(tokenizer):
     made = tokenizer.labelled_passage(row(4))
     assert made is not None
     assert (made.source, made.topic) == ("shop", "shop/T1")
@@ -85,7 +85,7 @@ def test_a_document_with_what_it_answers_and_what_not(tokenizer: TrainingTokeniz
     assert none is None
 
 
-def test_what_is_too_long_or_has_no_questions_is_left_out(tokenizer: TrainingTokenizer) -> None:
+def test_what_is_too_long_or_has_no_questions_is_left_out(tokenizer):
     assert tokenizer.labelled_passage(row(1, context="word " * LONGEST_PASSAGE)) is None
     assert tokenizer.labelled_passage(row(1, qas=[])) is None
     long = "Shelf 1 is " + "very " * LONGEST_ANSWER + "full."
@@ -99,7 +99,7 @@ def examples_of(tokenizer: TrainingTokenizer) -> list[TrainingExample]:
     return [examples.example_at(step) for step in range(30)]
 
 
-def test_examples_are_made_of_passages_questions_and_refusals(tokenizer: TrainingTokenizer) -> None:
+def test_examples_are_made_of_passages_questions_and_refusals(tokenizer):
     found = examples_of(tokenizer)
     assert {len(example.modules) for example in found} == set(LABELLED.passages)
     refusal = tuple(REFUSAL.encode())
@@ -121,7 +121,7 @@ def test_examples_are_made_of_passages_questions_and_refusals(tokenizer: Trainin
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_passages_are_read_behind_others_of_the_example_or_its_topic(tokenizer: TrainingTokenizer, count: int) -> None:
+def test_passages_are_read_behind_others_of_the_example_or_its_topic(tokenizer, count):
     passages = [made for number in range(12) if (made := tokenizer.labelled_passage(row(number))) is not None]
     topics = {one.tokens: one.topic for one in passages}
     left_contexts = set()
@@ -137,7 +137,7 @@ def test_passages_are_read_behind_others_of_the_example_or_its_topic(tokenizer: 
     assert len(left_contexts) > count * 6, "not the same ones every time"
 
 
-def test_the_same_topics_are_held_out_every_time() -> None:
+def test_the_same_topics_are_held_out_every_time():
     def topics(first: int, last: int) -> list[TrainingPassage]:
         return [TrainingPassage(source="", topic=f"shop/{n}", tokens=(n,), questions=()) for n in range(first, last)]
 
@@ -152,7 +152,7 @@ def test_the_same_topics_are_held_out_every_time() -> None:
 @pytest.mark.parametrize(
     ("documents", "held"), [([1], 0), ([1] * 5, 0), ([1] * 6, 2), ([1] * 12, 4), ([1] * 60, 8), ([40], 0), ([9, 1], 0)]
 )
-def test_of_few_documents_some_are_held_out(documents: list[int], held: int) -> None:
+def test_of_few_documents_some_are_held_out(documents, held):
     passages = [
         TrainingPassage(source="", topic=str(topic), tokens=(topic, n), questions=())
         for topic, count in enumerate(documents)
@@ -164,7 +164,7 @@ def test_of_few_documents_some_are_held_out(documents: list[int], held: int) -> 
     assert len(train) + len(test) == len(documents)
 
 
-def test_an_example_has_no_passage_twice_and_refuses_nothing_it_answers(tokenizer: TrainingTokenizer) -> None:
+def test_an_example_has_no_passage_twice_and_refuses_nothing_it_answers(tokenizer):
     for count in (1, 2, 4):
         passages = [
             made for n in range(count) if (made := tokenizer.labelled_passage(row(n, title=f"Only {n}"))) is not None
@@ -179,14 +179,14 @@ def test_an_example_has_no_passage_twice_and_refuses_nothing_it_answers(tokenize
             assert all(f"Shelf {number} is it." not in texts for number in asked)
 
 
-def test_training_data_has_an_identity(tokenizer: TrainingTokenizer) -> None:
+def test_training_data_has_an_identity(tokenizer):
     passages = [made for number in range(6) if (made := tokenizer.labelled_passage(row(number))) is not None]
     same = data_of(tokenizer, passages).identity
     assert same == data_of(tokenizer, list(passages)).identity
     assert same != data_of(tokenizer, passages[1:]).identity != data_of(tokenizer, passages, OWN).identity != same
 
 
-def test_rows_of_plain_and_compressed_files(tmp_path: Path) -> None:
+def test_rows_of_plain_and_compressed_files(tmp_path):
     text = "\n".join(json.dumps(row(number)) for number in range(3)) + "\n\n"
     (tmp_path / "a.jsonl").write_text(text)
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
@@ -206,7 +206,7 @@ def test_rows_of_plain_and_compressed_files(tmp_path: Path) -> None:
         ("{", "cannot be read"),
     ],
 )
-def test_rows_that_cannot_be_trained_on_are_named(tmp_path: Path, text: str, says: str) -> None:
+def test_rows_that_cannot_be_trained_on_are_named(tmp_path, text, says):
     file = tmp_path / "bad.jsonl"
     file.write_text(text)
     with pytest.raises(DeskError, match=says) as caught:
@@ -216,7 +216,7 @@ def test_rows_that_cannot_be_trained_on_are_named(tmp_path: Path, text: str, say
         list(read_rows([tmp_path / "none.jsonl"]))
 
 
-def test_a_cut_file_is_named(tmp_path: Path) -> None:
+def test_a_cut_file_is_named(tmp_path):
     whole = gzip.compress("\n".join(json.dumps(row(number)) for number in range(300)).encode())
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DeskError, match=r"cut\.jsonl\.gz cannot be read"):
@@ -224,7 +224,7 @@ def test_a_cut_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[TrainingExample]:
+def trained_on(monkeypatch):
     """The tiny model in place of the one that the settings name; the examples that were trained on."""
     examples: list[TrainingExample] = []
 
@@ -238,7 +238,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[TrainingExample]:
     return examples
 
 
-def test_a_desk_trains_on_its_own_passages(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+def test_a_desk_trains_on_its_own_passages(tmp_path, trained_on):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
     settings = small_settings(tmp_path / "desk", adapter="none")
@@ -265,7 +265,7 @@ def test_a_desk_trains_on_its_own_passages(tmp_path: Path, trained_on: list[Trai
     merge_adapter(stock(), tmp_path / "adapter")
 
 
-def test_files_bring_their_answers(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+def test_files_bring_their_answers(tmp_path, trained_on):
     file = tmp_path / "qa.jsonl"
     file.write_text(
         '{"title": "T", "context": "Cups cost 4.", "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}\n'
@@ -278,7 +278,7 @@ def test_files_bring_their_answers(tmp_path: Path, trained_on: list[TrainingExam
     assert "Cups cost 4." in answers
 
 
-def test_how_long_it_takes_unless_told() -> None:
+def test_how_long_it_takes_unless_told():
     own, labelled = (schedule_of(labelled=labelled, steps=None, minutes=None, seed=0) for labelled in (False, True))
     assert (own.steps, own.minutes, labelled.steps, labelled.minutes) == (None, MINUTES, STEPS, None)
     for is_labelled in (False, True):
@@ -288,7 +288,7 @@ def test_how_long_it_takes_unless_told() -> None:
         assert (told.steps, told.minutes) == (7, None)
 
 
-def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+def test_without_documents_there_is_nothing_to_learn(tmp_path, trained_on):
     settings = small_settings(tmp_path / "desk", adapter="none")
     for match in ("ingest documents first, or set --data", "is not there yet, or empty: ingest documents first"):
         with pytest.raises(DeskError, match=match):
@@ -298,7 +298,7 @@ def test_without_documents_there_is_nothing_to_learn(tmp_path: Path, trained_on:
     assert not trained_on
 
 
-def test_files_without_anything_to_train_on_are_no_desk(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+def test_files_without_anything_to_train_on_are_no_desk(tmp_path, trained_on):
     long, good = (
         {"title": "T", "context": text, "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}
         for text in ("Cups cost 4. " * 200, "Cups cost 4.")
@@ -313,7 +313,7 @@ def test_files_without_anything_to_train_on_are_no_desk(tmp_path: Path, trained_
     assert (result["documents"], result["left_out"], result["held_out_documents"]) == (1, 1, 0)
 
 
-def test_the_adapter_in_use_is_not_trained_over(tmp_path: Path, trained_on: list[TrainingExample]) -> None:
+def test_the_adapter_in_use_is_not_trained_over(tmp_path, trained_on):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
     settings, folder = small_settings(tmp_path / "desk", adapter="none"), tmp_path / "adapter"

@@ -1,7 +1,5 @@
 """What a real browser sends while somebody types, and that it is worth it. Needs Chromium."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,13 +19,13 @@ for (let end = 1; end <= text.length; end++) {
 
 
 @pytest.fixture
-def browser(chromium: Browser) -> Iterator[Browser]:
+def browser(chromium):
     yield chromium
     chromium.forget()
 
 
 @pytest.fixture
-def site(tmp_path: Path, browser: Browser) -> Iterator[Site]:
+def site(tmp_path, browser):
     site = Site(tmp_path)
     yield site
     browser.leave()
@@ -46,7 +44,7 @@ def opened(browser: Browser, site: Site | RealSite) -> None:
     until(lambda: browser.driver.find_elements("css selector", ".wd-hint"))
 
 
-def test_the_text_is_sent_after_a_pause_and_taken_back_when_it_is_cleared(browser: Browser, site: Site) -> None:
+def test_the_text_is_sent_after_a_pause_and_taken_back_when_it_is_cleared(browser, site):
     opened(browser, site)
     type_at_once(browser, "How long do returns")
     until(lambda: site.desk.typed)
@@ -61,7 +59,7 @@ def test_the_text_is_sent_after_a_pause_and_taken_back_when_it_is_cleared(browse
     assert browser.problems() == []
 
 
-def test_it_is_sent_with_its_conversation_and_does_not_disturb_the_answer(browser: Browser, site: Site) -> None:
+def test_it_is_sent_with_its_conversation_and_does_not_disturb_the_answer(browser, site):
     opened(browser, site)
     browser.one(BOX).send_keys("Can I send a lamp back?\n")
     until(lambda: browser.all("#wd-transcript .wd-citation"))
@@ -74,7 +72,7 @@ def test_it_is_sent_with_its_conversation_and_does_not_disturb_the_answer(browse
     assert browser.problems() == []
 
 
-def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(browser: Browser, tmp_path: Path) -> None:
+def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(browser, tmp_path):
     with small_desk(tmp_path / "desk", show_technical=True) as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         desk.prepare()

@@ -4,8 +4,6 @@ while one types.
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import jwt
 import pytest
@@ -37,7 +35,7 @@ def link(subject: str = "customer 17", age_s: float = 0, lasts_s: float = 300) -
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("desk"), visitor_secret=SECRET, public_url="https://help.example")
     yield site
     site.close()
@@ -48,7 +46,7 @@ def stranger(site: Site, base: str = "https://help.example") -> TestClient:
     return TestClient(site.app, base_url=base, follow_redirects=False)
 
 
-def test_owners_tell_visitors_apart_and_say_nothing_of_them() -> None:
+def test_owners_tell_visitors_apart_and_say_nothing_of_them():
     one, two = new_token(), new_token()
     assert visitor(one, None) == visitor(one, SECRET) != visitor(two, None)
     assert one not in visitor(one, None).owner
@@ -75,18 +73,18 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_no_token_is_nobody(what: str) -> None:
+def test_what_is_no_token_is_nobody(what):
     assert visitor(WRONG[what], SECRET) == of_cookie(WRONG[what], SECRET) == NOBODY
 
 
-def test_without_a_secret_nobody_is_handed_over() -> None:
+def test_without_a_secret_nobody_is_handed_over():
     assert visitor(signed(), None) == NOBODY
     assert of_cookie(new_session("u-1", SECRET), None) == NOBODY
     with pytest.raises(DeskError, match="This link is invalid"):
         linked(link(), None)
 
 
-def test_a_session_is_the_desks_own() -> None:
+def test_a_session_is_the_desks_own():
     """What a company signs is no cookie, and a cookie says nothing in a header or a link."""
     session = new_session("u-1", SECRET)
     assert of_cookie(link(), SECRET) == NOBODY
@@ -96,7 +94,7 @@ def test_a_session_is_the_desks_own() -> None:
         linked(session, SECRET)
 
 
-def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_ends(monkeypatch):
     began = time.time() - SESSION_S - 1
     with monkeypatch.context() as before:
         before.setattr("time.time", lambda: began)
@@ -104,7 +102,7 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_cookie(session, SECRET) == NOBODY
 
 
-def test_the_page_gives_a_cookie_that_scripts_cannot_read(site: Site) -> None:
+def test_the_page_gives_a_cookie_that_scripts_cannot_read(site):
     page = stranger(site).get("/")
     cookie = page.headers["set-cookie"]
     assert page.status_code == 200
@@ -124,7 +122,7 @@ def owner_in(browser: TestClient) -> str:
     return of_cookie(browser.cookies.get(f"__Host-{COOKIE}") or "", SECRET).owner
 
 
-def test_the_companys_site_hands_a_customer_over(site: Site) -> None:
+def test_the_companys_site_hands_a_customer_over(site):
     browser, token = stranger(site), link()
     reply = follow(browser, token)
     assert (reply.status_code, reply.headers["location"]) == (303, "/")
@@ -135,7 +133,7 @@ def test_the_companys_site_hands_a_customer_over(site: Site) -> None:
     assert "set-cookie" not in browser.get("/").headers, "the session stays"
 
 
-def test_only_a_link_that_was_made_for_it_hands_a_customer_over(site: Site) -> None:
+def test_only_a_link_that_was_made_for_it_hands_a_customer_over(site):
     for token in (new_token(), link(age_s=400), signed(seconds=-60), link()[:-1], new_session("u-1", SECRET)):
         reply = follow(stranger(site), token)
         assert (reply.status_code, "open the link again" in reply.text) == (401, True), "nobody may choose a cookie"
@@ -148,7 +146,7 @@ def test_only_a_link_that_was_made_for_it_hands_a_customer_over(site: Site) -> N
         assert follow(stranger(site), token).status_code == 303
 
 
-def test_a_link_does_not_sign_a_customer_in_as_somebody_else(site: Site) -> None:
+def test_a_link_does_not_sign_a_customer_in_as_somebody_else(site):
     """Was wrong once: a link with somebody else's token, a day old, changed the account without a word."""
     browser = stranger(site)
     browser.get("/")
@@ -161,7 +159,7 @@ def test_a_link_does_not_sign_a_customer_in_as_somebody_else(site: Site) -> None
     assert owner_in(browser) == owner_of_user("bob")
 
 
-def test_who_is_signed_in_is_told_so_and_can_sign_out(site: Site) -> None:
+def test_who_is_signed_in_is_told_so_and_can_sign_out(site):
     site = Site(site.folder / "plain", visitor_secret=SECRET)
     with TestClient(site.app, base_url=BASE) as site.running:
         browser = site.client()
@@ -177,7 +175,7 @@ def test_who_is_signed_in_is_told_so_and_can_sign_out(site: Site) -> None:
     site.close()
 
 
-def test_browsers_keep_to_tls(site: Site, tmp_path: Path) -> None:
+def test_browsers_keep_to_tls(site, tmp_path):
     assert stranger(site).get("/healthz").headers["strict-transport-security"] == "max-age=31536000"
     assert "strict-transport-security" not in stranger(site, BASE).get("/healthz").headers, "of the whole machine"
     signed_in = stranger(site).post("/admin/login", data={"password": site.password})
@@ -187,7 +185,7 @@ def test_browsers_keep_to_tls(site: Site, tmp_path: Path) -> None:
     plain.close()
 
 
-def test_host_and_origin_follow_the_public_address(site: Site) -> None:
+def test_host_and_origin_follow_the_public_address(site):
     client = stranger(site, "http://127.0.0.1:7860")
     assert client.get("/healthz").status_code == 200
     for host, status in (("help.example", 200), ("HELP.example:443", 200), ("evil.example", 421)):
@@ -200,7 +198,7 @@ def test_host_and_origin_follow_the_public_address(site: Site) -> None:
         assert client.post("/admin/logout", headers={"origin": origin}).status_code == status
 
 
-def test_forwarded_addresses_are_believed_from_trusted_proxies_only(tmp_path: Path) -> None:
+def test_forwarded_addresses_are_believed_from_trusted_proxies_only(tmp_path):
     for trusted, wanted in (((), "10.9.9.9"), (("10.9.9.9/32",), "203.0.113.7")):
         site = Site(tmp_path / wanted, trusted_proxies=trusted)
         seen = []
@@ -214,7 +212,7 @@ def test_forwarded_addresses_are_believed_from_trusted_proxies_only(tmp_path: Pa
         site.close()
 
 
-def test_one_visitor_cannot_ask_without_end_and_does_not_stop_the_others() -> None:
+def test_one_visitor_cannot_ask_without_end_and_does_not_stop_the_others():
     limits = QuestionLimits(Settings(questions_per_minute=3))
     for _ in range(3):
         with limits.asking("v-ann", "10.0.0.1"):
@@ -226,7 +224,7 @@ def test_one_visitor_cannot_ask_without_end_and_does_not_stop_the_others() -> No
         pass
 
 
-def test_new_cookies_do_not_lift_the_limit_of_an_address() -> None:
+def test_new_cookies_do_not_lift_the_limit_of_an_address():
     limits = QuestionLimits(Settings(questions_per_minute=1))
     for number in range(5):
         with limits.asking(f"v-{number}", "10.0.0.1"):
@@ -237,7 +235,7 @@ def test_new_cookies_do_not_lift_the_limit_of_an_address() -> None:
         pass
 
 
-def test_who_asked_once_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asked_once_is_not_remembered_for_ever(monkeypatch):
     """Was wrong once: the library keeps the name of everybody who ever asked."""
     monkeypatch.setattr("app.access.limits.MOST_ASKERS", 6)
     limits = QuestionLimits(Settings())
@@ -247,7 +245,7 @@ def test_who_asked_once_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPat
     assert len(limits._limiter.storage.events) == 6  # type: ignore[attr-defined]
 
 
-def test_whose_window_has_ended_makes_room_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whose_window_has_ended_makes_room_first(monkeypatch):
     monkeypatch.setattr("app.access.limits.MOST_ASKERS", 2)
     windows = Windows()
     for name in ("ann", "bob"):
@@ -259,7 +257,7 @@ def test_whose_window_has_ended_makes_room_first(monkeypatch: pytest.MonkeyPatch
     assert [*windows.events] == ["eve", "bob"]
 
 
-def test_answers_at_once_are_counted_until_they_end() -> None:
+def test_answers_at_once_are_counted_until_they_end():
     limits = QuestionLimits(Settings(answers_at_once=1))
     with limits.asking("v-ann", "10.0.0.1"):
         with pytest.raises(TooMany, match="still running"), limits.asking("v-ann", "10.0.0.1"):
@@ -275,20 +273,20 @@ SHOP = "https://shop.example"
 
 
 @pytest.fixture(scope="module")
-def typing_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def typing_site(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("typing"), widget_origins=(SHOP,), questions_per_minute=1)
     yield site
     site.close()
 
 
 @pytest.fixture
-def box(typing_site: Site) -> Site:
+def box(typing_site):
     typing_site.desk.typed.clear()
     return typing_site
 
 
 @pytest.mark.parametrize("path", ["/typing", "/widget/typing"])
-def test_what_is_typed_reaches_the_desk_and_nothing_comes_back(box: Site, path: str) -> None:
+def test_what_is_typed_reaches_the_desk_and_nothing_comes_back(box, path):
     client = box.client()
     for body in ({"text": "How long"}, {"text": "How long do", "conversation_id": "c1"}, {"text": ""}):
         reply = client.post(path, json=body)
@@ -296,7 +294,7 @@ def test_what_is_typed_reaches_the_desk_and_nothing_comes_back(box: Site, path: 
     assert box.desk.typed == [("How long", None), ("How long do", "c1"), ("", None)]
 
 
-def test_typing_has_a_limit_that_is_not_seen_and_takes_nothing_from_questions(box: Site) -> None:
+def test_typing_has_a_limit_that_is_not_seen_and_takes_nothing_from_questions(box):
     client = box.client()
     for number in range(2 * PAUSES_A_QUESTION):
         assert client.post("/typing", json={"text": f"text {number}"}).status_code == 204
@@ -305,7 +303,7 @@ def test_typing_has_a_limit_that_is_not_seen_and_takes_nothing_from_questions(bo
     assert box.desk.typed[-1] == ("", None), "to take back is always possible"
 
 
-def test_visitors_and_addresses_are_counted_apart_from_their_questions() -> None:
+def test_visitors_and_addresses_are_counted_apart_from_their_questions():
     limits = QuestionLimits(Settings(questions_per_minute=1))
     typed = [limits.may_type(f"v-{i}", "1.2.3.4") for i in range(PAUSES_A_QUESTION * VISITORS_AT_AN_ADDRESS + 1)]
     assert typed == [True] * PAUSES_A_QUESTION * VISITORS_AT_AN_ADDRESS + [False]

@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -86,7 +86,7 @@ class Desk:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver():
     receiver = Receiver()
     yield receiver
     receiver.shutdown()
@@ -94,14 +94,14 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, receiver: Receiver, database_url: str) -> Iterator[Desk]:
+def desk(tmp_path, receiver, database_url):
     desk = Desk(tmp_path, receiver.url, database_url)
     with closing(desk.database):
         yield desk
 
 
 @pytest.fixture
-def verified(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, bytes], bool]:
+def verified(monkeypatch):
     """The check that docs/handoff.md shows to receivers, at the time of the tests."""
     page = (Path(__file__).parent.parent / "docs" / "handoff.md").read_text()
     example = re.search(r"```python\n(.*?)```", page, re.DOTALL)
@@ -112,9 +112,7 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, bytes], boo
     return check
 
 
-def test_every_change_is_told_in_order_and_signed(
-    desk: Desk, receiver: Receiver, verified: Callable[[str, str, bytes], bool]
-) -> None:
+def test_every_change_is_told_in_order_and_signed(desk, receiver, verified):
     number = desk.hand_off()
     desk.now += timedelta(seconds=5)
     desk.agents.take(number, "Ann")
@@ -137,7 +135,7 @@ def test_every_change_is_told_in_order_and_signed(
     assert not verified(SECRET, late, body)  # recorded and sent again
 
 
-def test_a_failure_is_tried_again_later_and_not_for_ever(desk: Desk, receiver: Receiver) -> None:
+def test_a_failure_is_tried_again_later_and_not_for_ever(desk, receiver):
     desk.hand_off()
     receiver.status = 503
     for number, pause_s in enumerate(PAUSES_S, 1):
@@ -152,7 +150,7 @@ def test_a_failure_is_tried_again_later_and_not_for_ever(desk: Desk, receiver: R
 
 
 @ON_SQLITE
-def test_a_late_success_ends_it(desk: Desk, receiver: Receiver) -> None:
+def test_a_late_success_ends_it(desk, receiver):
     desk.hand_off()
     receiver.status = 500
     desk.sender.send_due()
@@ -163,7 +161,7 @@ def test_a_late_success_ends_it(desk: Desk, receiver: Receiver) -> None:
 
 
 @ON_SQLITE
-def test_redirects_are_not_followed(desk: Desk, receiver: Receiver) -> None:
+def test_redirects_are_not_followed(desk, receiver):
     desk.hand_off()
     receiver.status = 307
     assert desk.sender.send_due() == 0
@@ -171,7 +169,7 @@ def test_redirects_are_not_followed(desk: Desk, receiver: Receiver) -> None:
     assert desk.state()[0] == "due"
 
 
-def test_nobody_there_is_a_failure_like_others(tmp_path: Path) -> None:
+def test_nobody_there_is_a_failure_like_others(tmp_path):
     desk = Desk(tmp_path, "http://127.0.0.1:9/hook")
     with closing(desk.database):
         desk.hand_off()
@@ -181,7 +179,7 @@ def test_nobody_there_is_a_failure_like_others(tmp_path: Path) -> None:
         assert problem
 
 
-def test_without_an_address_nothing_is_noted(tmp_path: Path) -> None:
+def test_without_an_address_nothing_is_noted(tmp_path):
     desk = Desk(tmp_path, None)
     with closing(desk.database), desk.sender:
         desk.hand_off()
@@ -190,7 +188,7 @@ def test_without_an_address_nothing_is_noted(tmp_path: Path) -> None:
 
 
 @ON_SQLITE
-def test_a_deleted_conversation_is_not_told_of(desk: Desk, receiver: Receiver) -> None:
+def test_a_deleted_conversation_is_not_told_of(desk, receiver):
     number = desk.hand_off()
     desk.agents.case(number)
     ConversationCare(desk.database).erase("v-ann")
@@ -198,7 +196,7 @@ def test_a_deleted_conversation_is_not_told_of(desk: Desk, receiver: Receiver) -
     assert receiver.got == []
 
 
-def test_two_desks_send_nothing_twice(desk: Desk, receiver: Receiver) -> None:
+def test_two_desks_send_nothing_twice(desk, receiver):
     number = desk.hand_off()
     desk.agents.take(number, "ann")
     claimed = Deliveries(desk.database).claim(desk.now)  # by a desk that is sending it, or was killed
@@ -211,7 +209,7 @@ def test_two_desks_send_nothing_twice(desk: Desk, receiver: Receiver) -> None:
 
 
 @ON_SQLITE
-def test_the_thread_sends_by_itself(desk: Desk, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_sends_by_itself(desk, receiver, monkeypatch):
     monkeypatch.setattr("app.support.webhook.LOOK_S", 0.01)
     arrived = threading.Event()
     send = desk.sender.send_due
@@ -228,7 +226,7 @@ def test_the_thread_sends_by_itself(desk: Desk, receiver: Receiver, monkeypatch:
     assert len(receiver.got) == 1
 
 
-def test_an_address_needs_a_secret(tmp_path: Path) -> None:
+def test_an_address_needs_a_secret(tmp_path):
     desk = Desk(tmp_path, None)
     with closing(desk.database), pytest.raises(DeskError) as error:
         WebhookSender(desk.database, Settings(data_dir=tmp_path, handoff_webhook="https://example.com/hook"))

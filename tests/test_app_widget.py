@@ -2,8 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jwt
@@ -20,7 +18,7 @@ PATHS = ("/widget", "/widget.js", "/widget/page.js", "/widget/page.css")
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("desk"), widget_origins=(SHOP,), visitor_secret=SECRET, questions_per_minute=50)
     yield site
     site.close()
@@ -45,7 +43,7 @@ def signed(subject: str, ends_in_s: float = 60) -> str:
     return jwt.encode({"sub": subject, "exp": time.time() + ends_in_s}, SECRET, "HS256")
 
 
-def test_without_origins_there_is_no_widget(tmp_path: Path) -> None:
+def test_without_origins_there_is_no_widget(tmp_path):
     site = Site(tmp_path / "desk")
     client = site.client()
     assert {path: client.get(path).status_code for path in PATHS} == dict.fromkeys(PATHS, 404)
@@ -54,7 +52,7 @@ def test_without_origins_there_is_no_widget(tmp_path: Path) -> None:
     site.close()
 
 
-def test_only_the_named_sites_may_frame_the_page_and_nothing_else(site: Site) -> None:
+def test_only_the_named_sites_may_frame_the_page_and_nothing_else(site):
     client = site.client()
     page = client.get("/widget").headers
     assert "x-frame-options" not in page
@@ -68,7 +66,7 @@ def test_only_the_named_sites_may_frame_the_page_and_nothing_else(site: Site) ->
         assert path == "/widget.js" or headers["cross-origin-resource-policy"] == "same-origin"
 
 
-def test_another_sites_page_cannot_ask_itself(site: Site) -> None:
+def test_another_sites_page_cannot_ask_itself(site):
     for origin in (SHOP, "https://evil.example"):
         assert site.client().post("/widget/visitor", headers={"origin": origin}).status_code == 403
 
@@ -76,18 +74,18 @@ def test_another_sites_page_cannot_ask_itself(site: Site) -> None:
 @pytest.mark.parametrize(
     "origin", ["shop.example", "https://shop.example/help", "*", "https://*.example", "https://a; b"]
 )
-def test_what_is_no_origin_is_refused(tmp_path: Path, origin: str) -> None:
+def test_what_is_no_origin_is_refused(tmp_path, origin):
     with pytest.raises(ValidationError):
         Settings(data_dir=tmp_path, widget_origins=(origin,))
 
 
-def test_origins_are_kept_as_browsers_write_them(tmp_path: Path) -> None:
+def test_origins_are_kept_as_browsers_write_them(tmp_path):
     given = "https://Shop.example/, http://localhost:8000"
     settings = Settings.model_validate({"data_dir": tmp_path, "widget_origins": given})
     assert settings.widget_origins == (SHOP, "http://localhost:8000")
 
 
-def test_a_frame_asks_with_its_token_and_sees_only_its_own(site: Site) -> None:
+def test_a_frame_asks_with_its_token_and_sees_only_its_own(site):
     ann, bob = frame(site), frame(site)
     views = ask(ann, "Can I return it?")
     assert len(views) > 2
@@ -102,7 +100,7 @@ def test_a_frame_asks_with_its_token_and_sees_only_its_own(site: Site) -> None:
     assert "no longer exists" in ask(bob, "And now?", end["conversation_id"])[-1]["live"]
 
 
-def test_a_frame_saves_and_deletes_what_is_kept_with_its_token(site: Site) -> None:
+def test_a_frame_saves_and_deletes_what_is_kept_with_its_token(site):
     page = site.client().get("/widget").text
     assert all(f'data-act="{act}"' in page for act in ("keep", "erase", "erased"))
     ann, bob = frame(site), frame(site)
@@ -115,7 +113,7 @@ def test_a_frame_saves_and_deletes_what_is_kept_with_its_token(site: Site) -> No
     assert [len(one.get("/my-data").json()["conversations"]) for one in (ann, bob)] == [0, 1]
 
 
-def test_a_signed_token_is_the_customer_of_the_site(site: Site) -> None:
+def test_a_signed_token_is_the_customer_of_the_site(site):
     one, again, other = (frame(site, signed(name)) for name in ("jo", "jo", "al"))
     shown = {"session": "one", "conversation_id": ask(one, "returns")[-1]["conversation_id"]}
     assert "30 days" in again.post("/widget/open", json=shown).json()["transcript"]
@@ -123,13 +121,13 @@ def test_a_signed_token_is_the_customer_of_the_site(site: Site) -> None:
 
 
 @pytest.mark.parametrize("token", ["x", signed("jo", -60), jwt.encode({"sub": "jo", "exp": 9e9}, "t" * 32, "HS256")])
-def test_a_token_that_is_not_valid_asks_nothing(site: Site, token: str) -> None:
+def test_a_token_that_is_not_valid_asks_nothing(site, token):
     body = {"session": "one", "question": "returns"}
     assert frame(site, token).post("/widget/ask", json=body).status_code == 401
     assert TestClient(site.app, base_url=BASE).post("/widget/ask", json=body).status_code == 401
 
 
-def test_limits_are_those_of_the_chat_page(tmp_path: Path) -> None:
+def test_limits_are_those_of_the_chat_page(tmp_path):
     site = Site(tmp_path / "desk", widget_origins=(SHOP,), questions_per_minute=2)
     client = frame(site)
     assert ["Too many questions" in ask(client, "returns")[-1].get("live", "") for _ in range(3)] == [
@@ -141,13 +139,13 @@ def test_limits_are_those_of_the_chat_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("asked", "language"), [("zh", "zh-CN"), ("de", "en"), ("", "zh-CN")])
-def test_the_page_has_the_language_of_the_tag_or_the_browser(site: Site, asked: str, language: str) -> None:
+def test_the_page_has_the_language_of_the_tag_or_the_browser(site, asked, language):
     headers = {"accept-language": "zh-CN"}
     page = site.client().get("/widget", params={"language": asked}, headers=headers).text
     assert f'<html lang="{language}">' in page
 
 
-def test_the_button_has_the_words_of_all_languages_and_the_desks_colour(tmp_path: Path) -> None:
+def test_the_button_has_the_words_of_all_languages_and_the_desks_colour(tmp_path):
     site = Site(tmp_path / "desk", widget_origins=(SHOP,), desk_colour="#123456", desk_name='A "</script>" shop')
     script = site.client().get("/widget.js").text
     for words in ("Open the chat", json.dumps("打开聊天"), "#123456"):

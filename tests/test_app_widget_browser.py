@@ -5,13 +5,12 @@ The desk is at 127.0.0.1 and the others at localhost: different sites for a brow
 
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import jwt
 import pytest
-from browser import NEEDS_BROWSER, Browser, Elements, Site, until
+from browser import NEEDS_BROWSER, Elements, Site, until
 
 pytestmark = NEEDS_BROWSER
 SECRET = "s" * 32
@@ -95,14 +94,14 @@ class Widget(Elements):
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[Shop]:
+def shop():
     shop = Shop()
     yield shop
     shop.close()
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Iterator[Site]:
+def site(tmp_path_factory, shop):
     site = Site(tmp_path_factory.mktemp("desk"), widget_origins=(shop.url,), visitor_secret=SECRET)
     ShopPage.desk = site.url
     yield site
@@ -110,20 +109,20 @@ def site(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> Iterator[Site]
 
 
 @pytest.fixture(scope="module")
-def driver(chromium: Browser, site: Site) -> Iterator[Any]:
+def driver(chromium, site):
     yield chromium.driver
     chromium.forget()
 
 
 @pytest.fixture
-def widget(driver: Any, site: Site, shop: Shop) -> Iterator[Widget]:
+def widget(driver, site, shop):
     driver.get_log("browser")
     yield Widget(driver, shop)
     said = [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert [message for message in said if "favicon" not in message] == []
 
 
-def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
+def test_ask_in_a_page_of_another_site(widget, site):
     widget.go(widget.shop.url)
     assert widget.button().get_attribute("aria-label") == "Open the chat"
     widget.button().click()
@@ -153,7 +152,7 @@ def test_ask_in_a_page_of_another_site(widget: Widget, site: Site) -> None:
     assert widget.all(".wd-bubble") == []
 
 
-def test_what_is_typed_is_sent_before_it_is_asked(widget: Widget, site: Site) -> None:
+def test_what_is_typed_is_sent_before_it_is_asked(widget, site):
     widget.open()
     until(lambda: widget.all("#wd-send"))
     widget.one("#wd-box").send_keys("Is the lid covered")
@@ -162,9 +161,7 @@ def test_what_is_typed_is_sent_before_it_is_asked(widget: Widget, site: Site) ->
     until(lambda: site.desk.typed[-1][0] == "")
 
 
-def test_stop_keeps_the_part_and_the_question_can_be_changed(
-    widget: Widget, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_keeps_the_part_and_the_question_can_be_changed(widget, site, monkeypatch):
     widget.open()
     widget.press("[data-act=new]")
     widget.one(".wd-examples button")
@@ -184,7 +181,7 @@ def test_stop_keeps_the_part_and_the_question_can_be_changed(
     assert widget.one("#wd-box").get_property("value") == "crash"
 
 
-def test_a_person_is_asked_for_and_sent_away(widget: Widget) -> None:
+def test_a_person_is_asked_for_and_sent_away(widget):
     widget.open()
     widget.press("[data-person=ask]")
     widget.said("#wd-handoff", "A person will answer here")
@@ -192,7 +189,7 @@ def test_a_person_is_asked_for_and_sent_away(widget: Widget) -> None:
     widget.said("#wd-handoff", "our assistant again")
 
 
-def test_what_is_kept_is_deleted_after_a_second_click(widget: Widget) -> None:
+def test_what_is_kept_is_deleted_after_a_second_click(widget):
     widget.open()
     widget.ask("Can I return it?")
     widget.said("#wd-transcript", "30 days")
@@ -205,7 +202,7 @@ def test_what_is_kept_is_deleted_after_a_second_click(widget: Widget) -> None:
     widget.said("#wd-transcript", "Do gift cards expire?")
 
 
-def test_escape_closes_and_gives_the_focus_back(widget: Widget) -> None:
+def test_escape_closes_and_gives_the_focus_back(widget):
     widget.go(widget.shop.url)
     widget.button().send_keys("\n")
     widget.enter()
@@ -218,7 +215,7 @@ def test_escape_closes_and_gives_the_focus_back(widget: Widget) -> None:
     assert widget.driver.execute_script(focused) == "Open the chat"
 
 
-def test_the_site_hands_its_customer_over(widget: Widget, site: Site) -> None:
+def test_the_site_hands_its_customer_over(widget, site):
     token = jwt.encode({"sub": "customer-7", "exp": time.time() + 600}, SECRET, "HS256")
     widget.go(f"{widget.shop.url}/{token}")
     widget.button().click()
@@ -236,7 +233,7 @@ def test_the_site_hands_its_customer_over(widget: Widget, site: Site) -> None:
     widget.driver.get_log("browser")  # the browser notes the 401
 
 
-def test_a_link_to_the_chat_page_signs_in_and_there_is_a_way_out(widget: Widget, site: Site) -> None:
+def test_a_link_to_the_chat_page_signs_in_and_there_is_a_way_out(widget, site):
     now = time.time()
     token = jwt.encode({"sub": "customer-7", "iat": now, "exp": now + 300}, SECRET, "HS256")
     widget.leave()
@@ -248,7 +245,7 @@ def test_a_link_to_the_chat_page_signs_in_and_there_is_a_way_out(widget: Widget,
     until(lambda: [one.text for one in widget.all(".wd-data summary")] == ["Your data"])
 
 
-def test_a_site_that_is_not_named_gets_no_frame(widget: Widget) -> None:
+def test_a_site_that_is_not_named_gets_no_frame(widget):
     widget.go(widget.shop.other)
     widget.button().click()
     until(lambda: refusals(widget.driver))
@@ -260,7 +257,7 @@ def refusals(driver: Any) -> list[str]:
     return [entry["message"] for entry in driver.get_log("browser") if "frame-ancestors" in entry["message"]]
 
 
-def test_on_a_phone_it_fills_the_screen(widget: Widget) -> None:
+def test_on_a_phone_it_fills_the_screen(widget):
     size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
     widget.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:

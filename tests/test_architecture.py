@@ -123,7 +123,7 @@ def room_of(name: str) -> str:
     return ".".join(parts[:2])
 
 
-def test_the_table_lists_every_room_and_points_downwards() -> None:
+def test_the_table_lists_every_room_and_points_downwards():
     rooms = {room_of(name) for name in sources()} - set(PACKAGES[:4])
     assert rooms == set(ROOMS)
     order = list(ROOMS)
@@ -137,7 +137,7 @@ def test_the_table_lists_every_room_and_points_downwards() -> None:
     assert not wrong
 
 
-def test_files_import_only_rooms_their_room_may_import() -> None:
+def test_files_import_only_rooms_their_room_may_import():
     def may_import(name: str, target: str) -> bool:
         room, other = room_of(name), room_of(target)
         allowed = {room, f"{room.split('.')[0]}.errors", *ROOMS.get(room, "").split()}
@@ -152,7 +152,7 @@ def test_files_import_only_rooms_their_room_may_import() -> None:
     assert not wrong
 
 
-def test_there_are_no_import_cycles() -> None:
+def test_there_are_no_import_cycles():
     """Imports inside functions and TYPE_CHECKING blocks count."""
     graph, done = edges(), set[str]()
 
@@ -167,14 +167,14 @@ def test_there_are_no_import_cycles() -> None:
         walk(name, ())
 
 
-def test_the_page_of_architecture_has_the_same_rooms() -> None:
+def test_the_page_of_architecture_has_the_same_rooms():
     page = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| `([\w.]+)` \| .+ \| (.*) \|$", page, re.MULTILINE)
     assert dict(rows) == ROOMS
     assert [room for room, _ in rows] == list(ROOMS)
 
 
-def test_addresses_are_counted_under_the_name_that_one_function_gives() -> None:
+def test_addresses_are_counted_under_the_name_that_one_function_gives():
     """A host has 2^64 addresses of IPv6: where one is counted as it is, there is no limit."""
     users = set[str]()
     for name, file in sources().items():

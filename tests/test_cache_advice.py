@@ -30,22 +30,22 @@ from cache.prompt.tokenizer import WordTokenizer
         ("order 123456789 is", "a long number ('123456789')"),
     ],
 )
-def test_what_usually_changes_is_found(text: str, what: str) -> None:
+def test_what_usually_changes_is_found(text, what):
     assert [found for _, found in volatile(text)] == [what]
 
 
 @pytest.mark.parametrize("text", ["Returns take 30 days.", "Call 555 0199.", "It costs 4.95 in 2026.", "a/b 1.2.3"])
-def test_ordinary_numbers_are_left_alone(text: str) -> None:
+def test_ordinary_numbers_are_left_alone(text):
     assert list(volatile(text)) == []
 
 
-def test_a_plain_prompt_loses_what_stands_behind_the_first_change() -> None:
+def test_a_plain_prompt_loses_what_stands_behind_the_first_change():
     advice = advise_text("one two\nthree 2026-11-21 four\nfive 10:33", WordTokenizer())
     assert (advice.tokens, advice.reusable) == (7, 3)
     assert [(f.line, f.tokens) for f in advice.findings] == [(2, 4), (3, 1)]
 
 
-def test_many_prompts_show_where_they_part_and_what_they_have_in_common_behind() -> None:
+def test_many_prompts_show_where_they_part_and_what_they_have_in_common_behind():
     prompts = [f"You help.\nToday is day {n}.\nRules one two three.\nQuestion {n}?" for n in range(4)]
     advice = advise_prompts(prompts, WordTokenizer())
     assert (advice.prompts, advice.tokens, advice.reusable) == (4, 4 * 12, 3 * 2)
@@ -54,14 +54,14 @@ def test_many_prompts_show_where_they_part_and_what_they_have_in_common_behind()
     assert "'Today is day" in finding.what
 
 
-def test_stable_parts_first_leave_nothing_to_say() -> None:
+def test_stable_parts_first_leave_nothing_to_say():
     prompts = [f"You help.\nRules one two three.\nToday is day {n}.\nQuestion {n}?" for n in range(4)]
     advice = advise_prompts(prompts, WordTokenizer())
     assert advice.findings == ()
     assert advice.reusable == 3 * 6
 
 
-def test_a_schema_is_told_what_is_computed_anew() -> None:
+def test_a_schema_is_told_what_is_computed_anew():
     schema = parse_schema(
         '<schema name="s">before it<module name="now" cache="false">a b c d</module>\n'
         '<module name="news">on 2026-11-21</module><module name="fine">f</module>after</schema>'
@@ -75,7 +75,7 @@ def test_a_schema_is_told_what_is_computed_anew() -> None:
     ]
 
 
-def test_long_text_of_a_prompt_wants_to_be_a_module() -> None:
+def test_long_text_of_a_prompt_wants_to_be_a_module():
     long = " ".join(["word"] * 100)
     advice = advise_prompt(parse_prompt(f'<prompt schema="s"><a/>\n<user>{long}</user></prompt>'), WordTokenizer())
     assert [(f.line, f.tokens) for f in advice.findings] == [(2, 100)]
@@ -84,12 +84,12 @@ def test_long_text_of_a_prompt_wants_to_be_a_module() -> None:
 
 
 @pytest.mark.parametrize("piece", ["a", "f0", "1-"])
-def test_long_lines_without_a_break_are_read_once(piece: str) -> None:
+def test_long_lines_without_a_break_are_read_once(piece):
     """Was quadratic once: 200 KB of one word took minutes."""
     advise_text(piece * (200_000 // len(piece)), WordTokenizer())
 
 
-def test_arguments_are_computed_in_every_request() -> None:
+def test_arguments_are_computed_in_every_request():
     prompt = parse_prompt('<prompt schema="s"><a x="one two"><b y="three"/></a>four five</prompt>')
     assert advise_prompt(prompt, WordTokenizer()).tokens == 5
     long = " ".join(["word"] * 100)
@@ -99,7 +99,7 @@ def test_arguments_are_computed_in_every_request() -> None:
     assert "'x' of 'b'" in finding.what
 
 
-def test_with_its_schema_a_prompt_is_told_what_it_reuses() -> None:
+def test_with_its_schema_a_prompt_is_told_what_it_reuses():
     schema = parse_schema(
         '<schema name="s">r1 r2<module name="a">a1 a2 a3 <parameter name="x" length="4"/></module>'
         '<module name="now" cache="false">n1</module></schema>'
@@ -123,7 +123,7 @@ def plan_of(question: str, *segments: Segment) -> Plan:
     return parts_in_order(SYSTEM, *segments, question)
 
 
-def test_requests_that_share_a_module_stand_together() -> None:
+def test_requests_that_share_a_module_stand_together():
     a, b, c, *_ = DOCUMENTS
     plans = [plan_of("1", a), plan_of("2", b), plan_of("3", a, c), plan_of("4", b), plan_of("5", a)]
     groups = group(plans)
@@ -131,14 +131,14 @@ def test_requests_that_share_a_module_stand_together() -> None:
     assert [sorted(members) for members in groups] == [[0, 2, 4], [1, 3]]
 
 
-def test_plain_prompts_stand_together_by_their_beginning() -> None:
+def test_plain_prompts_stand_together_by_their_beginning():
     plans = [Plan(spans=(Span(start=0, tokens=tuple(text.encode())),)) for text in ("ab1", "xy1", "ab2", "xy2")]
     assert [index for members in group(plans) for index in members] == [0, 2, 1, 3]
     assert group([]) == []
     assert group([plan_of("?")]) == [[0]]
 
 
-def test_a_dry_run_counts_what_the_engine_counts() -> None:
+def test_a_dry_run_counts_what_the_engine_counts():
     """Also under eviction: both have an arena of the same number of tokens."""
     model = build()
     memory = 170 * model.info.kv.bytes_per_token
@@ -150,7 +150,7 @@ def test_a_dry_run_counts_what_the_engine_counts() -> None:
     assert counted == measured
 
 
-def test_grouping_saves_tokens_where_memory_is_short() -> None:
+def test_grouping_saves_tokens_where_memory_is_short():
     model = build()
     plans = [plan_of(f"{i}?", DOCUMENTS[i % 6]) for i in range(24)]
     requests = [Request(plan=plan) for plan in plans]

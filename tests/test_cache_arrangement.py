@@ -47,7 +47,7 @@ def places(plan: Plan) -> list[tuple[int, int, str | None]]:
 
 
 @given(st.lists(st.sampled_from([*MODULES]) | st.text(max_size=5), min_size=1, max_size=8))
-def test_any_prompt_is_contiguous_complete_and_ends_computed(parts: list[str]) -> None:
+def test_any_prompt_is_contiguous_complete_and_ends_computed(parts):
     nodes = [MODULES.get(part) or text(part) for part in parts]
     whole = [t for node in nodes for t in expected_tokens(node)]
     if not whole:
@@ -74,7 +74,7 @@ def expected_tokens(node: TextModule | Text) -> tuple[int, ...]:
     return module_segment(node, ByteTokenizer()).tokens
 
 
-def test_a_module_is_encoded_behind_its_conditioning_prefixes() -> None:
+def test_a_module_is_encoded_behind_its_conditioning_prefixes():
     segment = module_segment(DETAIL, ByteTokenizer())
     assert [(u.name, u.start, len(u.tokens)) for u in segment.with_ancestors()] == [
         ("system", 0, 8),
@@ -83,7 +83,7 @@ def test_a_module_is_encoded_behind_its_conditioning_prefixes() -> None:
     ]
 
 
-def test_without_position_independence_a_module_is_encoded_where_it_stands() -> None:
+def test_without_position_independence_a_module_is_encoded_where_it_stands():
     plan = plan_of(text("Hello. "), RETURNS, text("?"), position_independent=False)
     assert plan.spans[1].segment is not None
     assert plan.spans[1].segment.start == plan.spans[1].start == 7
@@ -92,7 +92,7 @@ def test_without_position_independence_a_module_is_encoded_where_it_stands() -> 
     assert moved.spans[1].segment.start == 8
 
 
-def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
+def test_a_prompt_that_ends_in_a_module_computes_its_last_token():
     plan = plan_of(SYSTEM, RETURNS)
     last, tail = plan.spans[-2:]
     assert (last.start, last.tokens, tail.start, tail.tokens) == (8, tuple(b"30 days"), 15, tuple(b"."))
@@ -101,26 +101,26 @@ def test_a_prompt_that_ends_in_a_module_computes_its_last_token() -> None:
     assert tail.segment is None
 
 
-def test_too_long_is_refused_and_just_fitting_is_not() -> None:
+def test_too_long_is_refused_and_just_fitting_is_not():
     assert plan_of(text("x" * 10), max_positions=10).num_tokens == 10
     with pytest.raises(PromptError, match="needs 11 positions, the model has 10"):
         plan_of(text("x" * 11), max_positions=10)
 
 
 @pytest.mark.parametrize("parts", [(), (text(""),), (EMPTY,), (text(""), EMPTY)])
-def test_an_empty_prompt_is_refused(parts: tuple[TextModule | Text, ...]) -> None:
+def test_an_empty_prompt_is_refused(parts):
     with pytest.raises(PromptError, match="empty"):
         plan_of(*parts)
 
 
-def test_special_tokens_only_in_structural_text_and_known_tokens_as_they_are() -> None:
+def test_special_tokens_only_in_structural_text_and_known_tokens_as_they_are():
     assert run_tokens([Text(text="<b>", structural=True)], ByteTokenizer()) == (257,)
     assert run_tokens([text("<b>")], ByteTokenizer()) == tuple(b"<b>")
     assert run_tokens([Text(text="for people", tokens=(9, 8))], ByteTokenizer()) == (9, 8)
     assert run_tokens([Text(text="for people", tokens=())], ByteTokenizer()) == ()
 
 
-def test_an_empty_conditioning_prefix_is_no_prefix() -> None:
+def test_an_empty_conditioning_prefix_is_no_prefix():
     """Was wrong once: a segment behind an empty module keeps it as a prefix, and encoding a segment without tokens
     stops the engine (see `test_cache_engine_faults`). An empty system text is enough for that.
     """
@@ -128,7 +128,7 @@ def test_an_empty_conditioning_prefix_is_no_prefix() -> None:
     assert module_segment(module, ByteTokenizer()).prefix is None
 
 
-def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first() -> None:
+def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first():
     plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), RETURNS, text("And?"), placement="slotted")
     assert places(plan) == [
         (0, 8, "system"),
@@ -141,7 +141,7 @@ def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first() -> None
     assert plan.next_position == 60
 
 
-def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longest() -> None:
+def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longest():
     plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), DETAIL, RETURNS, LETTER, text("And?"), placement="shared")
     assert places(plan) == [
         (0, 8, "system"),
@@ -156,7 +156,7 @@ def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longes
     assert (plan.next_position, plan.num_tokens) == (32, 8 + 15 + 4 + 16 + 4)
 
 
-def test_a_shared_group_at_the_end_must_end_in_its_longest() -> None:
+def test_a_shared_group_at_the_end_must_end_in_its_longest():
     plan = plan_of(SYSTEM, DETAIL, RETURNS, placement="shared")
     assert (plan.spans[-1].start, plan.next_position) == (15, 16)
     with pytest.raises(PromptError, match="must end in text"):
@@ -164,7 +164,7 @@ def test_a_shared_group_at_the_end_must_end_in_its_longest() -> None:
 
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_without_position_independence_segments_are_encoded_where_the_placement_puts_them(placement: Placement) -> None:
+def test_without_position_independence_segments_are_encoded_where_the_placement_puts_them(placement):
     plan = plan_of(SYSTEM, RETURNS, DETAIL, text("?"), position_independent=False, placement=placement)
     starts = {"slotted": [0, 8, 28], "shared": [0, 8, 8]}[placement]
     assert [segment.start for segment in plan.segments()] == starts
@@ -172,7 +172,7 @@ def test_without_position_independence_segments_are_encoded_where_the_placement_
 
 
 @pytest.mark.parametrize(("placement", "needed"), [("slotted", 36), ("shared", 17)])
-def test_the_ids_a_placement_needs_must_be_there(placement: Placement, needed: int) -> None:
+def test_the_ids_a_placement_needs_must_be_there(placement, needed):
     parts = (SYSTEM, RETURNS, DETAIL, text("?"))
     assert plan_of(*parts, placement=placement, max_positions=needed).next_position == needed
     with pytest.raises(PromptError, match=f"needs {needed} positions, the model has {needed - 1}"):
@@ -184,7 +184,7 @@ def test_the_ids_a_placement_needs_must_be_there(placement: Placement, needed: i
     st.sampled_from(["slotted", "shared"]),
     st.integers(1, 30),
 )
-def test_placements_change_where_and_nothing_else(parts: list[str], placement: Placement, slot: int) -> None:
+def test_placements_change_where_and_nothing_else(parts, placement, slot):
     """Any prompt that ends in text: same spans as contiguous, and only modules of a shared group have ids in common."""
     nodes = [*(MODULES.get(part) or text(part) for part in parts), text("?")]
     plan, contiguous = plan_of(*nodes, placement=placement, slot=slot), plan_of(*nodes)
@@ -211,7 +211,7 @@ FAR = TextModule(name="far", pieces=(text("Far away. "),), after=SYSTEM)
 CONDITIONED = TextModule(name="conditioned", pieces=(text("30 days."),), after=SYSTEM, left_context=(FAR, EMPTY, NEAR))
 
 
-def test_the_left_context_of_a_module_stands_between_its_prefix_and_itself() -> None:
+def test_the_left_context_of_a_module_stands_between_its_prefix_and_itself():
     segment = module_segment(CONDITIONED, ByteTokenizer())
     assert bytes(segment.left_context) == b"Far away. Nearby. "
     assert segment.prefix == module_segment(SYSTEM, ByteTokenizer())
@@ -225,19 +225,19 @@ def test_the_left_context_of_a_module_stands_between_its_prefix_and_itself() -> 
 @pytest.mark.parametrize(
     ("room", "left_context"), [(34, "Far away. Nearby. "), (33, "Nearby. "), (24, "Nearby. "), (23, "")]
 )
-def test_of_the_left_context_the_last_modules_stay_that_fit(room: int, left_context: str) -> None:
+def test_of_the_left_context_the_last_modules_stay_that_fit(room, left_context):
     segment = module_segment(CONDITIONED, ByteTokenizer(), room=room)
     assert bytes(segment.left_context).decode() == left_context
     assert segment.start == 8 + len(left_context)
     assert plan_of(SYSTEM, CONDITIONED, text("?"), max_positions=room).segments()[1] == segment
 
 
-def test_without_position_independence_there_is_no_left_context() -> None:
+def test_without_position_independence_there_is_no_left_context():
     plan = plan_of(SYSTEM, CONDITIONED, text("?"), position_independent=False)
     assert [(segment.start, segment.left_context) for segment in plan.segments()] == [(0, ()), (8, ())]
 
 
-def test_join_spans_joins_what_touches_and_is_computed() -> None:
+def test_join_spans_joins_what_touches_and_is_computed():
     segment = Segment(name="u", tokens=(5,))
     spans = (
         Span(start=0, tokens=(1,)),
@@ -261,21 +261,21 @@ def test_join_spans_joins_what_touches_and_is_computed() -> None:
     assert end_computed(spans) is spans
 
 
-def test_positions_of_a_segment_with_gaps() -> None:
+def test_positions_of_a_segment_with_gaps():
     segment = Segment(name="u", tokens=(1, 2, 3, 4), start=5, gaps=((1, 10), (3, 2)))
     assert segment.positions == [5, 16, 17, 20]
     assert [segment.position(row) for row in range(4)] == segment.positions
     assert segment.end == 21
 
 
-def test_a_span_knows_how_far_it_stands_from_where_its_rows_were_encoded() -> None:
+def test_a_span_knows_how_far_it_stands_from_where_its_rows_were_encoded():
     segment = Segment(name="u", tokens=(1, 2, 3), start=5, gaps=((1, 10),))
     assert Span(start=105, tokens=(1,), segment=segment).offset == 100
     assert Span(start=116, tokens=(2, 3), segment=segment, row=1).offset == 100
     assert Span(start=7, tokens=(9,)).offset == 0
 
 
-def test_segments_are_named_once_even_if_they_supply_several_spans() -> None:
+def test_segments_are_named_once_even_if_they_supply_several_spans():
     segment = Segment(name="u", tokens=(1, 2))
     spans = (
         Span(start=0, tokens=(1,), segment=segment),
@@ -286,7 +286,7 @@ def test_segments_are_named_once_even_if_they_supply_several_spans() -> None:
     assert Plan(spans=spans).segments() == (segment,)
 
 
-def test_exact_means_encoded_behind_the_very_tokens_at_the_very_distances() -> None:
+def test_exact_means_encoded_behind_the_very_tokens_at_the_very_distances():
     system = Segment(name="s", tokens=(1, 2))
     behind = Segment(name="b", tokens=(3,), start=2, prefix=system)
     alone = Segment(name="a", tokens=(3,))
@@ -309,7 +309,7 @@ def test_exact_means_encoded_behind_the_very_tokens_at_the_very_distances() -> N
     assert exact(Span(start=0, tokens=(1,), segment=system), Span(start=1, tokens=(2,), segment=system, row=1))
 
 
-def test_a_prompt_of_a_thousand_pieces_is_planned_in_a_moment() -> None:
+def test_a_prompt_of_a_thousand_pieces_is_planned_in_a_moment():
     """Was cubic once, on the engine's thread: this took half a minute."""
     segment = Segment(name="u", tokens=(1,) * 2000, gaps=tuple((row, 1) for row in range(1, 2000)))
     spans = [Span(start=2 * row, tokens=(1,), segment=segment, row=row) for row in range(2000)]

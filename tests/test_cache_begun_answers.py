@@ -19,7 +19,7 @@ PLAN = Plan(
 )
 
 
-def test_it_goes_on_where_the_whole_answer_was_given_before() -> None:
+def test_it_goes_on_where_the_whole_answer_was_given_before():
     sampling = Sampling(max_tokens=20)
     with running(build()) as engine:
         whole = engine.submit(Request(plan=PLAN, sampling=sampling)).completion
@@ -31,7 +31,7 @@ def test_it_goes_on_where_the_whole_answer_was_given_before() -> None:
     assert again.usage.completion_tokens == whole.usage.completion_tokens
 
 
-def test_half_a_character_that_was_not_given_out_comes_whole() -> None:
+def test_half_a_character_that_was_not_given_out_comes_whole():
     request = Request(plan=PLAN, sampling=Sampling(max_tokens=8), begun=("é".encode()[0],))
     with running(build()) as engine:
         generation = engine.submit(request)

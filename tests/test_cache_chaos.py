@@ -105,9 +105,7 @@ def change(engine: Engine, number: int) -> None:
         assert TOO_LARGE in encoding.result(timeout=LONGEST_S).failed
 
 
-def test_chaos_costs_no_desk_no_memory_and_no_reader_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_chaos_costs_no_desk_no_memory_and_no_reader_an_end(tmp_path, monkeypatch, caplog):
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr(cache.engine.restarts, "FIRST_REST_S", 0.0)
     model = build()

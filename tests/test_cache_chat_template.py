@@ -75,7 +75,7 @@ def rendered(source: str, system: str, question: str, answer: str, following: st
     )
 
 
-def test_chatml() -> None:
+def test_chatml():
     assert derive_template(renderer(CHATML)) == ChatTemplate(
         open="<|im_start|>system\n",
         to_user="<|im_end|>\n<|im_start|>user\n",
@@ -86,24 +86,24 @@ def test_chatml() -> None:
 
 
 @pytest.mark.parametrize("source", [CHATML, LLAMA3, DEFAULT_SYSTEM])
-def test_the_strings_rebuild_a_whole_conversation(source: str) -> None:
+def test_the_strings_rebuild_a_whole_conversation(source):
     said = ("You answer.", "Why?", "Because.", "And how?")
     assert conversation(derive_template(renderer(source)), *said) == rendered(source, *said)
 
 
-def test_llama3_begins_with_its_beginning_and_trimming_does_no_harm() -> None:
+def test_llama3_begins_with_its_beginning_and_trimming_does_no_harm():
     template = derive_template(renderer(LLAMA3))
     assert template.open == "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
     assert template.to_answer == "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
 
 
-def test_an_answer_opens_with_the_generation_prompt_not_with_how_history_is_written() -> None:
+def test_an_answer_opens_with_the_generation_prompt_not_with_how_history_is_written():
     source = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think></think>' }}{% endif %}")
     template = derive_template(renderer(source))
     assert template.to_answer == "<|im_end|>\n<|im_start|>assistant\n<think></think>"
 
 
-def test_without_a_system_role_the_system_text_opens_the_first_question() -> None:
+def test_without_a_system_role_the_system_text_opens_the_first_question():
     template = derive_template(renderer(MISTRAL))
     assert (template.open, template.to_user) == ("<s>[INST] ", "\n\n")
     assert (template.to_answer, template.to_next) == (" [/INST]", "</s>[INST] ")
@@ -112,7 +112,7 @@ def test_without_a_system_role_the_system_text_opens_the_first_question() -> Non
     assert (template.open, template.to_user) == ("[", "\n\n")
 
 
-def test_a_system_text_that_moves_to_the_last_question_opens_the_first_one() -> None:
+def test_a_system_text_that_moves_to_the_last_question_opens_the_first_one():
     source = (  # Mistral 7B v0.3
         "{% set system, rest = (none, messages) %}"
         "{% if messages[0]['role'] == 'system' %}{% set system, rest = (messages[0], messages[1:]) %}{% endif %}"
@@ -128,7 +128,7 @@ def test_a_system_text_that_moves_to_the_last_question_opens_the_first_one() -> 
 
 
 @pytest.mark.parametrize("source", [DROPS_ANSWERS, REPEATS, SHOUTS, "nothing"])
-def test_a_template_that_drops_repeats_or_rewrites_content_is_refused(source: str) -> None:
+def test_a_template_that_drops_repeats_or_rewrites_content_is_refused(source):
     with pytest.raises(ValueError, match="does not keep its content"):
         derive_template(renderer(source))
 
@@ -156,14 +156,14 @@ class Stub:
         return {"input_ids": [len(text)]}
 
 
-def test_a_tokenizer_brings_its_template_and_without_one_gets_plain_headings() -> None:
+def test_a_tokenizer_brings_its_template_and_without_one_gets_plain_headings():
     assert ModelTokenizer(Stub(CHATML)).template == derive_template(renderer(CHATML))
     assert ModelTokenizer(Stub(None)).template == PLAIN
     assert PLAIN.roles == NO_ROLES
 
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('never') }}", "{{ 1 / 0 }}", "{{ missing.attribute }}", SHOUTS])
-def test_a_template_that_cannot_be_used_is_one_clear_error(source: str) -> None:
+def test_a_template_that_cannot_be_used_is_one_clear_error(source):
     with pytest.raises(ValueError):
         ModelTokenizer(Stub(source))
 
@@ -178,7 +178,7 @@ LLAMA2 = (
 )
 
 
-def test_where_the_first_question_has_no_opening_of_its_own_the_turn_before_carries_it() -> None:
+def test_where_the_first_question_has_no_opening_of_its_own_the_turn_before_carries_it():
     roles = derive_template(renderer(LLAMA2)).roles
     assert roles["system"] == RoleStrings("<s>[INST] <<SYS>>\n", "\n<</SYS>>\n\n", "<s>[INST] ")
     assert roles["user"] == RoleStrings("", " [/INST]")
@@ -187,7 +187,7 @@ def test_where_the_first_question_has_no_opening_of_its_own_the_turn_before_carr
 
 @pytest.mark.parametrize("source", [CHATML, LLAMA3, LLAMA2, DEFAULT_SYSTEM])
 @pytest.mark.parametrize("system", ["You answer.", None])
-def test_turns_one_after_another_are_what_the_template_renders(source: str, system: str | None) -> None:
+def test_turns_one_after_another_are_what_the_template_renders(source, system):
     roles = derive_template(renderer(source)).roles
     opening = roles["system"].alone if system is None else roles["system"].open + system + roles["system"].close
     user, assistant = roles["user"], roles["assistant"]
@@ -225,7 +225,7 @@ def slow() -> Any:
 
 @pytest.mark.parametrize("kind", [fast, slow])
 @pytest.mark.parametrize("marker", MARKERS)
-def test_a_marker_in_a_text_is_no_token_and_in_the_template_it_is_one(kind: Any, marker: str) -> None:
+def test_a_marker_in_a_text_is_no_token_and_in_the_template_it_is_one(kind, marker):
     hf = kind()
     number, tokenizer = hf.convert_tokens_to_ids(marker), ModelTokenizer(hf)
     literal = tokenizer.encode([Text(text=f"Say {marker}{marker} now")])
@@ -234,14 +234,14 @@ def test_a_marker_in_a_text_is_no_token_and_in_the_template_it_is_one(kind: Any,
     assert tokenizer.encode([Text(text=f"a{marker}b", structural=True)])[1] == number
 
 
-def test_a_marker_in_other_characters_is_no_token_after_they_are_made_the_same() -> None:
+def test_a_marker_in_other_characters_is_no_token_after_they_are_made_the_same():
     hf = fast()
     hf.backend_tokenizer.normalizer = normalizers.NFKC()
     tokenizer = ModelTokenizer(hf)
     assert max(tokenizer.encode([Text(text="\N{FULLWIDTH LESS-THAN SIGN}think\N{FULLWIDTH GREATER-THAN SIGN}")])) < 256
 
 
-def test_a_marker_that_is_a_word_of_the_vocabulary_is_no_token_either() -> None:
+def test_a_marker_that_is_a_word_of_the_vocabulary_is_no_token_either():
     words = {word: number for number, word in enumerate(("[UNK]", "<think>", "<", "think", ">", "<th", "ink>", "go"))}
     hf = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "[UNK]")), unk_token="[UNK]")
     hf.add_tokens([AddedToken("<think>", special=False)])
@@ -250,7 +250,7 @@ def test_a_marker_that_is_a_word_of_the_vocabulary_is_no_token_either() -> None:
     assert tokenizer.encode([Text(text="nobody")]) == [words["[UNK]"]]
 
 
-def test_other_added_tokens_stay_tokens_and_only_special_ones_are_hidden() -> None:
+def test_other_added_tokens_stay_tokens_and_only_special_ones_are_hidden():
     hf = fast()
     numbers, tokenizer = [hf.convert_tokens_to_ids(text) for text in ORDINARY], ModelTokenizer(hf)
     assert tokenizer.encode([Text(text="  Warmdesk\n\n")]) == numbers
@@ -259,7 +259,7 @@ def test_other_added_tokens_stay_tokens_and_only_special_ones_are_hidden() -> No
 
 
 @pytest.mark.bundled
-def test_the_bundled_model_reads_ordinary_text_as_its_tokenizer_does(bundled_model: Path) -> None:
+def test_the_bundled_model_reads_ordinary_text_as_its_tokenizer_does(bundled_model):
     hf = AutoTokenizer.from_pretrained(bundled_model, local_files_only=True)
     texts = [path.read_text() for path in sorted((Path(__file__).parent.parent / "data/knowledge").rglob("*.md"))]
     texts += ["x < y > z | [1] {a}", "Ünïcode  \t\n\n 你好 😀", "<b>bold</b> <think>"]

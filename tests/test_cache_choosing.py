@@ -54,7 +54,7 @@ samplings = st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(samplings, min_size=1, max_size=6), st.integers(0, 100))
-def test_a_batch_chooses_what_each_would_alone_and_only_what_may_be_chosen(many: list[Sampling], seed: int) -> None:
+def test_a_batch_chooses_what_each_would_alone_and_only_what_may_be_chosen(many, seed):
     rng = random.Random(seed)
     logits = torch.randn(len(many), SIZE, generator=torch.Generator().manual_seed(seed)) * 3
     before = logits.clone()
@@ -67,7 +67,7 @@ def test_a_batch_chooses_what_each_would_alone_and_only_what_may_be_chosen(many:
     assert torch.equal(logits, before)
 
 
-def test_tokens_come_as_often_as_they_should() -> None:
+def test_tokens_come_as_often_as_they_should():
     """In each of several ways, beside answers that are chosen in the others."""
     ways = [
         Sampling(),
@@ -96,7 +96,7 @@ def test_tokens_come_as_often_as_they_should() -> None:
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.95, 0.9999])
-def test_the_likeliest_tokens_are_those_of_a_full_sort(spread: float, share: float) -> None:
+def test_the_likeliest_tokens_are_those_of_a_full_sort(spread, share):
     """Few of them or, where all are about as likely, many: more than are looked at first."""
     logits = torch.randn(1, 6000, generator=torch.Generator().manual_seed(0)) * spread
     weights = weights_of(logits[0], Sampling(temperature=1, top_p=share), ())
@@ -110,7 +110,7 @@ def test_the_likeliest_tokens_are_those_of_a_full_sort(spread: float, share: flo
         assert len(set(chosen)) > 1
 
 
-def test_nothing_beyond_the_last_token_is_chosen() -> None:
+def test_nothing_beyond_the_last_token_is_chosen():
     for options in ({}, {"top_k": 3}, {"top_p": 0.9}):
         sampler = Sampler(Sampling(temperature=1, **options))  # type: ignore[arg-type]
         sampler.draw = lambda: 1 - 2**-53  # type: ignore[method-assign]
@@ -119,7 +119,7 @@ def test_nothing_beyond_the_last_token_is_chosen() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(samplings, min_size=1, max_size=6))
-def test_choosing_reads_nothing_from_the_device(many: list[Sampling]) -> None:
+def test_choosing_reads_nothing_from_the_device(many):
     """Shown on one whose tensors have no values; the result is copied back once."""
     answers = [(1,) if one.choices else () for one in many]
     draws = [
@@ -132,7 +132,7 @@ def test_choosing_reads_nothing_from_the_device(many: list[Sampling]) -> None:
     assert found.shape == (len(many),)
 
 
-def test_a_token_is_unsure_only_while_the_share_may_be_larger() -> None:
+def test_a_token_is_unsure_only_while_the_share_may_be_larger():
     logits = torch.zeros(1, SIZE)
     sampling = Sampling(temperature=1, top_p=0.5)
     for most, is_sure in ((1, False), (19, False), (22, True), (SIZE, True)):

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +36,7 @@ cache.errors.ModelError: there is no model in /models/none
 """
 
 
-def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_it_says_what_to_install(tmp_path, monkeypatch):
     settings = small_settings(tmp_path, cluster="local")
     monkeypatch.setattr(cache, "cluster", cache.cluster)
     for name in [name for name in sys.modules if name.startswith("cache.cluster")]:
@@ -47,7 +46,7 @@ def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
         start_cluster(settings, engine_spec(settings), lambda awaited: None)
 
 
-def test_what_ray_says_in_several_lines_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_ray_says_in_several_lines_is_one(monkeypatch):
     def init(**options: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\n")
 
@@ -61,7 +60,7 @@ def test_what_ray_says_in_several_lines_is_one(monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch):
     def init(**options: object) -> None:
         raise RuntimeError("Ray tries for minutes")
 
@@ -73,7 +72,7 @@ def test_what_is_no_head_of_a_cluster_is_found_out_at_once(monkeypatch: pytest.M
             deployment.connect(address)
 
 
-def test_more_engines_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_engines_than_there_is_room_for_are_refused(monkeypatch):
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     check_room(2, {"CPU": 2, "GPU": 0})
     with pytest.raises(CacheError, match="3 engines with 2 CPU each need 6, and this machine has 4: set"):
@@ -119,9 +118,7 @@ def machines(
     monkeypatch.setattr(deployment, "available_resources_per_node", lambda: dict(enumerate(free)))
 
 
-def test_engines_that_wait_for_room_are_waited_for_and_it_is_said_why(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_engines_that_wait_for_room_are_waited_for_and_it_is_said_why(monkeypatch, caplog):
     none, one, told = ["STARTING", "STARTING"], ["RUNNING", "STARTING"], list[str]()
     machines(monkeypatch, {"CPU": 1.0}, {"memory": 1.0})
     waits = [("DEPLOYING", "", none)] * 3 + [("DEPLOYING", "", one)] * 2
@@ -134,7 +131,7 @@ def test_engines_that_wait_for_room_are_waited_for_and_it_is_said_why(
     ]
 
 
-def test_engines_that_never_begin_end_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_that_never_begin_end_the_start(monkeypatch):
     machines(monkeypatch)
     statuses(monkeypatch, ("DEPLOYING", "", ["STARTING"]))
     monkeypatch.setattr(deployment, "BEGIN_S", 0.0)
@@ -142,7 +139,7 @@ def test_engines_that_never_begin_end_the_start(monkeypatch: pytest.MonkeyPatch)
         wait_until_running(1, {"CPU": 2, "GPU": 0}, lambda awaited: None)
 
 
-def test_what_engines_want_is_compared_with_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_engines_want_is_compared_with_one_machine(monkeypatch):
     def awaited() -> str:
         return what_is_awaited(0, 1, {"CPU": 2, "GPU": 1}, "warmdesk#engines#")
 
@@ -157,9 +154,7 @@ def test_what_engines_want_is_compared_with_one_machine(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("status", ["DEPLOYING", "DEPLOY_FAILED"])
-def test_an_engine_that_cannot_begin_ends_the_start_with_its_reason(
-    status: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_cannot_begin_ends_the_start_with_its_reason(status, monkeypatch):
     machines(monkeypatch, pid=9)
     statuses(monkeypatch, ("DEPLOYING", "", []), (status, FAILED, []))
     with pytest.raises(CacheError) as raised:
@@ -167,7 +162,7 @@ def test_an_engine_that_cannot_begin_ends_the_start_with_its_reason(
     assert str(raised.value) == "an engine of the cluster could not start: there is no model in /models/none"
 
 
-def test_folders_of_killed_desks_are_removed_and_others_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_killed_desks_are_removed_and_others_stay(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     left_over, foreign = tmp_path / f"{PREFIX}left", tmp_path / "other"
     left_over.mkdir()
@@ -182,7 +177,7 @@ def test_folders_of_killed_desks_are_removed_and_others_stay(tmp_path: Path, mon
     assert {*tmp_path.iterdir()} == {foreign}
 
 
-def test_processes_of_a_killed_desk_are_ended_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_killed_desk_are_ended_with_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     logging_there = "import sys; log = open(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
     files = tmp_path / f"{PREFIX}left" / "logs" / "agent.log", tmp_path / "other.log"

@@ -1,7 +1,7 @@
 """Engines of a cluster that are lost, or cannot be reached for a while: without Ray, with replicas in this process."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import TypeVar
@@ -67,9 +67,7 @@ class Cluster:
 
 
 @pytest.fixture
-def open_cluster(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Cluster]]:
+def open_cluster(tiny_folder, tmp_path, monkeypatch):
     opened: list[Cluster] = []
 
     def start(*, watch_s: float = NEVER) -> Cluster:
@@ -113,9 +111,7 @@ def with_the_end(event: FromReplica) -> bool:
     ],
     ids=["greedy", "seeded", "penalty", "choices", "stop string"],
 )
-def test_a_text_goes_on_without_a_missing_or_repeated_word(
-    open_cluster: Callable[..., Cluster], sampling: Sampling | None
-) -> None:
+def test_a_text_goes_on_without_a_missing_or_repeated_word(open_cluster, sampling):
     cluster = open_cluster()
     whole = cluster.first._engine.submit(request_of(cluster.engine, 1, sampling or Sampling(max_tokens=20))).completion
     if sampling is None:
@@ -139,7 +135,7 @@ def test_a_text_goes_on_without_a_missing_or_repeated_word(
         assert generation.completion.finish_reason == whole.finish_reason
 
 
-def test_forgetting_counts_each_module_once(open_cluster: Callable[..., Cluster]) -> None:
+def test_forgetting_counts_each_module_once(open_cluster):
     cluster = open_cluster()
     cluster.encode(1, 2, by=cluster.first)
     cluster.encode(2, 3, by=cluster.second)
@@ -148,7 +144,7 @@ def test_forgetting_counts_each_module_once(open_cluster: Callable[..., Cluster]
     assert not cluster.files()
 
 
-def test_an_engine_that_could_not_be_told_forgets_before_it_answers(open_cluster: Callable[..., Cluster]) -> None:
+def test_an_engine_that_could_not_be_told_forgets_before_it_answers(open_cluster):
     cluster = open_cluster()
     cluster.ask(1)
     cluster.encode(1, 2, by=cluster.second)
@@ -169,7 +165,7 @@ def test_an_engine_that_could_not_be_told_forgets_before_it_answers(open_cluster
     assert not any(isinstance(frame, Behind) for frame in cluster.handle.frames)
 
 
-def test_an_engine_that_could_not_be_told_is_told_as_soon_as_it_can(open_cluster: Callable[..., Cluster]) -> None:
+def test_an_engine_that_could_not_be_told_is_told_as_soon_as_it_can(open_cluster):
     cluster = open_cluster(watch_s=0.01)
     cluster.encode(1, by=cluster.second)
     cluster.handle.unreachable.add(cluster.second)
@@ -179,9 +175,7 @@ def test_an_engine_that_could_not_be_told_is_told_as_soon_as_it_can(open_cluster
     wait_until(lambda: not cluster.engine._untold)
 
 
-def test_who_has_forgotten_does_it_no_more_while_another_cannot_be_reached(
-    open_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_forgotten_does_it_no_more_while_another_cannot_be_reached(open_cluster, monkeypatch):
     cluster = open_cluster(watch_s=0.01)
     cluster.encode(1, by=cluster.second)
     done = list[tuple[str, EngineReplica]]()
@@ -204,7 +198,7 @@ def test_who_has_forgotten_does_it_no_more_while_another_cannot_be_reached(
     assert len(done) == known
 
 
-def test_an_engine_is_told_while_another_cannot_be_reached(open_cluster: Callable[..., Cluster]) -> None:
+def test_an_engine_is_told_while_another_cannot_be_reached(open_cluster):
     cluster = open_cluster(watch_s=0.01)
     third = cluster.begin()
     cluster.handle.replicas.append(third)
@@ -224,7 +218,7 @@ def noted(function: Callable[..., int], done: list[T], what: T) -> Callable[...,
     return called
 
 
-def test_a_file_that_a_lost_engine_wrote_later_is_forgotten(open_cluster: Callable[..., Cluster]) -> None:
+def test_a_file_that_a_lost_engine_wrote_later_is_forgotten(open_cluster):
     cluster = open_cluster(watch_s=0.01)
     cluster.handle.unreachable.add(cluster.second)
     cluster.engine.forget(cluster.keys(1))
@@ -235,7 +229,7 @@ def test_a_file_that_a_lost_engine_wrote_later_is_forgotten(open_cluster: Callab
     wait_until(lambda: not cluster.engine._untold)
 
 
-def test_an_engine_that_begins_later_has_nothing_to_forget(open_cluster: Callable[..., Cluster]) -> None:
+def test_an_engine_that_begins_later_has_nothing_to_forget(open_cluster):
     cluster = open_cluster()
     cluster.encode(1, by=cluster.first)
     cluster.engine.forget(cluster.keys(1))
@@ -247,16 +241,14 @@ def test_an_engine_that_begins_later_has_nothing_to_forget(open_cluster: Callabl
     assert third._engine.modules("public") == cluster.keys(2)
 
 
-def test_an_engine_that_begins_later_is_told_what_to_keep(open_cluster: Callable[..., Cluster]) -> None:
+def test_an_engine_that_begins_later_is_told_what_to_keep(open_cluster):
     cluster = open_cluster(watch_s=0.01)
     cluster.engine.keep(cluster.keys(1))
     cluster.handle.replicas.append(cluster.begin())
     wait_until(lambda: [one.kept for one in cluster.engine.replica_states()] == [1, 1, 1])
 
 
-def test_an_engine_that_missed_what_nobody_remembers_ends(
-    open_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_missed_what_nobody_remembers_ends(open_cluster, monkeypatch):
     def end() -> None:
         raise EndedProcess
 
@@ -270,7 +262,7 @@ def test_an_engine_that_missed_what_nobody_remembers_ends(
     assert cluster.handle.dead == {cluster.first}
 
 
-def test_nothing_is_forgotten_where_no_engine_can_be_reached(open_cluster: Callable[..., Cluster]) -> None:
+def test_nothing_is_forgotten_where_no_engine_can_be_reached(open_cluster):
     cluster = open_cluster()
     cluster.encode(1, by=cluster.first)
     cluster.handle.unreachable = {cluster.first, cluster.second}

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -61,13 +60,13 @@ def second_node() -> Node:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> list[Node]:
+def nodes():
     """Those beside the first one."""
     return []
 
 
 @pytest.fixture(scope="module")
-def cluster(nodes: list[Node], tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
+def cluster(nodes, tiny_folder, tmp_path_factory):
     """Two engines, each on its node. The thread that begins them has ended."""
     folder = tmp_path_factory.mktemp("shared")
     spec = spec_of(tiny_folder, folder, shared=str(folder))
@@ -92,14 +91,14 @@ def cluster(nodes: list[Node], tiny_folder: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="module")
-def local(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
+def local(tiny_folder, tmp_path_factory):
     engine = load_engine(spec_of(tiny_folder, tmp_path_factory.mktemp("local")))
     yield engine
     engine.close()
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(cluster: ClusterEngine) -> Iterator[None]:
+def nothing_is_left(cluster):
     yield
     with suppress(EngineStopped):  # the last test has closed it
         cluster.settle()
@@ -115,7 +114,7 @@ def ask(engine: ClusterEngine | LocalEngine, number: int, tokens: int = 12, **op
     return engine.submit(request_of(engine, number, Sampling(max_tokens=tokens), **options)).completion
 
 
-def test_ray_answers_are_those_of_one_engine(cluster: ClusterEngine, local: LocalEngine) -> None:
+def test_ray_answers_are_those_of_one_engine(cluster, local):
     assert cluster.info == local.info
     assert cluster.is_running
     assert cluster.load() == (0, 0)
@@ -130,7 +129,7 @@ def test_ray_answers_are_those_of_one_engine(cluster: ClusterEngine, local: Loca
     assert cluster.submit(request_of(cluster, 1, sampling)).completion.tokens in ((1, 2, 3), (4, 5))
 
 
-def test_ray_streams_and_cancels(cluster: ClusterEngine) -> None:
+def test_ray_streams_and_cancels(cluster):
     generation = cluster.submit(request_of(cluster, 1, Sampling(max_tokens=3000, temperature=1.0, seed=1)))
     pieces = []
     for piece in generation:
@@ -147,14 +146,14 @@ def test_ray_streams_and_cancels(cluster: ClusterEngine) -> None:
         ask(cluster, 1, begun=(10**6,))
 
 
-def test_ray_requests_go_where_their_modules_are(cluster: ClusterEngine) -> None:
+def test_ray_requests_go_where_their_modules_are(cluster):
     first = [ask(cluster, number).usage.module for number in range(6)]
     again = [ask(cluster, number).usage.module for number in range(6)]
     assert first == [0] * 6
     assert all(again)
 
 
-def test_ray_modules_are_encoded_at_their_homes_and_forgotten_everywhere(cluster: ClusterEngine) -> None:
+def test_ray_modules_are_encoded_at_their_homes_and_forgotten_everywhere(cluster):
     segments = [cluster.segment(module(number)) for number in range(16)]
     assert cluster.encode(segments).result().computed == 16
     each = cluster._call_all("contents", True)
@@ -174,7 +173,7 @@ def test_ray_modules_are_encoded_at_their_homes_and_forgotten_everywhere(cluster
     assert cluster.prefix_uses(5) == []
 
 
-def test_ray_a_replica_loads_what_another_encoded(cluster: ClusterEngine) -> None:
+def test_ray_a_replica_loads_what_another_encoded(cluster):
     segment = cluster.segment(module(1))
     cluster.encode([segment]).result().raise_failed()
     cluster.flush()
@@ -185,7 +184,7 @@ def test_ray_a_replica_loads_what_another_encoded(cluster: ClusterEngine) -> Non
     assert contents.num_bytes["disk"] < contents.capacity["disk"] == 1 << 30
 
 
-def test_ray_takes_nothing_from_others(cluster: ClusterEngine) -> None:
+def test_ray_takes_nothing_from_others(cluster):
     listening = [
         (child.name(), connection.laddr)
         for child in children()
@@ -201,7 +200,7 @@ def test_ray_takes_nothing_from_others(cluster: ClusterEngine) -> None:
         assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_ray_an_unreachable_cluster_is_one_line() -> None:
+def test_ray_an_unreachable_cluster_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for address, why in ((f"127.0.0.1:{port}", "refused"), ("nowhere", "HOST:PORT"), ("127.0.0.1:x", "HOST:PORT")):
@@ -210,9 +209,7 @@ def test_ray_an_unreachable_cluster_is_one_line() -> None:
         assert "\n" not in str(raised.value)
 
 
-def test_ray_answers_go_on_where_a_node_goes(
-    cluster: ClusterEngine, local: LocalEngine, nodes: list[Node], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ray_answers_go_on_where_a_node_goes(cluster, local, nodes, caplog):
     samplings = [Sampling(max_tokens=600, temperature=5.0, top_k=2, seed=number) for number in range(12)]
     alone = [local.submit(request_of(local, number, one)) for number, one in enumerate(samplings)]
     longest = [number for number, one in enumerate(alone) if one.completion.finish_reason == "length"]
@@ -230,7 +227,7 @@ def test_ray_answers_go_on_where_a_node_goes(
         assert (completion.tokens, completion.finish_reason) == (alone[number].completion.tokens, "length")
 
 
-def test_ray_closing_leaves_nothing_of_it(cluster: ClusterEngine) -> None:
+def test_ray_closing_leaves_nothing_of_it(cluster):
     folder = Path(ray._private.worker.global_worker.node.get_temp_dir_path())
     begun = children()
     assert folder.is_dir()

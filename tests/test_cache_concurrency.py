@@ -7,7 +7,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pytest
 from recording import Recorder, running
@@ -103,7 +102,7 @@ def ask(engine: Engine, schemas: Registry, one: Ask) -> Completion:
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[Ask, Answer]:
+def expected():
     """What fresh engines answer, each to one request. No answer is a close call, so rounding decides none."""
     model = build()
     recorder = Recorder(model)
@@ -131,7 +130,7 @@ def check(engine: Engine, completions: list[Completion], expected: dict[Ask, Ans
     assert {"device", "disk", "computed"} <= {use.source for completion in completions for use in completion.modules}
 
 
-def test_the_requests_are_what_they_should_be() -> None:
+def test_the_requests_are_what_they_should_be():
     text = schema()
     assert text.count("<module ") >= 30
     assert len(set(asks())) > REQUESTS / 4
@@ -139,7 +138,7 @@ def test_the_requests_are_what_they_should_be() -> None:
     assert {one.tenant for one in asks()} == {"public", "other"}
 
 
-def test_history_changes_no_answer(tmp_path: Path, expected: dict[Ask, Answer]) -> None:
+def test_history_changes_no_answer(tmp_path, expected):
     model = build()
     memory = ARENA * model.info.kv.bytes_per_token
     with running(model, memory=memory, disk=DiskTier(tmp_path, 1 << 30)) as engine:
@@ -148,7 +147,7 @@ def test_history_changes_no_answer(tmp_path: Path, expected: dict[Ask, Answer]) 
         check(engine, [ask(engine, schemas, one) for one in asks()], expected)
 
 
-def test_neighbours_change_no_answer(tmp_path: Path, expected: dict[Ask, Answer]) -> None:
+def test_neighbours_change_no_answer(tmp_path, expected):
     """Eight threads, while all modules are encoded ahead of use and the schema is replaced by itself."""
     model = build()
     memory = ARENA * model.info.kv.bytes_per_token

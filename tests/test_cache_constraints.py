@@ -1,7 +1,7 @@
 """Answers kept to a set of choices: what can be said, and what decides it."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import permutations
 
 import pytest
@@ -73,16 +73,14 @@ def random_logits(seed: int) -> Iterator[torch.Tensor]:
 
 @settings(max_examples=300, deadline=None)
 @given(sets_of_choices(), st.integers(0, 2**32), st.sampled_from([0.0, 1.0]))
-def test_an_answer_is_whole_choices_without_repeat_whatever_the_logits(
-    choices: Choices, seed: int, temperature: float
-) -> None:
+def test_an_answer_is_whole_choices_without_repeat_whatever_the_logits(choices, seed, temperature):
     answer = said(choices, random_logits(seed), temperature=temperature, repetition_penalty=2.0)
     assert answer in {text for text, _ in answers(choices)}
 
 
 @settings(max_examples=200, deadline=None)
 @given(sets_of_choices())
-def test_weights_are_those_of_the_whole_set_of_answers(choices: Choices) -> None:
+def test_weights_are_those_of_the_whole_set_of_answers(choices):
     every = list(answers(choices))
     for begun in {text[:length] for text, _ in every for length in range(len(text))}:
         expected: dict[int, list[float]] = {}
@@ -95,13 +93,13 @@ def test_weights_are_those_of_the_whole_set_of_answers(choices: Choices) -> None
 
 @settings(max_examples=200, deadline=None)
 @given(sets_of_choices())
-def test_the_longest_answer_is_known(choices: Choices) -> None:
+def test_the_longest_answer_is_known(choices):
     assert max(len(text) for text, _ in answers(choices)) <= choices.longest
 
 
 @settings(max_examples=60, deadline=None)
 @given(sets_of_choices(), st.integers(0, 99))
-def test_forced_tokens_are_those_without_alternative(choices: Choices, seed: int) -> None:
+def test_forced_tokens_are_those_without_alternative(choices, seed):
     whole = said(choices, random_logits(seed))
     for length in range(len(whole)):
         expected = []
@@ -112,7 +110,7 @@ def test_forced_tokens_are_those_without_alternative(choices: Choices, seed: int
         assert list(choices.forced(whole[:length])) == expected
 
 
-def test_a_choice_may_begin_another_one() -> None:
+def test_a_choice_may_begin_another_one():
     short, long = Choice(tokens=(1, 2)), Choice(tokens=(1, 2, 3), behind=(5, 1, 2, 3))
     choices = Choices(choices=(short, long), stop=STOP)
     assert set(choices.allowed([1, 2])) == {STOP, 3, 5}
@@ -123,7 +121,7 @@ def test_a_choice_may_begin_another_one() -> None:
     assert choices.allowed([2]) == choices.allowed([1, 2, 1]) == {STOP: 0.0}
 
 
-def test_priors_alone_decide_where_the_logits_are_flat() -> None:
+def test_priors_alone_decide_where_the_logits_are_flat():
     """The best choice shares no word; those that share one would weigh more together."""
     choices = (
         Choice(tokens=(1, 2), prior=1.0),
@@ -134,7 +132,7 @@ def test_priors_alone_decide_where_the_logits_are_flat() -> None:
 
 
 @pytest.mark.parametrize("wanted", [(1, 2), (1, 3), (4, 2)])
-def test_the_model_decides_where_the_priors_are_flat(wanted: tuple[int, ...]) -> None:
+def test_the_model_decides_where_the_priors_are_flat(wanted):
     """Also against the likeliest token of all, which no choice has here."""
     choices = Choices(choices=tuple(Choice(tokens=t) for t in [(1, 2), (1, 3), (4, 2)]), stop=STOP, most=1)
     logits = FLAT.clone()
@@ -143,7 +141,7 @@ def test_the_model_decides_where_the_priors_are_flat(wanted: tuple[int, ...]) ->
     assert said(choices, always(logits)) == (*wanted, STOP)
 
 
-def test_a_token_without_alternative_takes_no_random_number() -> None:
+def test_a_token_without_alternative_takes_no_random_number():
     choices = Choices(choices=(Choice(tokens=(1,) * 20 + (2,)), Choice(tokens=(1,) * 20 + (3,))), stop=STOP, most=1)
     one, other = (Sampler(Sampling(choices=choices, temperature=1, seed=5)) for _ in range(2))
     for length in range(20):
@@ -152,7 +150,7 @@ def test_a_token_without_alternative_takes_no_random_number() -> None:
     assert draws[0] == draws[1]
 
 
-def test_a_second_choice_must_be_worth_more_than_to_say_the_first_again() -> None:
+def test_a_second_choice_must_be_worth_more_than_to_say_the_first_again():
     choices = tuple(Choice(tokens=(number,), prior=-float(number)) for number in (1, 2, 3))
     weights = Choices(choices=choices, stop=STOP).allowed([1])
     assert weights == {2: -1.0, 3: -2.0, STOP: 0.0}
@@ -173,7 +171,7 @@ def test_a_second_choice_must_be_worth_more_than_to_say_the_first_again() -> Non
         (lambda: Choices(choices=(Choice(tokens=(1,)), Choice(tokens=(2,), behind=(1,))), stop=STOP), "0 and 1"),
     ],
 )
-def test_what_makes_no_answers_is_refused(make: Callable[[], object], message: str) -> None:
+def test_what_makes_no_answers_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -193,7 +191,7 @@ def by_bytes(texts: list[str]) -> Choices:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_the_engine_says_choices_only(temperature: float) -> None:
+def test_the_engine_says_choices_only(temperature):
     choices = by_bytes(SENTENCES)
     possible = {*SENTENCES, *(" ".join(pair) for pair in permutations(SENTENCES, 2))}
     plan = Plan(spans=(Span(start=0, tokens=tuple(b"How long do returns take?")),))
@@ -212,7 +210,7 @@ def test_the_engine_says_choices_only(temperature: float) -> None:
 
 
 @pytest.mark.parametrize(("enough", "said"), [(-9.0, 3), (-1.5, 2), (9.0, 1)])
-def test_an_answer_goes_on_as_long_as_there_is_something_worth_it(enough: float, said: int) -> None:
+def test_an_answer_goes_on_as_long_as_there_is_something_worth_it(enough, said):
     """Three choices of priors 0, -1 and -2: the next one is said if it weighs more than saying no more."""
     choices = Choices(
         choices=tuple(Choice(tokens=(n + 1,), prior=-float(n)) for n in range(3)), stop=0, most=3, enough=enough

@@ -34,19 +34,19 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_units(monkeypatch):
     """A token of these tests has 64 bytes in each layer."""
     monkeypatch.setattr(cache.memory.host, "UNIT", 4)
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeStream]]:
+def made(monkeypatch):
     with streams(monkeypatch) as made:
         yield made
 
 
 @pytest.fixture
-def store(made: list[FakeStream]) -> Iterator[Store]:
+def store(made):
     """Memory for two modules of ten tokens, and host memory for three; no disk."""
     store = store_of()
     yield store
@@ -97,7 +97,7 @@ def found(lookup: Lookup) -> CacheEntry:
 # --- copies and passes ------------------------------------------------------------------------------------------
 
 
-def test_a_module_comes_back_layer_by_layer_while_a_pass_runs(store: Store) -> None:
+def test_a_module_comes_back_layer_by_layer_while_a_pass_runs(store):
     add(store, A, B)
     run_pass(store, {}, {})
     assert store.device.evict(store.key(A))
@@ -118,7 +118,7 @@ def test_a_module_comes_back_layer_by_layer_while_a_pass_runs(store: Store) -> N
     store.check_integrity()
 
 
-def test_the_first_layer_of_all_modules_comes_before_the_second_of_any(store: Store) -> None:
+def test_the_first_layer_of_all_modules_comes_before_the_second_of_any(store):
     add(store, A, B)
     for segment in (A, B):
         assert store.device.evict(store.key(segment))
@@ -133,7 +133,7 @@ def test_the_first_layer_of_all_modules_comes_before_the_second_of_any(store: St
         store.device.release(entry)
 
 
-def test_a_pass_overwrites_no_slot_before_it_is_saved(store: Store) -> None:
+def test_a_pass_overwrites_no_slot_before_it_is_saved(store):
     add(store, A, B, C, LAST)  # the latter two where the former were
     assert held(store) == {"a": "host", "b": "host", "c": "device", "d": "device"}
     for segment in (A, B):
@@ -141,7 +141,7 @@ def test_a_pass_overwrites_no_slot_before_it_is_saved(store: Store) -> None:
     store.check_integrity()
 
 
-def test_nobody_waits_on_the_host_for_what_is_evicted(store: Store) -> None:
+def test_nobody_waits_on_the_host_for_what_is_evicted(store):
     add(store, A, B)
     for segment in (A, B):
         assert store.device.evict(store.key(segment))
@@ -151,13 +151,13 @@ def test_nobody_waits_on_the_host_for_what_is_evicted(store: Store) -> None:
     store.device.free(extents)
 
 
-def test_who_reads_what_was_just_evicted_waits_for_it(store: Store) -> None:
+def test_who_reads_what_was_just_evicted_waits_for_it(store):
     add(store, A)
     assert store.device.evict(store.key(A))
     assert torch.equal(store.rows(store.key(A)), rows_of(A))
 
 
-def test_modules_that_go_and_come_back_before_a_pass_runs_are_whole(store: Store) -> None:
+def test_modules_that_go_and_come_back_before_a_pass_runs_are_whole(store):
     """Slots, and the room in host memory, are given to others several times before anything is copied."""
     add(store, A, B, C)
     run_pass(store, {}, {})
@@ -173,7 +173,7 @@ def test_modules_that_go_and_come_back_before_a_pass_runs_are_whole(store: Store
     store.check_integrity()
 
 
-def test_what_is_forgotten_while_it_is_copied_harms_nobody(store: Store) -> None:
+def test_what_is_forgotten_while_it_is_copied_harms_nobody(store):
     add(store, A, B, C)
     entry = found(store.find(A, TENANT))
     assert store.forget({store.key(A)}) == 1
@@ -184,7 +184,7 @@ def test_what_is_forgotten_while_it_is_copied_harms_nobody(store: Store) -> None
     store.check_integrity()
 
 
-def test_a_copy_that_fails_is_made_by_the_next_pass(store: Store) -> None:
+def test_a_copy_that_fails_is_made_by_the_next_pass(store):
     add(store, A, B, C)
     run_pass(store, {}, {})
     entry = found(store.find(A, TENANT))  # b goes
@@ -198,7 +198,7 @@ def test_a_copy_that_fails_is_made_by_the_next_pass(store: Store) -> None:
     assert torch.equal(store.rows(store.key(B)), rows_of(B))
 
 
-def test_a_pass_that_is_given_up_leaves_the_rest_to_the_next(store: Store) -> None:
+def test_a_pass_that_is_given_up_leaves_the_rest_to_the_next(store):
     add(store, A, B, C)
     entry = found(store.find(A, TENANT))
     store.arena.await_layer(0)
@@ -211,7 +211,7 @@ def test_a_pass_that_is_given_up_leaves_the_rest_to_the_next(store: Store) -> No
 # --- host memory ------------------------------------------------------------------------------------------------
 
 
-def test_modules_of_other_sizes_fit_in_what_is_left_in_pieces(made: list[FakeStream]) -> None:
+def test_modules_of_other_sizes_fit_in_what_is_left_in_pieces(made):
     store = store_of(slots=60, host=4 * MODULE)
     add(store, A, B, C, LAST)
     for segment in (A, B, C, LAST):
@@ -228,7 +228,7 @@ def test_modules_of_other_sizes_fit_in_what_is_left_in_pieces(made: list[FakeStr
     store.close()
 
 
-def test_memory_is_locked_once_and_given_back(made: list[FakeStream]) -> None:
+def test_memory_is_locked_once_and_given_back(made):
     store = store_of()
     assert len(made[0].locked) == 1
     add(store, A, B, C)
@@ -239,7 +239,7 @@ def test_memory_is_locked_once_and_given_back(made: list[FakeStream]) -> None:
     assert not made[1].locked, "without a budget"
 
 
-def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_cannot_be_locked_is_said(monkeypatch):
     with streams(monkeypatch, has_pages=False), pytest.raises(CacheError, match=r"cannot be (locked|pinned)"):
         store_of()
 
@@ -247,7 +247,7 @@ def test_memory_that_cannot_be_locked_is_said(monkeypatch: pytest.MonkeyPatch) -
 # --- what it costs ----------------------------------------------------------------------------------------------
 
 
-def test_what_copies_take_is_measured_by_their_events(store: Store) -> None:
+def test_what_copies_take_is_measured_by_their_events(store):
     stream_of(store).seconds_per_copy = 10.0
     add(store, A, B, C)
     before, disk = store.host_cost.mean, store.load_cost.mean
@@ -259,7 +259,7 @@ def test_what_copies_take_is_measured_by_their_events(store: Store) -> None:
     assert store.host_cost.mean == pytest.approx(before + 0.1 * (expected - before)), "each once"
 
 
-def test_a_copy_that_takes_longer_than_computing_is_not_made(store: Store) -> None:
+def test_a_copy_that_takes_longer_than_computing_is_not_made(store):
     add(store, A, B, C)
     store.host_cost.mean = 2 * store.compute_cost.mean
     lookup = store.find(A, TENANT)
@@ -271,7 +271,7 @@ def test_a_copy_that_takes_longer_than_computing_is_not_made(store: Store) -> No
     assert store.find(B, TENANT).source == "host"
 
 
-def test_what_is_read_from_disk_is_copied_besides(made: list[FakeStream], tmp_path: Path) -> None:
+def test_what_is_read_from_disk_is_copied_besides(made, tmp_path):
     store = store_of(folder=tmp_path, host=0)
     add(store, A)
     store.flush()
@@ -285,7 +285,7 @@ def test_what_is_read_from_disk_is_copied_besides(made: list[FakeStream], tmp_pa
 
 
 @pytest.mark.parametrize("storage", ["model", "int8"])
-def test_what_threads_read_is_copied_layer_by_layer(made: list[FakeStream], tmp_path: Path, storage: KVStorage) -> None:
+def test_what_threads_read_is_copied_layer_by_layer(made, tmp_path, storage):
     store = store_of(folder=tmp_path, host=0, storage=storage)
     add(store, A, B)
     store.close()
@@ -320,7 +320,7 @@ class Recorded:
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+def cuda(monkeypatch):
     """What a stream of CUDA asks of PyTorch."""
     log: list[tuple[object, ...]] = []
 
@@ -347,7 +347,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     return log
 
 
-def test_the_stream_of_a_gpu_waits_for_what_computes_and_the_other_way_round(cuda: list[tuple[object, ...]]) -> None:
+def test_the_stream_of_a_gpu_waits_for_what_computes_and_the_other_way_round(cuda):
     stream = copy_stream_of(torch.device("cuda", 0))
     assert stream is not None
     stream.wait_for_compute()
@@ -365,7 +365,7 @@ def test_the_stream_of_a_gpu_waits_for_what_computes_and_the_other_way_round(cud
     ]
 
 
-def test_memory_is_locked_to_the_byte_or_it_is_said(cuda: list[tuple[object, ...]]) -> None:
+def test_memory_is_locked_to_the_byte_or_it_is_said(cuda):
     stream = copy_stream_of(torch.device("cuda", 0))
     assert stream is not None
     stream.lock(memory := torch.empty(100, dtype=torch.uint8))
@@ -387,9 +387,7 @@ def named(name: str) -> Segment:
 @pytest.mark.parametrize("storage", ["model", "int8"])
 @pytest.mark.parametrize("disk", [False, True])
 @pytest.mark.parametrize("host", [0, 17, 40, 300])
-def test_any_history_gives_every_pass_the_rows_it_reads(
-    made: list[FakeStream], tmp_path: Path, host: int, disk: bool, storage: KVStorage
-) -> None:
+def test_any_history_gives_every_pass_the_rows_it_reads(made, tmp_path, host, disk, storage):
     """Modules go, come back and are forgotten while copies are on their way, which end at any time."""
     store = store_of(45, host * SHAPE.bytes_per_token, tmp_path if disk else None, storage)
     pinned: dict[str, CacheEntry] = {}
@@ -443,7 +441,7 @@ def test_any_history_gives_every_pass_the_rows_it_reads(
 # --- the engine -------------------------------------------------------------------------------------------------
 
 
-def test_answers_equal_one_full_pass_and_begin_before_all_is_copied(made: list[FakeStream]) -> None:
+def test_answers_equal_one_full_pass_and_begin_before_all_is_copied(made):
     seen: list[tuple[int, int]] = []  # copies made and given, in each layer of every pass
 
     def watching(*given: Any) -> tuple[Tensor, Tensor]:
@@ -467,9 +465,7 @@ def test_answers_equal_one_full_pass_and_begin_before_all_is_copied(made: list[F
     engine.close()
 
 
-def test_a_pass_that_waits_for_copies_says_nothing_of_what_computing_costs(
-    made: list[FakeStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_waits_for_copies_says_nothing_of_what_computing_costs(made, monkeypatch):
     monkeypatch.setattr("cache.engine.device_memory.PREFILL_ROWS", 1)
     engine = Engine(build(), memory=4 << 20, host_memory=4 << 20).start()
     assert asked(engine, PAGES[0]) == ["computed"] * 2
@@ -483,7 +479,7 @@ def test_a_pass_that_waits_for_copies_says_nothing_of_what_computing_costs(
     engine.close()
 
 
-def test_what_an_idle_engine_looks_up_is_copied_without_a_pass(made: list[FakeStream]) -> None:
+def test_what_an_idle_engine_looks_up_is_copied_without_a_pass(made):
     model = build()
     engine = Engine(model, memory=4 << 20, host_memory=4 << 20).start()
     engine.encode(PAGES[:1]).result()

@@ -56,7 +56,7 @@ def room(gpu: Gpu, monkeypatch: pytest.MonkeyPatch, limit: RowLimit) -> int:
     return room_on_gpu(model, 64, limit, gpu)
 
 
-def test_a_gpu_gives_what_passes_do_not_need(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_gives_what_passes_do_not_need(monkeypatch, caplog):
     assert room(Gpu(70 * GIB), monkeypatch, RowLimit(CPU)) == (70 - 2 - 4) * GIB
     (line,) = caplog.messages
     assert line == (
@@ -66,20 +66,20 @@ def test_a_gpu_gives_what_passes_do_not_need(monkeypatch: pytest.MonkeyPatch, ca
     assert room(Gpu(7 * GIB, 8 * GIB), monkeypatch, RowLimit(CPU)) == 4.5 * GIB
 
 
-def test_where_the_largest_pass_does_not_fit_passes_are_smaller_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_largest_pass_does_not_fit_passes_are_smaller_from_the_start(monkeypatch):
     limit, gpu = RowLimit(CPU), Gpu(7 * GIB, 8 * GIB, most_rows=700)
     assert room(gpu, monkeypatch, limit) == 6 * GIB
     assert [*dict.fromkeys(gpu.rows)] == [2048, 1024, 512]
     assert limit.most == 512
 
 
-def test_a_gpu_without_room_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_room_is_one_line(monkeypatch):
     with pytest.raises(CapacityError, match=r"has no room for keys and values \(2\.25 GiB of 8\.00 GiB are .*model"):
         room(Gpu(9 * GIB // 4, 8 * GIB), monkeypatch, RowLimit(CPU))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "mistral-window"])
-def test_the_trial_runs_real_passes_of_all_rows(family: str) -> None:
+def test_the_trial_runs_real_passes_of_all_rows(family):
     assert family in CONFIGS | UNPLACEABLE
     model, rows = build(family), []
     forward = model.forward
@@ -93,15 +93,13 @@ def test_the_trial_runs_real_passes_of_all_rows(family: str) -> None:
     assert rows == [(80, 0), (80, 1)][: 1 + model.info.places_modules]
 
 
-def test_a_model_with_few_positions_reads_several_sequences() -> None:
+def test_a_model_with_few_positions_reads_several_sequences():
     model = build("dynamic-rope")
     run_largest_passes(model, trial_arena(model, 500), 500, 64)
 
 
 @pytest.mark.parametrize(("free", "expected"), [(100 * GIB, GIB), (2 * GIB, GIB // 2)])
-def test_a_processor_gives_a_share_of_what_is_free(
-    free: int, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_processor_gives_a_share_of_what_is_free(free, expected, monkeypatch, caplog):
     class Memory(NamedTuple):
         available: int
         total: int
@@ -112,12 +110,12 @@ def test_a_processor_gives_a_share_of_what_is_free(
 
 
 @pytest.fixture
-def small_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_machine(monkeypatch):
     monkeypatch.setattr(device_memory.Gauge, "free", lambda _: (8 << 20, 16 << 20))
 
 
 @pytest.mark.usefixtures("small_machine")
-def test_an_engine_answers_from_what_there_was_room_for() -> None:
+def test_an_engine_answers_from_what_there_was_room_for():
     engine = Engine(build(), memory="auto").start()
     assert engine.store.device.allocator.capacity == (2 << 20) // engine.info.kv.bytes_per_token
     assert engine.submit(Request(plan=plan_of(SYSTEM, A, QUESTION), sampling=Sampling(max_tokens=3))).completion.text
@@ -132,7 +130,7 @@ def test_an_engine_answers_from_what_there_was_room_for() -> None:
         RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
     ],
 )
-def test_an_arena_that_does_not_fit_says_what_to_set(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arena_that_does_not_fit_says_what_to_set(error, monkeypatch):
     def full(*_: Any) -> Arena:
         raise error
 
@@ -145,7 +143,7 @@ def test_an_arena_that_does_not_fit_says_what_to_set(error: Exception, monkeypat
     )
 
 
-def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_stay_what_they_are(monkeypatch):
     def broken(*_: Any) -> Arena:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
@@ -154,7 +152,7 @@ def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
         allocate_arena(build(), 1 << 20, 64, RowLimit(CPU))
 
 
-def test_a_gpu_is_measured_when_it_has_computed_what_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_is_measured_when_it_has_computed_what_it_was_given(monkeypatch):
     device, done = torch.device("cuda:1"), []
     answers = {"memory_allocated": 100, "max_memory_allocated": 350, "mem_get_info": (5, 9)}
     for name in ("synchronize", "reset_peak_memory_stats", *answers):

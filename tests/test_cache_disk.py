@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 import cache.memory.disk
 from cache.memory.disk import DiskTier, LoadFailed, ModuleHeader, nameless, read_header
 from cache.memory.keys import digest
-from cache.memory.kv_format import KVStorage, rounded
+from cache.memory.kv_format import rounded
 
 SHAPE = (2, 3, 5, 2, 4)
 BIG = 1 << 30
@@ -52,7 +52,7 @@ def path_of(folder: Path, header: ModuleHeader) -> Path:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_rows_come_back_bit_for_bit_after_a_restart_too(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_rows_come_back_bit_for_bit_after_a_restart_too(tmp_path, dtype):
     tmp_path = tmp_path / "made" / "too"
     rows = rows_of(0, dtype)
     rows[0, 0, 0, 0, :3] = torch.tensor([float("nan"), float("-inf"), -0.0], dtype=dtype)
@@ -105,7 +105,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_a_failed_load_and_gone(tmp_path: Path, damage: str, restarted: bool) -> None:
+def test_a_damaged_file_is_a_failed_load_and_gone(tmp_path, damage, restarted):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
     tier.write(B, rows_of(1))
@@ -122,7 +122,7 @@ def test_a_damaged_file_is_a_failed_load_and_gone(tmp_path: Path, damage: str, r
     assert torch.equal(tier.read(B.key), rows_of(1))
 
 
-def test_a_file_under_another_key_is_not_believed(tmp_path: Path) -> None:
+def test_a_file_under_another_key_is_not_believed(tmp_path):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
     tier.write(B, rows_of(1))
@@ -134,7 +134,7 @@ def test_a_file_under_another_key_is_not_believed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("storage", ["model", "int8"])
-def test_whichever_byte_is_flipped_the_rows_are_never_wrong(tmp_path: Path, storage: KVStorage) -> None:
+def test_whichever_byte_is_flipped_the_rows_are_never_wrong(tmp_path, storage):
     rows = rows_of(0)[:, :1, :2].contiguous()
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows, storage)
@@ -151,7 +151,7 @@ def test_whichever_byte_is_flipped_the_rows_are_never_wrong(tmp_path: Path, stor
     assert failed > rows.numel()
 
 
-def test_the_least_recently_used_file_makes_room(tmp_path: Path) -> None:
+def test_the_least_recently_used_file_makes_room(tmp_path):
     headers = [header_of(name) for name in "abcd"]
     tier = DiskTier(tmp_path, BIG)
     for i, header in enumerate(headers[:3]):
@@ -168,7 +168,7 @@ def test_the_least_recently_used_file_makes_room(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_what_was_just_written_is_not_the_one_to_go(tmp_path: Path) -> None:
+def test_what_was_just_written_is_not_the_one_to_go(tmp_path):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
     os.utime(path_of(tmp_path, A), (4e9, 4e9))  # a clock that was wrong once
@@ -178,7 +178,7 @@ def test_what_was_just_written_is_not_the_one_to_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spare", [-1, 1])  # the rows alone are too large, or only with their header
-def test_what_is_larger_than_the_tier_is_not_kept_and_costs_nothing_else(tmp_path: Path, spare: int) -> None:
+def test_what_is_larger_than_the_tier_is_not_kept_and_costs_nothing_else(tmp_path, spare):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0)[:, :1].contiguous())
     large = rows_of(1).repeat(1, 50, 1, 1, 1)
@@ -190,7 +190,7 @@ def test_what_is_larger_than_the_tier_is_not_kept_and_costs_nothing_else(tmp_pat
     assert [path for path in tmp_path.iterdir() if B.key.split(":")[1] in path.name] == []
 
 
-def test_reading_counts_as_use_after_a_restart(tmp_path: Path) -> None:
+def test_reading_counts_as_use_after_a_restart(tmp_path):
     tier = DiskTier(tmp_path, BIG)
     for header in (A, B):
         tier.write(header, rows_of(0))
@@ -200,7 +200,7 @@ def test_reading_counts_as_use_after_a_restart(tmp_path: Path) -> None:
     assert entries[A.key].last_used > entries[B.key].last_used == 1000
 
 
-def test_a_tier_that_starts_over_its_limit_is_brought_under_it(tmp_path: Path) -> None:
+def test_a_tier_that_starts_over_its_limit_is_brought_under_it(tmp_path):
     """Was wrong once: a lowered limit took effect with the next write only."""
     tier = DiskTier(tmp_path, BIG)
     for header in (A, B):
@@ -211,7 +211,7 @@ def test_a_tier_that_starts_over_its_limit_is_brought_under_it(tmp_path: Path) -
     assert lowered.num_bytes <= limit
 
 
-def test_damaged_files_count_or_go_at_start(tmp_path: Path) -> None:
+def test_damaged_files_count_or_go_at_start(tmp_path):
     """Was wrong once: unreadable files filled the disk for ever."""
     (tmp_path / ("b2-" + "0" * 64 + ".safetensors")).write_bytes(b"x" * 1000)
     tier = DiskTier(tmp_path, BIG)
@@ -219,9 +219,7 @@ def test_damaged_files_count_or_go_at_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_an_error_while_syncing_or_renaming_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_an_error_while_syncing_or_renaming_leaves_the_old_file(tmp_path, monkeypatch, step):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
 
@@ -239,7 +237,7 @@ def test_an_error_while_syncing_or_renaming_leaves_the_old_file(
     assert torch.equal(tier.read(A.key), rows_of(0))
 
 
-def test_leftovers_of_a_crash_are_removed_by_the_process_that_writes(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_removed_by_the_process_that_writes(tmp_path):
     (tmp_path / "b2-0.tmp").write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("not ours")
     tier = DiskTier(tmp_path, BIG)
@@ -248,7 +246,7 @@ def test_leftovers_of_a_crash_are_removed_by_the_process_that_writes(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_writing_beside_reading(tmp_path: Path) -> None:
+def test_writing_beside_reading(tmp_path):
     """One thread writes while another reads: what is read is whole, and files are evicted meanwhile."""
     headers = [header_of(str(i)) for i in range(8)]
     tier = DiskTier(tmp_path, BIG)
@@ -279,7 +277,7 @@ def test_writing_beside_reading(tmp_path: Path) -> None:
     assert tier.num_bytes <= tier.capacity
 
 
-def test_a_file_evicted_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_evicted_while_it_is_read_is_no_error(tmp_path, monkeypatch):
     """Was wrong once: its time stamp could not be set, and the engine stopped."""
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
@@ -294,9 +292,7 @@ def test_a_file_evicted_while_it_is_read_is_no_error(tmp_path: Path, monkeypatch
         assert torch.equal(tier.read(A.key), rows_of(0))
 
 
-def test_a_disk_that_fails_under_a_file_that_is_read_does_not_end_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fails_under_a_file_that_is_read_does_not_end_the_process(tmp_path, monkeypatch):
     """Was wrong once: the file was mapped, and what the disk cannot give is SIGBUS then."""
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
@@ -310,7 +306,7 @@ def test_a_disk_that_fails_under_a_file_that_is_read_does_not_end_the_process(
     assert torch.equal(tier.read(A.key), rows_of(0))
 
 
-def test_a_file_that_gives_an_error_is_a_failed_load_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_gives_an_error_is_a_failed_load_and_gone(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
 
@@ -324,7 +320,7 @@ def test_a_file_that_gives_an_error_is_a_failed_load_and_gone(tmp_path: Path, mo
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_file_that_may_not_be_touched_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_touched_is_still_read(tmp_path, monkeypatch):
     """Was wrong once: in a read-only or shared folder."""
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
@@ -333,9 +329,7 @@ def test_a_file_that_may_not_be_touched_is_still_read(tmp_path: Path, monkeypatc
     assert torch.equal(tier.read(A.key), rows_of(0))
 
 
-def test_what_cannot_be_deleted_is_never_read_again_and_deleted_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_deleted_is_never_read_again_and_deleted_later(tmp_path, monkeypatch, caplog):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
     used = tier.num_bytes
@@ -352,7 +346,7 @@ def test_what_cannot_be_deleted_is_never_read_again_and_deleted_later(
     assert tier.headers() == [B]
 
 
-def test_what_cannot_be_deleted_may_be_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_deleted_may_be_written_again(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
     monkeypatch.setattr(Path, "unlink", refuse)
@@ -363,9 +357,7 @@ def test_what_cannot_be_deleted_may_be_written_again(tmp_path: Path, monkeypatch
     assert torch.equal(tier.read(A.key), rows_of(1))
 
 
-def test_a_disk_that_deletes_nothing_costs_one_file_of_those_it_should_evict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_deletes_nothing_costs_one_file_of_those_it_should_evict(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path, BIG)
     for header in (A, B):
         tier.write(header, rows_of(0))
@@ -377,9 +369,7 @@ def test_a_disk_that_deletes_nothing_costs_one_file_of_those_it_should_evict(
 
 
 @pytest.mark.parametrize("call", ["mkdir", "glob", "stat", "exists"])
-def test_a_folder_that_cannot_be_read_is_an_empty_tier(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_folder_that_cannot_be_read_is_an_empty_tier(tmp_path, monkeypatch, call):
     """Was wrong once: every look-up of a module asked the disk, and an error of the disk ended the engine."""
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))

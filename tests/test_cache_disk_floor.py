@@ -21,7 +21,7 @@ MODULES = [header_of(name) for name in "abcdef"]
 
 
 @pytest.fixture
-def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+def disk(tmp_path, monkeypatch):
     """With room for some modules above the floor."""
     size = sum(file.stat().st_size for file in written(DiskTier(tmp_path / "one", BIG), 1).folder.iterdir())
     (tmp_path / "modules").mkdir()
@@ -42,7 +42,7 @@ def names(tier: DiskTier) -> str:
     return "".join(sorted(header.name for header in tier.headers()))
 
 
-def test_what_stays_free_of_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stays_free_of_a_disk(monkeypatch):
     for total, floor in ((1 << 40, 512 << 20), (2 << 30, (2 << 30) // 20)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, total=total: Usage(total, 0, total))
         assert free_space("/", None).floor == floor
@@ -50,9 +50,7 @@ def test_what_stays_free_of_a_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_modules_make_room_for_others_the_least_used_first(
-    disk: SmallDisk, is_shared: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_modules_make_room_for_others_the_least_used_first(disk, is_shared, caplog):
     tier = SharedTier(str(disk.folder), BIG, FLOOR) if is_shared else DiskTier(disk.folder, BIG, FLOOR)
     written(tier, 4)
     assert names(tier) == "abcd"
@@ -77,7 +75,7 @@ def test_modules_make_room_for_others_the_least_used_first(
     assert names(tier) == "new"
 
 
-def test_a_tier_begins_under_its_floor_and_does_not_fail(disk: SmallDisk, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tier_begins_under_its_floor_and_does_not_fail(disk, caplog):
     written(DiskTier(disk.folder, BIG), 4)
     disk.others = disk.total
     tier = DiskTier(disk.folder, BIG, FLOOR)
@@ -86,7 +84,7 @@ def test_a_tier_begins_under_its_floor_and_does_not_fail(disk: SmallDisk, caplog
     assert "modules cannot be stored on disk" in caplog.text
 
 
-def test_with_nothing_to_write_the_disk_is_looked_at_too(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_nothing_to_write_the_disk_is_looked_at_too(disk, monkeypatch):
     monkeypatch.setattr(cache.memory.background, "LOOK_S", 0.01)
     tier = written(DiskTier(disk.folder, BIG, FLOOR), 4)
     writer = DiskWriter(tier, "model")
@@ -95,9 +93,7 @@ def test_with_nothing_to_write_the_disk_is_looked_at_too(disk: SmallDisk, monkey
     writer.close()
 
 
-def test_a_full_disk_is_said_once_and_again_after_a_success(
-    disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_is_said_once_and_again_after_a_success(disk, monkeypatch, caplog):
     """Was wrong once: only the first failure of a process was."""
     writer = DiskWriter(DiskTier(disk.folder, BIG, FLOOR), "model")
     for others, failures, said in ((disk.total, 2, 1), (0, 2, 1), (disk.total, 4, 2)):
@@ -110,7 +106,7 @@ def test_a_full_disk_is_said_once_and_again_after_a_success(
     writer.close()
 
 
-def test_who_waits_for_a_disk_that_hangs_is_told(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_a_disk_that_hangs_is_told(disk, monkeypatch):
     monkeypatch.setattr(cache.memory.background, "HANG_S", 0.1)
     goes_on, tier = threading.Event(), DiskTier(disk.folder, BIG)
     monkeypatch.setattr(tier, "write", lambda *_: goes_on.wait(60))

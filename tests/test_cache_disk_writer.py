@@ -1,8 +1,6 @@
 """Writing to disk: a slow one stops nobody, and what was forgotten is not written."""
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +19,7 @@ from cache.prompt.plan import Plan, Span
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     store = store_of(folder=tmp_path)
     yield store
     store.close()
@@ -41,9 +39,7 @@ def held_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.
     return began, go
 
 
-def test_a_slow_disk_stops_nobody_and_does_not_get_everything(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_slow_disk_stops_nobody_and_does_not_get_everything(store, monkeypatch, caplog):
     """Was wrong once: the engine's thread waited for the disk when eight modules did."""
     monkeypatch.setattr(cache.memory.background, "BEHIND", 2)
     monkeypatch.setattr(cache.memory.background, "MOST_PENDING", 3)
@@ -67,9 +63,7 @@ def test_a_slow_disk_stops_nobody_and_does_not_get_everything(
 
 
 @pytest.mark.parametrize("forgotten", [True, False])
-def test_what_waits_to_be_written_is_forgotten_without_waiting_for_the_disk(
-    store: Store, monkeypatch: pytest.MonkeyPatch, forgotten: bool
-) -> None:
+def test_what_waits_to_be_written_is_forgotten_without_waiting_for_the_disk(store, monkeypatch, forgotten):
     began, go = held_back(store, monkeypatch)
     add(store, A, B)
     assert began.wait(20)
@@ -84,7 +78,7 @@ def test_what_waits_to_be_written_is_forgotten_without_waiting_for_the_disk(
     assert len([*store.disk.folder.iterdir()]) == 1
 
 
-def test_what_is_being_written_is_gone_when_it_is_forgotten(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_being_written_is_gone_when_it_is_forgotten(store, monkeypatch):
     began, go = held_back(store, monkeypatch)
     add(store, A)
     assert began.wait(20)
@@ -95,7 +89,7 @@ def test_what_is_being_written_is_gone_when_it_is_forgotten(store: Store, monkey
     assert not [*store.disk.folder.iterdir()]
 
 
-def test_what_was_dropped_is_written_when_it_is_there_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_dropped_is_written_when_it_is_there_again(store, monkeypatch):
     began, go = held_back(store, monkeypatch)
     add(store, A, B)
     assert began.wait(20)
@@ -107,9 +101,7 @@ def test_what_was_dropped_is_written_when_it_is_there_again(store: Store, monkey
     assert set(store.disk.entries) == {store.key(A), store.key(B)}
 
 
-def test_behind_a_slow_disk_questions_are_answered_and_nothing_is_read_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_behind_a_slow_disk_questions_are_answered_and_nothing_is_read_ahead(tmp_path, monkeypatch):
     monkeypatch.setattr(cache.memory.background, "BEHIND", 1)
     core = a_core(disk=DiskTier(tmp_path, BIG))
     _, go = held_back(core.store, monkeypatch)
@@ -131,9 +123,7 @@ def test_behind_a_slow_disk_questions_are_answered_and_nothing_is_read_ahead(
     core.store.close()
 
 
-def test_who_waits_until_all_is_written_does_not_stop_the_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_until_all_is_written_does_not_stop_the_engine(tmp_path, monkeypatch):
     """Was wrong once: the engine's thread waited for the disk."""
     disk = DiskTier(tmp_path, BIG)
     engine = Engine(build(), memory=4 << 20, disk=disk).start()

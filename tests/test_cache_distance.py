@@ -102,7 +102,7 @@ def run(scene: Scene, kernel: str, group: int, slopes: Tensor | None, window: in
 @pytest.mark.parametrize("kernel", KERNELS)
 @settings(max_examples=60, deadline=None)
 @given(scene=scenes(most_offset=9), steepest=st.sampled_from([0.1, 1.0, 8.0]))
-def test_alibi_falls_with_the_distance_at_which_extents_are_placed(kernel: str, scene: Scene, steepest: float) -> None:
+def test_alibi_falls_with_the_distance_at_which_extents_are_placed(kernel, scene, steepest):
     slopes = steepest / 2 ** torch.arange(HEADS, dtype=torch.float32)
     out, expected = run(scene, kernel, 1, slopes, None)
     torch.testing.assert_close(out, expected, atol=2e-5, rtol=2e-5)
@@ -111,12 +111,12 @@ def test_alibi_falls_with_the_distance_at_which_extents_are_placed(kernel: str, 
 @pytest.mark.parametrize("kernel", KERNELS)
 @settings(max_examples=60, deadline=None)
 @given(scene=scenes(most_offset=0), window=st.integers(1, 60))
-def test_a_window_hides_what_is_further_away(kernel: str, scene: Scene, window: int) -> None:
+def test_a_window_hides_what_is_further_away(kernel, scene, window):
     out, expected = run(scene, kernel, GROUP, None, window)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_window_that_hides_nothing_costs_nothing() -> None:
+def test_a_window_that_hides_nothing_costs_nothing():
     """Layers whose window is longer than the prompt run the calls of layers without one; others read fewer keys."""
     arena = Arena(KVShape(layers=1, kv_heads=1, head_dim=SIZE, dtype=torch.float32), 100, CPU)
     arena.positions[:100] = torch.arange(100)

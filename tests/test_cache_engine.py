@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def placed(family: str, *parts: Segment | str) -> Plan:
 @pytest.mark.parametrize(
     ("family", "kernel"), [*((family, "flash_cpu") for family in CONFIGS), ("llama", "matmul"), ("bloom", "matmul")]
 )
-def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kernel: str) -> None:
+def test_placed_modules_equal_one_forward_with_the_block_mask(family, kernel):
     model = build(family, kernel=KERNELS[kernel])
     recorder = Recorder(model)
     plan = placed(family, SYSTEM, B, C, A, QUESTION)
@@ -63,7 +62,7 @@ def test_placed_modules_equal_one_forward_with_the_block_mask(family: str, kerne
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom", "mpt", "gpt2"])
-def test_the_same_passage_at_two_places(family: str) -> None:
+def test_the_same_passage_at_two_places(family):
     model = build(family)
     recorder = Recorder(model)
     plan = placed(family, SYSTEM, A, B, A, QUESTION)
@@ -72,7 +71,7 @@ def test_the_same_passage_at_two_places(family: str) -> None:
     assert (recorder.logits[-1] - oracle_logits(stock(family), plan)).abs().max() < TOLERANCE
 
 
-def test_order_of_import_and_history_change_nothing() -> None:
+def test_order_of_import_and_history_change_nothing():
     """Requests a; a b; b on one engine: each equals a fresh engine's answer (Prompt Cache's code fails this)."""
     plans = [placed("llama", SYSTEM, *parts, QUESTION) for parts in ((A,), (A, B), (B,), (B, A))]
     model = build()
@@ -88,7 +87,7 @@ def test_order_of_import_and_history_change_nothing() -> None:
             assert (logits - expected).abs().max() < TOLERANCE
 
 
-def test_batch_neighbours_change_nothing() -> None:
+def test_batch_neighbours_change_nothing():
     """Greedy text of conversations decoded in one packed pass equals one by one, and passes are shared."""
     model = build()
     plans = [
@@ -113,7 +112,7 @@ def test_batch_neighbours_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("ends_loops", [False, True])
-def test_an_answer_that_repeats_itself_ends_only_where_that_was_asked_for(ends_loops: bool) -> None:
+def test_an_answer_that_repeats_itself_ends_only_where_that_was_asked_for(ends_loops):
     """Was wrong once: whatever was said twice in a row ended, a list of zeros or a table too."""
     model, line = build(), itertools.cycle(b"0,0,0,0,0,0,0\n")
     forward = model.forward
@@ -133,7 +132,7 @@ def test_an_answer_that_repeats_itself_ends_only_where_that_was_asked_for(ends_l
     assert completion.usage.completion_tokens == (3 * 14 if ends_loops else 60)
 
 
-def test_a_second_turn_computes_only_what_is_new() -> None:
+def test_a_second_turn_computes_only_what_is_new():
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -156,7 +155,7 @@ def test_a_second_turn_computes_only_what_is_new() -> None:
     assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_prefix_reuse_is_exact_and_cut_at_any_token() -> None:
+def test_prefix_reuse_is_exact_and_cut_at_any_token():
     model = build()
     recorder = Recorder(model)
     texts = ["The same long beginning, then this.", "The same long beginning, then that!", "The same short one"]
@@ -168,7 +167,7 @@ def test_prefix_reuse_is_exact_and_cut_at_any_token() -> None:
         assert (logits - oracle_logits(stock(), plan_of(text))).abs().max() < TOLERANCE
 
 
-def test_with_reuse_off_everything_is_computed_and_nothing_kept() -> None:
+def test_with_reuse_off_everything_is_computed_and_nothing_kept():
     plan = placed("llama", SYSTEM, A, QUESTION)
     with running(build()) as engine:
         for _ in range(2):
@@ -179,7 +178,7 @@ def test_with_reuse_off_everything_is_computed_and_nothing_kept() -> None:
         assert engine.call(lambda store: store.device.allocator.free_slots == store.device.allocator.capacity)
 
 
-def test_memory_too_small_for_everything_evicts_and_stays_right() -> None:
+def test_memory_too_small_for_everything_evicts_and_stays_right():
     model = build()
     recorder = Recorder(model)
     bytes_per_token = model.info.kv.bytes_per_token
@@ -195,7 +194,7 @@ def test_memory_too_small_for_everything_evicts_and_stays_right() -> None:
         assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE
 
 
-def test_a_request_larger_than_memory_is_refused_in_one_line() -> None:
+def test_a_request_larger_than_memory_is_refused_in_one_line():
     from cache.errors import CapacityError
 
     model = build()
@@ -205,7 +204,7 @@ def test_a_request_larger_than_memory_is_refused_in_one_line() -> None:
         assert answer(engine, plan_of("short")).usage.prompt_tokens == 5
 
 
-def test_cancelling_frees_the_rows_and_keeps_the_prefix() -> None:
+def test_cancelling_frees_the_rows_and_keeps_the_prefix():
     with running(build()) as engine:
         generation = engine.submit(Request(plan=plan_of(SYSTEM, A, QUESTION), sampling=Sampling(max_tokens=3000)))
         next(iter(generation))
@@ -216,7 +215,7 @@ def test_cancelling_frees_the_rows_and_keeps_the_prefix() -> None:
         assert again.usage.computed == 1
 
 
-def test_encoding_ahead_makes_the_first_question_cheap(tmp_path: Path) -> None:
+def test_encoding_ahead_makes_the_first_question_cheap(tmp_path):
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
         assert engine.encode([SYSTEM, A, B, C]).result(timeout=60).computed == 4
         assert engine.encode([SYSTEM, A, B, C]).result(timeout=60).computed == 0
@@ -225,7 +224,7 @@ def test_encoding_ahead_makes_the_first_question_cheap(tmp_path: Path) -> None:
         assert completion.usage.computed == len(QUESTION)
 
 
-def test_prefixes_that_saved_most_are_named_first() -> None:
+def test_prefixes_that_saved_most_are_named_first():
     common, rare = "A long beginning that three prompts share. ", "Brief. "
     with running(build()) as engine:
         assert engine.call(lambda store: store.prefix_uses(5)) == []
@@ -241,7 +240,7 @@ def test_prefixes_that_saved_most_are_named_first() -> None:
     assert (second.hits, second.saved) == (1, len(rare))
 
 
-def test_tenants_share_modules_and_nothing_that_was_computed() -> None:
+def test_tenants_share_modules_and_nothing_that_was_computed():
     plan = plan_of(SYSTEM, A, QUESTION)
     with running(build("llama")) as engine:
         usages = [

@@ -32,7 +32,7 @@ def still_serves(engine: Engine) -> None:
     engine.call(Store.check_integrity)
 
 
-def test_what_is_wrong_with_one_call_ends_it_alone(engine: Engine) -> None:
+def test_what_is_wrong_with_one_call_ends_it_alone(engine):
     """Was wrong once: each of these raised an error on the engine's thread, which stopped it for everybody."""
     for ask_wrongly in (
         lambda: engine.submit(Request(plan=plan_of(A, "?"), tenant="not a tenant")).completion,
@@ -56,7 +56,7 @@ def test_what_is_wrong_with_one_call_ends_it_alone(engine: Engine) -> None:
         still_serves(engine)
 
 
-def test_an_empty_conditioning_prefix_is_harmless(engine: Engine) -> None:
+def test_an_empty_conditioning_prefix_is_harmless(engine):
     """Was wrong once: `arrange` makes such a segment from an empty system text; reserving 0 slots asserts and the
     engine stops.
     """
@@ -65,7 +65,7 @@ def test_an_empty_conditioning_prefix_is_harmless(engine: Engine) -> None:
     still_serves(engine)
 
 
-def test_forgetting_a_document_used_twice_in_one_prompt(engine: Engine) -> None:
+def test_forgetting_a_document_used_twice_in_one_prompt(engine):
     """Was wrong once: the engine stops with "slots lost" after the double free of `PrefixTree.forget`."""
     ask(engine, SYSTEM, A, B, "May I return a gift card?")
     keys = engine.call(lambda store: {store.key(segment, "public") for segment in (A, B)})
@@ -73,7 +73,7 @@ def test_forgetting_a_document_used_twice_in_one_prompt(engine: Engine) -> None:
     still_serves(engine)
 
 
-def test_a_request_that_can_never_fit_costs_nobody_anything() -> None:
+def test_a_request_that_can_never_fit_costs_nobody_anything():
     """Was wrong once: everything that is warm is evicted before the request is refused."""
     model = build()
     engine = Engine(model, memory=300 * model.info.kv.bytes_per_token).start()
@@ -84,7 +84,7 @@ def test_a_request_that_can_never_fit_costs_nobody_anything() -> None:
     engine.close()
 
 
-def test_a_conversation_outlives_modules_nobody_asked_for() -> None:
+def test_a_conversation_outlives_modules_nobody_asked_for():
     """Was wrong once: rows a request has computed enter the tree with priority 0 and are always the first to be
     evicted, before modules that were warmed once and never used. In a full arena two customers take turns
     evicting each other.
@@ -101,7 +101,7 @@ def test_a_conversation_outlives_modules_nobody_asked_for() -> None:
     engine.close()
 
 
-def test_every_computed_module_has_a_reason(engine: Engine) -> None:
+def test_every_computed_module_has_a_reason(engine):
     """Was wrong once: who waits for a module that another request or job is encoding already gets no reason at
     all.
     """
@@ -112,7 +112,7 @@ def test_every_computed_module_has_a_reason(engine: Engine) -> None:
     assert (use.source, use.miss_reason) == ("computed", "never built")
 
 
-def test_a_module_forgotten_while_it_is_encoded_stays_forgotten(engine: Engine) -> None:
+def test_a_module_forgotten_while_it_is_encoded_stays_forgotten(engine):
     """Was wrong once: `forget` knows nothing of encodings in flight; the deleted text is admitted, and written
     to disk, after it.
     """
@@ -126,7 +126,7 @@ def test_a_module_forgotten_while_it_is_encoded_stays_forgotten(engine: Engine) 
     assert not engine.call(lambda store: store.has(key))
 
 
-def test_who_was_there_before_ends_before_something_is_forgotten(engine: Engine) -> None:
+def test_who_was_there_before_ends_before_something_is_forgotten(engine):
     """Was wrong once: a request that waited when `forget` came was admitted after it, and its modules were there
     again.
     """
@@ -151,7 +151,7 @@ def test_who_was_there_before_ends_before_something_is_forgotten(engine: Engine)
     assert not engine.call(lambda store: store.has(key))
 
 
-def test_a_stopped_engine_says_so_to_whoever_forgets() -> None:
+def test_a_stopped_engine_says_so_to_whoever_forgets():
     engine = Engine(build(), memory=1 << 20).start()
     with ThreadPoolExecutor(2) as pool:
         running = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=400)))
@@ -166,7 +166,7 @@ def test_a_stopped_engine_says_so_to_whoever_forgets() -> None:
         _ = running.completion
 
 
-def test_forgetting_reaches_text_that_was_computed_as_text(engine: Engine) -> None:
+def test_forgetting_reaches_text_that_was_computed_as_text(engine):
     """Was wrong once: with reuse "prefix" a module's tokens enter the tree without its key; `forget` leaves
     them, although it promises every tier.
     """
@@ -176,7 +176,7 @@ def test_forgetting_reaches_text_that_was_computed_as_text(engine: Engine) -> No
     assert engine.submit(request).completion.usage.prefix == 0
 
 
-def test_two_readers_of_one_generation_both_end(engine: Engine) -> None:
+def test_two_readers_of_one_generation_both_end(engine):
     """Was wrong once: "safe to use from any thread", but of two threads that wait only one gets the end."""
     generation = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=40)))
     readers = [threading.Thread(target=lambda: generation.completion, daemon=True) for _ in range(2)]
@@ -187,7 +187,7 @@ def test_two_readers_of_one_generation_both_end(engine: Engine) -> None:
     assert not any(reader.is_alive() for reader in readers)
 
 
-def test_pieces_add_up_to_the_text_of_a_cancelled_answer(engine: Engine) -> None:
+def test_pieces_add_up_to_the_text_of_a_cancelled_answer(engine):
     """Was wrong once: what was held back when a request was cancelled is in the completion but was never
     delivered.
     """
@@ -201,7 +201,7 @@ def test_pieces_add_up_to_the_text_of_a_cancelled_answer(engine: Engine) -> None
     assert "".join(pieces) == generation.completion.text
 
 
-def test_a_check_of_the_store_that_takes_long_is_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_of_the_store_that_takes_long_is_seldom(monkeypatch):
     """Was wrong once: each wait of the engine's thread began with one, and a question that came meanwhile waited."""
     engine, checks, clock = Engine(build(), memory=4 << 20), [], [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])

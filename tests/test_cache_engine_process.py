@@ -7,10 +7,9 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from engine_processes import fork_engines, spec_of
@@ -39,12 +38,12 @@ FOREVER = 3000
 
 
 @pytest.fixture(scope="module")
-def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def modules(tmp_path_factory):
     return tmp_path_factory.mktemp("modules")
 
 
 @pytest.fixture(scope="module")
-def engine(tiny_folder: Path, modules: Path) -> Iterator[EngineProcess]:
+def engine(tiny_folder, modules):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("cache.engine.restarts.AT_ONCE", 100)  # no rest, but where a test wants one
         patched.setattr("cache.engine.restarts.FIRST_REST_S", 0.1)
@@ -60,7 +59,7 @@ def ask(
     return engine.submit(Request(plan=engine.arrange(prompt), sampling=Sampling(max_tokens=tokens), **options))  # type: ignore[arg-type]
 
 
-def test_it_does_what_one_in_a_thread_does(engine: EngineProcess, tiny_folder: Path, tmp_path: Path) -> None:
+def test_it_does_what_one_in_a_thread_does(engine, tiny_folder, tmp_path):
     local = load_engine(spec_of(tiny_folder, tmp_path, memory=4 << 20))
     both: list[EngineInterface] = [engine, local]
     assert engine.info == local.info
@@ -85,7 +84,7 @@ def test_it_does_what_one_in_a_thread_does(engine: EngineProcess, tiny_folder: P
     local.close()
 
 
-def test_several_answers_do_not_get_into_each_other(engine: EngineProcess) -> None:
+def test_several_answers_do_not_get_into_each_other(engine):
     expected = [ask(engine, tokens).completion.text for tokens in (5, 20, 60)]
     together = [ask(engine, tokens) for tokens in (5, 20, 60)]
     pieces = [list(generation) for generation in together]
@@ -93,14 +92,14 @@ def test_several_answers_do_not_get_into_each_other(engine: EngineProcess) -> No
     assert ["".join(some) for some in pieces] == [one.completion.text for one in together] == expected
 
 
-def test_an_answer_is_held_to_its_choices(engine: EngineProcess) -> None:
+def test_an_answer_is_held_to_its_choices(engine):
     choices = Choices(choices=(Choice(tokens=(1, 2, 3)), Choice(tokens=(4, 5))), stop=299, most=1)
     sampling = Sampling(max_tokens=choices.longest, choices=choices)
     completion = engine.submit(Request(plan=engine.arrange(PROMPT), sampling=sampling)).completion
     assert completion.tokens in ((1, 2, 3), (4, 5))
 
 
-def test_an_answer_is_cancelled(engine: EngineProcess) -> None:
+def test_an_answer_is_cancelled(engine):
     generation = ask(engine, tokens=FOREVER)
     pieces = []
     for piece in generation:
@@ -110,7 +109,7 @@ def test_an_answer_is_cancelled(engine: EngineProcess) -> None:
     assert "".join(pieces) == generation.completion.text
 
 
-def test_refusals_arrive_as_themselves(engine: EngineProcess) -> None:
+def test_refusals_arrive_as_themselves(engine):
     strange = Plan(spans=(Span(start=0, tokens=(1, 300, 2)),))
     with pytest.raises(PromptError, match="the prompt has token 300, the model has 300"):
         _ = engine.submit(Request(plan=strange)).completion
@@ -120,7 +119,7 @@ def test_refusals_arrive_as_themselves(engine: EngineProcess) -> None:
         engine.submit(Request(plan=engine.arrange(PROMPT), teacher_forced=(1,)))
 
 
-def test_modules_are_encoded_shown_and_forgotten(engine: EngineProcess) -> None:
+def test_modules_are_encoded_shown_and_forgotten(engine):
     good, bad = make_segment("good", "g" * 40), make_segment("bad", "b" * 5000)
     key = engine.key(good, "guests")
     encoded = engine.encode([good, bad], "guests").result(60)
@@ -137,7 +136,7 @@ def test_modules_are_encoded_shown_and_forgotten(engine: EngineProcess) -> None:
     assert engine.modules("guests") == frozenset()
 
 
-def test_modules_are_prefetched_and_a_prefetch_is_cancelled(engine: EngineProcess) -> None:
+def test_modules_are_prefetched_and_a_prefetch_is_cancelled(engine):
     wanted, dropped = make_segment("wanted", "w" * 40), make_segment("dropped", "d" * 40)
     answer = ask(engine, tokens=FOREVER)
     next(iter(answer))
@@ -151,7 +150,7 @@ def test_modules_are_prefetched_and_a_prefetch_is_cancelled(engine: EngineProces
     cancelled.cancel()
 
 
-def test_a_module_is_taken_out_of_memory_brought_back_and_verified(engine: EngineProcess) -> None:
+def test_a_module_is_taken_out_of_memory_brought_back_and_verified(engine):
     segment = make_segment("page", "p" * 40)
     key = engine.key(segment)
     engine.bring_to_device(segment)
@@ -162,7 +161,7 @@ def test_a_module_is_taken_out_of_memory_brought_back_and_verified(engine: Engin
     assert engine.verify(segment).largest_difference == pytest.approx(0, abs=1e-5)
 
 
-def test_what_was_computed_for_a_tenant_is_dropped(engine: EngineProcess) -> None:
+def test_what_was_computed_for_a_tenant_is_dropped(engine):
     for _ in range(2):
         _ = ask(engine, tenant="visitor", module_tenant="public").completion
     assert engine.modules_of_prefixes()
@@ -174,9 +173,7 @@ def test_what_was_computed_for_a_tenant_is_dropped(engine: EngineProcess) -> Non
 # --- ends ------------------------------------------------------------------------------------------------------
 
 
-def test_a_process_that_is_killed_is_begun_anew(
-    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_process_that_is_killed_is_begun_anew(engine, monkeypatch, caplog):
     sent: list[bytes] = []
     send = Connection.send
     monkeypatch.setattr(Connection, "send", lambda self, frame: (sent.append(frame), send(self, frame))[1])
@@ -215,9 +212,7 @@ def test_a_process_that_is_killed_is_begun_anew(
     assert ask(engine, prompt=PROMPT[::-1]).completion.tokens
 
 
-def test_one_that_says_nothing_keeps_nobody_waiting_and_is_begun_anew_after_a_rest(
-    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_says_nothing_keeps_nobody_waiting_and_is_begun_anew_after_a_rest(engine, monkeypatch, caplog):
     """Was wrong once: one that hung was never ended, and one that failed again and again stayed down for good."""
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr("cache.engine.restarts.AT_ONCE", 1)
@@ -256,9 +251,7 @@ def end_of(answer: Generation) -> str:
         return str(error)
 
 
-def test_one_whose_disk_hangs_is_not_running_and_is_begun_anew(
-    engine: EngineProcess, modules: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_whose_disk_hangs_is_not_running_and_is_begun_anew(engine, modules, caplog):
     """Was wrong once: it counted as running for ever."""
     caplog.set_level(logging.CRITICAL)
     prompt = [*MODULES, Text(text="How old?")]
@@ -281,9 +274,7 @@ def test_one_whose_disk_hangs_is_not_running_and_is_begun_anew(
     assert ask(engine, prompt=prompt).completion.tokens == expected
 
 
-def test_one_without_a_parent_ends_by_itself_and_closing_ends_the_next_too(
-    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_without_a_parent_ends_by_itself_and_closing_ends_the_next_too(engine, monkeypatch, caplog):
     """Signals for all processes of a terminal are the parent's."""
     monkeypatch.setattr("cache.serving.engine_process.ENDED_S", PATIENCE_S)
     first, answer = engine.pid, ask(engine, FOREVER, [*MODULES, Text(text="How far?")])
@@ -308,13 +299,13 @@ def test_one_without_a_parent_ends_by_itself_and_closing_ends_the_next_too(
     engine.close()
 
 
-def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"^model '.*empty' cannot be loaded .*: check the folder$"):
         EngineProcess(spec_of(tmp_path / "empty", tmp_path))
 
 
-def test_a_process_that_cannot_end_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_end_is_left_behind(monkeypatch):
     """As one does that waits for a disk."""
     monkeypatch.setattr("cache.serving.engine_process.KILLED_S", 0.05)
     child = Child()
@@ -326,7 +317,7 @@ def test_a_process_that_cannot_end_is_left_behind(monkeypatch: pytest.MonkeyPatc
     assert child.end(20) == "killed by SIGKILL"
 
 
-def test_who_sends_to_one_that_reads_nothing_is_not_kept() -> None:
+def test_who_sends_to_one_that_reads_nothing_is_not_kept():
     one, other = socket.socketpair()
     connection = Connection(one, 1)
     with other:
@@ -335,7 +326,7 @@ def test_who_sends_to_one_that_reads_nothing_is_not_kept() -> None:
         assert list(connection.frames()) == []
 
 
-def test_a_connection_ends_also_where_the_other_end_has_not_read_everything() -> None:
+def test_a_connection_ends_also_where_the_other_end_has_not_read_everything():
     """Was wrong once: the reader failed then, and the process of an engine whose parent was killed went on."""
     one, other = socket.socketpair()
     connection = Connection(one)

@@ -121,7 +121,7 @@ def sent(plan: Plan) -> Plan:
 
 @given(plans())
 @settings(max_examples=50, deadline=None)
-def test_a_plan_arrives_as_it_was(plan: Plan) -> None:
+def test_a_plan_arrives_as_it_was(plan):
     arrived = sent(plan)
     assert arrived == plan
     assert (arrived.exact_spans, arrived.segments()) == (plan.exact_spans, plan.segments())
@@ -129,7 +129,7 @@ def test_a_plan_arrives_as_it_was(plan: Plan) -> None:
 
 @given(plans())
 @settings(max_examples=50, deadline=None)
-def test_equal_segments_of_a_plan_are_one_object(plan: Plan) -> None:
+def test_equal_segments_of_a_plan_are_one_object(plan):
     """Also if they were several: which spans continue one another is told by identity."""
     arrived = sent(Plan(spans=(*copied(plan).spans, *plan.spans)))
     found = [part for span in arrived.spans if span.segment for part in span.segment.with_ancestors()]
@@ -145,7 +145,7 @@ def copied(plan: Plan) -> Plan:
     return Plan(spans=tuple(replace(span, segment=copy(span.segment)) for span in plan.spans))
 
 
-def test_a_segment_is_sent_once() -> None:
+def test_a_segment_is_sent_once():
     long = Segment(name="long", tokens=tuple(range(1000, 3000)))
     behind = [Segment(name=str(i), tokens=(i,), prefix=long) for i in range(20)]
     spans = tuple(Span(start=i, tokens=one.tokens, segment=one) for i, one in enumerate(behind))
@@ -155,7 +155,7 @@ def test_a_segment_is_sent_once() -> None:
 
 @given(requests)
 @settings(max_examples=50, deadline=None)
-def test_a_request_arrives_as_it_was(request: Request) -> None:
+def test_a_request_arrives_as_it_was(request):
     arrived = decoded(encoded(Submit.of(1, request, is_idle=False)), Submit).asked()
     assert arrived == request
     if (given_choices := request.sampling.choices) is not None:
@@ -165,11 +165,11 @@ def test_a_request_arrives_as_it_was(request: Request) -> None:
 
 @given(completions)
 @settings(max_examples=50, deadline=None)
-def test_a_completion_arrives_as_it_was(completion: Completion) -> None:
+def test_a_completion_arrives_as_it_was(completion):
     assert decoded(encoded(Ended(3, completion)), FromEngine) == Ended(3, completion)
 
 
-def test_what_is_not_carried_is_refused() -> None:
+def test_what_is_not_carried_is_refused():
     plan = Plan(spans=(Span(start=0, tokens=(1,)),))
     with pytest.raises(ValueError, match="cannot read a given answer"):
         Submit.of(1, Request(plan=plan, teacher_forced=(1,)), is_idle=False)
@@ -183,19 +183,19 @@ def every_error() -> list[CacheError]:
 
 
 @pytest.mark.parametrize("error", every_error(), ids=lambda error: type(error).__name__)
-def test_an_error_arrives_as_itself(error: CacheError) -> None:
+def test_an_error_arrives_as_itself(error):
     arrived = decoded(encoded(Failed(1, error)), Failed).error
     assert type(arrived) is type(error)
     assert (str(arrived), vars(arrived)) == (str(error), vars(error))
 
 
-def test_an_error_of_an_unknown_class_is_a_cache_error() -> None:
+def test_an_error_of_an_unknown_class_is_a_cache_error():
     assert type(decoded(encoded(("Strange", "one line")), CacheError)) is CacheError
 
 
 @given(st.lists(segments(), max_size=4, unique=True))
 @settings(max_examples=50, deadline=None)
-def test_what_became_of_modules_names_those_that_failed(asked: list[Segment]) -> None:
+def test_what_became_of_modules_names_those_that_failed(asked):
     result = Encoded(2, {one: CacheError(one.name) for one in asked[::2]})
     arrived = decoded(encoded(EncodingEnded.of(1, result, asked)), EncodingEnded).encoded(asked)
     assert arrived.computed == 2
@@ -220,7 +220,7 @@ VALUES: dict[str, object] = {
 
 
 @pytest.mark.parametrize("name", get_args(CallName))
-def test_methods_take_and_return_values(name: CallName) -> None:
+def test_methods_take_and_return_values(name):
     assert callable(getattr(EngineInterface, name))
     assert decoded(encoded(VALUES.get(name)), result_of(name) if name in VALUES else None) == VALUES.get(name)
     segment = Segment(name="a", tokens=(1,), prefix=Segment(name="b", tokens=(2,)), start=1)

@@ -141,7 +141,7 @@ TestEvictableMemory = MemoryMachine.TestCase
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_what_a_forgotten_document_stood_behind_can_be_evicted(is_read: bool) -> None:
+def test_what_a_forgotten_document_stood_behind_can_be_evicted(is_read):
     """Was wrong once: it counted as evictable and was in no queue if that had been made anew meanwhile, so that the
     next request that needed it failed an assertion, and the engine began anew.
     """
@@ -165,7 +165,7 @@ def test_what_a_forgotten_document_stood_behind_can_be_evicted(is_read: bool) ->
     assert total_length(device.reserve_rows(100)) == 100
 
 
-def test_where_the_books_are_wrong_one_request_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_the_books_are_wrong_one_request_ends(caplog):
     """Was wrong once: an assertion failed, which ended the engine."""
     store = store_of(slots=20)
     add(store, A)

@@ -87,7 +87,7 @@ AllocatorMachine.TestCase.settings = settings(max_examples=60, stateful_step_cou
 TestAllocator = AllocatorMachine.TestCase
 
 
-def test_integrity_finds_lost_overlapping_and_foreign_slots() -> None:
+def test_integrity_finds_lost_overlapping_and_foreign_slots():
     allocator = ExtentAllocator(10)
     extent = allocator.allocate(4)
     assert extent == Extent(0, 4)
@@ -104,7 +104,7 @@ def test_integrity_finds_lost_overlapping_and_foreign_slots() -> None:
     allocator.check_integrity([extent, Extent(0, 0)])
 
 
-def test_freeing_what_is_partly_free_changes_nothing() -> None:
+def test_freeing_what_is_partly_free_changes_nothing():
     """Was wrong once: the hole on the left was taken out of the books before the one on the right was looked at."""
     allocator = ExtentAllocator(3)
     extent = allocator.allocate(2)
@@ -115,7 +115,7 @@ def test_freeing_what_is_partly_free_changes_nothing() -> None:
     allocator.check_integrity([extent.part(1, 2)])
 
 
-def test_parts_lie_inside() -> None:
+def test_parts_lie_inside():
     extent = Extent(10, 4)
     assert extent.part(1, 3) == Extent(11, 2)
     assert extent.part(4, 4).length == 0

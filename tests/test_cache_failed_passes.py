@@ -39,9 +39,7 @@ def still_serves(engine: Engine) -> None:
     engine.call(Store.check_integrity)
 
 
-def test_of_many_requests_in_a_pass_only_the_one_that_fails_ends(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_requests_in_a_pass_only_the_one_that_fails_ends(engine, monkeypatch):
     expected = [submit(engine, plan_of(SYSTEM, A, f"{n} {QUESTION}")).completion.tokens for n in range(5)]
     failing_on(engine, monkeypatch, lambda tokens: ord(POISON) in tokens)
     asked = [submit(engine, plan_of(SYSTEM, A, f"{n} {QUESTION}")) for n in range(5)]
@@ -52,7 +50,7 @@ def test_of_many_requests_in_a_pass_only_the_one_that_fails_ends(
     still_serves(engine)
 
 
-def test_a_pass_that_fails_once_costs_nobody_an_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_fails_once_costs_nobody_an_answer(engine, monkeypatch):
     failures = iter([True, False, True])
     failing_on(engine, monkeypatch, lambda tokens: len(tokens) > 120 and next(failures, False))
     with ThreadPoolExecutor(6) as threads:
@@ -61,7 +59,7 @@ def test_a_pass_that_fails_once_costs_nobody_an_answer(engine: Engine, monkeypat
     still_serves(engine)
 
 
-def test_a_module_that_cannot_be_encoded_fails_what_needs_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_cannot_be_encoded_fails_what_needs_it(engine, monkeypatch):
     failing_on(engine, monkeypatch, lambda tokens: ord(POISON) in tokens)
     behind_it = make_segment("behind", "More about that.", BAD)
     asked = [submit(engine, plan_of(SYSTEM, BAD, QUESTION)), submit(engine, plan_of(SYSTEM, A, QUESTION))]
@@ -77,7 +75,7 @@ def test_a_module_that_cannot_be_encoded_fails_what_needs_it(engine: Engine, mon
     still_serves(engine)
 
 
-def test_of_modules_encoded_together_one_that_cannot_be_fails_alone() -> None:
+def test_of_modules_encoded_together_one_that_cannot_be_fails_alone():
     """Was wrong once: one module that was too long ended the whole batch, those before it and behind it alike."""
     model = build()
     engine = Engine(model, memory=400 * model.info.kv.bytes_per_token).start()
@@ -96,7 +94,7 @@ def test_of_modules_encoded_together_one_that_cannot_be_fails_alone() -> None:
     engine.close()
 
 
-def test_a_sampler_that_raises_ends_its_own_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampler_that_raises_ends_its_own_answer(engine, monkeypatch):
     allowed = Sampler.allowed
 
     def fragile(self: Sampler, answer: Sequence[int]) -> Mapping[int, float] | None:
@@ -114,7 +112,7 @@ def test_a_sampler_that_raises_ends_its_own_answer(engine: Engine, monkeypatch: 
 
 
 @pytest.mark.parametrize("token", [-1, 300])
-def test_tokens_the_model_does_not_have_are_refused(token: int, engine: Engine) -> None:
+def test_tokens_the_model_does_not_have_are_refused(token, engine):
     """Such as those of an answer that another model gave: compiled code would read beside its memory."""
     strange = Plan(spans=(Span(start=0, tokens=(1, token, 2)),))
     with pytest.raises(PromptError, match=f"the prompt has token {token}, the model has 300"):
@@ -125,7 +123,7 @@ def test_tokens_the_model_does_not_have_are_refused(token: int, engine: Engine) 
     still_serves(engine)
 
 
-def test_forgetting_that_raises_reaches_who_asked(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_that_raises_reaches_who_asked(engine, monkeypatch):
     def fails(keys: frozenset[str]) -> int:
         raise LookupError("no such document")
 

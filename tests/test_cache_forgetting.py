@@ -2,7 +2,6 @@
 
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from tiny import make_segment
 
 from cache.engine.engine_core import EngineCore, ForgetJob
 from cache.engine.recomputation import SelectiveRecomputation
-from cache.engine.request import Generation, Reuse
+from cache.engine.request import Generation
 from cache.engine.running import Running
 from cache.memory.disk import DiskTier, ModuleHeader
 from cache.memory.keys import PUBLIC_TENANT
@@ -50,7 +49,7 @@ def nothing_left(core: EngineCore) -> bool:
     return key not in known(core.store) | core._encoder.running.keys() and SECRET not in selected
 
 
-def test_who_comes_later_does_not_wait_for_who_came_before() -> None:
+def test_who_comes_later_does_not_wait_for_who_came_before():
     """Was wrong once: nothing was taken in while something was to be forgotten."""
     core = a_core()
     encode(core, SECRET, OTHER)
@@ -70,7 +69,7 @@ def test_who_comes_later_does_not_wait_for_who_came_before() -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 12, 2))
-def test_what_later_ones_compute_with_it_is_not_kept(steps: int) -> None:
+def test_what_later_ones_compute_with_it_is_not_kept(steps):
     """However far they are when it is forgotten: they wait, its module is encoded, or they run."""
     core = a_core()
     encode(core, SECRET)
@@ -98,7 +97,7 @@ def test_what_later_ones_compute_with_it_is_not_kept(steps: int) -> None:
     core.store.check_integrity()
 
 
-def test_a_later_encoding_begins_again() -> None:
+def test_a_later_encoding_begins_again():
     """What it had computed is dropped, and the job still ends with its module there."""
     core = a_core()
     core.store.compute_cost.mean = 1.0
@@ -121,7 +120,7 @@ def test_a_later_encoding_begins_again() -> None:
     core.store.check_integrity()
 
 
-def test_a_later_request_that_waits_looks_it_up_again() -> None:
+def test_a_later_request_that_waits_looks_it_up_again():
     core = a_core()
     encode(core, SECRET)
     run(core)
@@ -141,7 +140,7 @@ def test_a_later_request_that_waits_looks_it_up_again() -> None:
     core.store.check_integrity()
 
 
-def test_modules_ahead_of_use_do_not_hold_it_up_behind_questions() -> None:
+def test_modules_ahead_of_use_do_not_hold_it_up_behind_questions():
     """They are encoded only when there is nothing else to do, unless somebody waits for their end."""
     core = a_core()
     core.store.compute_cost.mean = 1.0
@@ -158,7 +157,7 @@ def test_modules_ahead_of_use_do_not_hold_it_up_behind_questions() -> None:
     assert nothing_left(core)
 
 
-def test_later_modules_ahead_of_use_do_not_slow_questions_down() -> None:
+def test_later_modules_ahead_of_use_do_not_slow_questions_down():
     """Nobody waits for the end of these. Was wrong once: all were encoded beside questions."""
     core = a_core()
     core.store.compute_cost.mean = 1.0
@@ -173,7 +172,7 @@ def test_later_modules_ahead_of_use_do_not_slow_questions_down() -> None:
     assert job.result().computed == 1
 
 
-def test_an_encoding_whose_request_was_cancelled_does_not_come_back() -> None:
+def test_an_encoding_whose_request_was_cancelled_does_not_come_back():
     """Was wrong once: its request had ended, it was in no tier yet, and it was stored when all was forgotten."""
     core = a_core()
     core.store.compute_cost.mean = 1.0
@@ -187,7 +186,7 @@ def test_an_encoding_whose_request_was_cancelled_does_not_come_back() -> None:
     core.store.check_integrity()
 
 
-def test_a_cancelled_request_leaves_an_encoding_to_those_who_wait_for_it() -> None:
+def test_a_cancelled_request_leaves_an_encoding_to_those_who_wait_for_it():
     core, long = a_core(), make_segment("long", "l" * 4 * LONG)
     core.store.compute_cost.mean = 1.0
     before, forgotten = ask(core, long, tokens=2), forget_all_but(core, long)
@@ -203,7 +202,7 @@ def test_a_cancelled_request_leaves_an_encoding_to_those_who_wait_for_it() -> No
     assert later.completion.modules[0].source == "computed"
 
 
-def test_what_is_being_written_is_found_and_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_being_written_is_found_and_forgotten(tmp_path, monkeypatch):
     """Was wrong once: a module that had left memory before its file was there was in no tier, and stayed."""
     disk = DiskTier(tmp_path, 1 << 30)
     core, may_write, write = a_core(disk=disk), threading.Event(), disk.write
@@ -226,7 +225,7 @@ def test_what_is_being_written_is_found_and_forgotten(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("reuse", ["on", "prefix"])
-def test_prefixes_are_forgotten_whose_modules_are_in_no_tier(reuse: Reuse) -> None:
+def test_prefixes_are_forgotten_whose_modules_are_in_no_tier(reuse):
     """Evicted, or never encoded, because the text was computed as text."""
     core = a_core()
     ask(core, SECRET, OTHER, reuse=reuse)
@@ -243,7 +242,7 @@ def test_prefixes_are_forgotten_whose_modules_are_in_no_tier(reuse: Reuse) -> No
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_other_conversations_behind_the_same_beginning_stay(is_first: bool) -> None:
+def test_other_conversations_behind_the_same_beginning_stay(is_first):
     """Was wrong once: the beginning belonged to who came first, and went with all that stood behind it."""
     core, system = a_core(), make_segment("system", "Be brief.")
     for segment in (SECRET, OTHER) if is_first else (OTHER, SECRET):
@@ -289,7 +288,7 @@ def act(core: EngineCore, asked: list[Generation], what: str, details: list[Segm
 
 @settings(max_examples=25, deadline=None)
 @given(earlier=ACTIONS, later=ACTIONS, slots=st.sampled_from([600, 1500]))
-def test_nothing_comes_back_that_nobody_asks_for_later(earlier: Actions, later: Actions, slots: int) -> None:
+def test_nothing_comes_back_that_nobody_asks_for_later(earlier, later, slots):
     """In any order of what else happens; where memory is short, requests wait or pause."""
     core, asked = a_core(slots), list[Generation]()
     core.store.compute_cost.mean = 1.0
@@ -307,7 +306,7 @@ def test_nothing_comes_back_that_nobody_asks_for_later(earlier: Actions, later: 
 
 @settings(max_examples=25, deadline=None)
 @given(earlier=ACTIONS, later=ACTIONS, slots=st.sampled_from([600, 1500]))
-def test_nothing_is_there_when_it_is_forgotten(earlier: Actions, later: Actions, slots: int) -> None:
+def test_nothing_is_there_when_it_is_forgotten(earlier, later, slots):
     """Also where it is asked for later; and of what was computed with it then, nothing is kept."""
     core, asked = a_core(slots), list[Generation]()
     core.store.compute_cost.mean = 1.0

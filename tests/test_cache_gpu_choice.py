@@ -78,7 +78,7 @@ def reference(
 
 @settings(max_examples=30, deadline=None)
 @given(chunks=passes(), shape=st.sampled_from([(1, 4), (2, 3), (4, 1)]), most_keys=st.sampled_from([16, 40, 512]))
-def test_items_of_all_kinds_equal_the_plain_kernel(chunks: list[Chunk], shape: tuple[int, int], most_keys: int) -> None:
+def test_items_of_all_kinds_equal_the_plain_kernel(chunks, shape, most_keys):
     kv_heads, group = shape
     random = torch.Generator().manual_seed(0)
     rows = sum(len(chunk.tokens) for chunk in chunks)
@@ -96,7 +96,7 @@ def test_items_of_all_kinds_equal_the_plain_kernel(chunks: list[Chunk], shape: t
     assert torch.equal(ours.keys[0], theirs.keys[0])
 
 
-def test_rows_without_keys_weigh_nothing() -> None:
+def test_rows_without_keys_weigh_nothing():
     out, lse = torch.tensor([[[5.0]], [[1.0]]]), torch.tensor([[-torch.inf], [2.0]])
     assert varlen_pass.merged(out, lse, torch.tensor([[0, 1, 2]])).item() == 1
 
@@ -106,7 +106,7 @@ PLAN = plan_of(SYSTEM, make_segment("b", "Not gift cards.", SYSTEM), make_segmen
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
-def test_answers_equal_one_forward_with_the_block_mask(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_equal_one_forward_with_the_block_mask(family, monkeypatch):
     monkeypatch.setattr(varlen_pass, "varlen_attn", reference)
     plan = PLAN if family != "gpt2" else plan_of(SYSTEM, "Gift?")
     model = build(family, kinds=PassKinds(varlen=VarlenPass))
@@ -116,7 +116,7 @@ def test_answers_equal_one_forward_with_the_block_mask(family: str, monkeypatch:
     assert (recorder.logits[-2] - oracle_logits(stock(family), plan)).abs().max() < 1e-4
 
 
-def test_what_it_does_not_cover_it_refuses() -> None:
+def test_what_it_does_not_cover_it_refuses():
     arena = arena_of(1, 10, torch.float32)
     with pytest.raises(NotImplementedError):
         VarlenPass.of(CHUNKS, arena, 2, slopes=torch.ones(2))
@@ -148,9 +148,7 @@ def failing(*kinds: object) -> Callable[[object], None]:
     return attempt
 
 
-def test_kernels_that_do_not_run_are_found_out_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_kernels_that_do_not_run_are_found_out_at_the_start(monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     assert kinds_for(CPU, failing()).best(1) is None
     attempt = failing()
@@ -171,14 +169,14 @@ def test_kernels_that_do_not_run_are_found_out_at_the_start(
     )
 
 
-def test_the_best_kind_may_depend_on_the_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_kind_may_depend_on_the_number_of_rows(monkeypatch):
     monkeypatch.setattr(choice, "BEST", ((64, ("tiled", "varlen")), (1000, ("varlen", "tiled"))))
     kinds = kinds_for(CUDA, failing())
     assert [kinds.best(rows) for rows in (1, 64, 65)] == [TiledPass, TiledPass, VarlenPass]
 
 
 @pytest.mark.parametrize("kind", [TiledPass, VarlenPass])
-def test_a_small_pass_runs_through_a_model(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_pass_runs_through_a_model(kind, monkeypatch):
     monkeypatch.setattr(varlen_pass, "varlen_attn", reference)
     build("multi-query")._try(kind)
     monkeypatch.setattr(kind, "attend", lambda self, layer, q, k, v, *_: torch.full_like(q, torch.nan).transpose(1, 2))
@@ -186,7 +184,7 @@ def test_a_small_pass_runs_through_a_model(kind: Any, monkeypatch: pytest.Monkey
         build("multi-query")._try(kind)
 
 
-def test_models_that_varlen_does_not_cover_are_found_out() -> None:
+def test_models_that_varlen_does_not_cover_are_found_out():
     for family in ("bloom", "gemma2"):
         with pytest.raises(NotImplementedError):
             build(family)._try(VarlenPass)

@@ -80,7 +80,7 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def pair() -> Pair:
+def pair():
     graphs = Graphs()
     model, plain = graphed("multi-query", graphs), build("multi-query")
     arena, plain_arena = arena_of(model), arena_of(plain)
@@ -98,7 +98,7 @@ def memory_of(model: LanguageModel) -> list[int]:
 
 @settings(max_examples=4, deadline=None)
 @given(chunks=passes(longest=6))
-def test_replayed_passes_equal_the_plain_kernel(pair: Pair, chunks: list[Chunk]) -> None:
+def test_replayed_passes_equal_the_plain_kernel(pair, chunks):
     """Passes of all sizes, one after another, through the same graphs; rows that no pass needs are nowhere read."""
     rows = sum(len(chunk.tokens) for chunk in chunks)
     outputs = sorted({0, rows // 2, rows - 1})
@@ -118,7 +118,7 @@ B = make_segment("b", "Not cards.", SYSTEM)
 PLAN = plan_of(SYSTEM, B, A, "Q?")
 
 
-def test_answers_equal_one_forward_with_the_block_mask() -> None:
+def test_answers_equal_one_forward_with_the_block_mask():
     graphs = Graphs()
     model = graphed("multi-query", graphs, [Bucket(2, 8)])
     recorder = Recorder(model)
@@ -139,9 +139,7 @@ class OnDevice(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("family", CONFIGS | UNPLACEABLE)
-def test_what_is_captured_reads_no_value(
-    family: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_captured_reads_no_value(family, monkeypatch, caplog):
     """On a device whose tensors have none. Only one kind of model does, and runs without graphs."""
     monkeypatch.setattr(tiled_pass, "attend_tiles", lambda plan, q, *_, **__: torch.empty_like(q))
 
@@ -170,7 +168,7 @@ def chunk_of(rows: int) -> Chunk:
 
 
 @pytest.mark.parametrize("case", ["too many rows", "too many partial results", "scored", "another arena", "copies"])
-def test_other_passes_are_not_replayed(case: str, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_passes_are_not_replayed(case, pair, monkeypatch):
     chunks, scored, arena, replayed = [chunk_of(1)], [], pair.arena, pair.graphs.replayed
     if case == "too many rows":
         chunks = [chunk_of(SMALL[0].rows + 1)]
@@ -187,7 +185,7 @@ def test_other_passes_are_not_replayed(case: str, pair: Pair, monkeypatch: pytes
     assert pair.graphs.replayed == replayed
 
 
-def test_whether_a_pass_is_given_up_is_asked_before_it_is_replayed(pair: Pair) -> None:
+def test_whether_a_pass_is_given_up_is_asked_before_it_is_replayed(pair):
     asked: list[int] = []
     pair.model.forward([chunk_of(2)], pair.arena, [1], lambda: bool(asked.append(1)))
     assert asked == [1]
@@ -197,7 +195,7 @@ def test_whether_a_pass_is_given_up_is_asked_before_it_is_replayed(pair: Pair) -
     assert pair.graphs.replayed == replayed
 
 
-def test_where_capturing_fails_passes_run_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_capturing_fails_passes_run_without_graphs(caplog):
     def failing(compute: Callable[[], None]) -> Callable[[], None]:
         if failed:
             raise RuntimeError("operation not permitted")
@@ -216,20 +214,20 @@ def test_where_capturing_fails_passes_run_without_graphs(caplog: pytest.LogCaptu
     assert torch.isfinite(model.forward([chunk_of(2)], arena, [1])).all()
 
 
-def test_an_engine_that_has_closed_leaves_no_graphs() -> None:
+def test_an_engine_that_has_closed_leaves_no_graphs():
     model = graphed("multi-query", Graphs(), [Bucket(1, 1)])
     with running(model):
         assert model._graphed is not None
     assert model._graphed is None
 
 
-def test_graphs_come_with_room_for_all_that_is_smaller() -> None:
+def test_graphs_come_with_room_for_all_that_is_smaller():
     """Each with at least a partial result for each row, and the largest first."""
     assert [*BUCKETS] == sorted(BUCKETS, reverse=True)
     assert all(bucket.partials >= bucket.rows for bucket in BUCKETS)
 
 
-def test_graphs_share_a_pool_and_are_warmed_up_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_share_a_pool_and_are_warmed_up_aside(monkeypatch):
     events: list[object] = []
 
     class Stream:

@@ -30,7 +30,7 @@ class Uses:
         self.half_life.rehearse(name, self.marks[name], ROOM)
 
 
-def test_a_use_counts_half_as_much_after_a_half_life() -> None:
+def test_a_use_counts_half_as_much_after_a_half_life():
     half_life = HalfLife()
     marks = half_life.use(None, 1)
     half_life.rounds += LONG
@@ -40,7 +40,7 @@ def test_a_use_counts_half_as_much_after_a_half_life() -> None:
     assert 2 ** (again[0] - half_life.rounds / SHORT) == pytest.approx(1 + 2 ** (-LONG / SHORT))
 
 
-def test_marks_stay_finite_for_ever() -> None:
+def test_marks_stay_finite_for_ever():
     half_life = HalfLife()
     marks = half_life.use(None, 1)
     half_life.rounds = 1e9
@@ -49,7 +49,7 @@ def test_marks_stay_finite_for_ever() -> None:
     assert twice[1] - half_life.begin()[1] == pytest.approx(log2(2), rel=1e-3)
 
 
-def test_a_rehearsal_holds_what_has_the_highest_marks() -> None:
+def test_a_rehearsal_holds_what_has_the_highest_marks():
     rehearsal = Rehearsal()
     used = [("a", 1.0), ("b", 2.0), ("a", 3.0), ("c", 2.5), ("d", 2.6)]  # c takes the place of b, d that of c
     assert [rehearsal.use(key, mark, room=2) for key, mark in used] == [False, False, True, False, False]
@@ -57,7 +57,7 @@ def test_a_rehearsal_holds_what_has_the_highest_marks() -> None:
     assert not rehearsal.use("c", 3.1, room=2)
 
 
-def test_a_rehearsal_shrinks_with_its_room_and_forgets() -> None:
+def test_a_rehearsal_shrinks_with_its_room_and_forgets():
     rehearsal = Rehearsal()
     for number in range(100):
         rehearsal.use(str(number), float(number), room=50)
@@ -69,7 +69,7 @@ def test_a_rehearsal_shrinks_with_its_room_and_forgets() -> None:
     assert [key for _, key in rehearsal._heap] == ["new"]
 
 
-def test_what_is_popular_for_ever_is_remembered_long() -> None:
+def test_what_is_popular_for_ever_is_remembered_long():
     uses, rng = Uses(), random.Random(0)
     names = [str(number) for number in range(100)]
     for _ in range(4000):
@@ -77,7 +77,7 @@ def test_what_is_popular_for_ever_is_remembered_long() -> None:
     assert not uses.half_life.is_short
 
 
-def test_when_popularity_changes_uses_fade_faster_until_it_stays() -> None:
+def test_when_popularity_changes_uses_fade_faster_until_it_stays():
     uses, rng = Uses(), random.Random(0)
     names = [str(number) for number in range(100)]
     weights = [1 / (rank + 1) for rank in range(100)]
@@ -93,14 +93,14 @@ def test_when_popularity_changes_uses_fade_faster_until_it_stays() -> None:
     assert not uses.half_life.is_short
 
 
-def test_nothing_is_decided_before_there_is_something_to_tell_them_apart() -> None:
+def test_nothing_is_decided_before_there_is_something_to_tell_them_apart():
     uses = Uses()
     for number in range(1000):
         uses.use(str(number))
     assert not uses.half_life.is_short
 
 
-def test_the_queue_follows_the_half_life_that_decides() -> None:
+def test_the_queue_follows_the_half_life_that_decides():
     queue = EvictionQueue[Used](lambda _: True, lambda _: 1.0, lambda _: False)
     often_before, once_now = Used((1.0, 3.0)), Used((2.0, 2.0))
     queue.add(often_before)

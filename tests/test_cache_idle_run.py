@@ -38,7 +38,7 @@ def in_first_pass(model: LanguageModel, engine: Engine, wanted: Request) -> tupl
     return generation, go_on
 
 
-def test_it_is_full_attention_over_everything() -> None:
+def test_it_is_full_attention_over_everything():
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -51,7 +51,7 @@ def test_it_is_full_attention_over_everything() -> None:
     assert (recorder.logits[-1] - expected).abs().max() < 1e-4
 
 
-def test_it_needs_nothing_of_the_store() -> None:
+def test_it_needs_nothing_of_the_store():
     model = build()
     per_token = model.info.kv.bytes_per_token
     with running(model, memory=(PLAN.num_tokens + 8) * per_token) as engine:
@@ -63,7 +63,7 @@ def test_it_needs_nothing_of_the_store() -> None:
         assert not engine.store.device.evictions
 
 
-def test_only_one_at_a_time_and_none_while_there_is_something_to_do() -> None:
+def test_only_one_at_a_time_and_none_while_there_is_something_to_do():
     model = build()
     with running(model) as engine:
         idle, go_on = in_first_pass(model, engine, request(200))
@@ -75,7 +75,7 @@ def test_only_one_at_a_time_and_none_while_there_is_something_to_do() -> None:
         assert idle.completion.usage.completion_tokens
 
 
-def test_what_fails_in_it_fails_it_alone() -> None:
+def test_what_fails_in_it_fails_it_alone():
     model = build()
     with running(model) as engine:
         forward = model.forward
@@ -90,7 +90,7 @@ def test_what_fails_in_it_fails_it_alone() -> None:
         assert answer(engine, PLAN).usage.completion_tokens == 1
 
 
-def test_closing_ends_it() -> None:
+def test_closing_ends_it():
     model = build()
     engine = Engine(model, memory=4 << 20).start()
     idle, go_on = in_first_pass(model, engine, request(200))
@@ -104,7 +104,7 @@ def test_closing_ends_it() -> None:
         _ = idle.completion
 
 
-def test_a_generation_says_whether_it_was_read() -> None:
+def test_a_generation_says_whether_it_was_read():
     generation = Generation()
     assert not generation.has_ended
     generation.deliver(CacheError("no"))
@@ -114,7 +114,7 @@ def test_a_generation_says_whether_it_was_read() -> None:
 
 
 @pytest.fixture
-def halted(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+def halted(monkeypatch):
     """The next pass halts before its second layer, says so by the first event, and goes on with the second."""
     there, go_on = threading.Event(), threading.Event()
     attend = Pass.attend
@@ -141,9 +141,7 @@ def layers_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return written
 
 
-def test_a_request_ends_it_in_the_middle_of_a_pass(
-    halted: tuple[threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_ends_it_in_the_middle_of_a_pass(halted, monkeypatch):
     there, go_on = halted
     written = layers_of(monkeypatch)
     with running(build()) as engine:
@@ -158,9 +156,7 @@ def test_a_request_ends_it_in_the_middle_of_a_pass(
     assert written[:2] == [0, 0], "the first pass ended behind its first layer"
 
 
-def test_closing_ends_a_pass_in_its_middle(
-    halted: tuple[threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_ends_a_pass_in_its_middle(halted, monkeypatch):
     there, go_on = halted
     written = layers_of(monkeypatch)
     engine = Engine(build(), memory=4 << 20).start()
@@ -176,9 +172,7 @@ def test_closing_ends_a_pass_in_its_middle(
     assert written == [0], "the pass ended behind its first layer"
 
 
-def test_a_pass_that_nobody_wants_ends_in_its_middle(
-    halted: tuple[threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_nobody_wants_ends_in_its_middle(halted, monkeypatch):
     there, go_on = halted
     model = build()
     recorder = Recorder(model)

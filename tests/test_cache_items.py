@@ -88,14 +88,14 @@ def by_runs(items: list[Item]) -> Seen:
 
 @settings(max_examples=150, deadline=None)
 @given(passes())
-def test_every_row_sees_every_key_exactly_as_often_as_it_should(chunks: list[Chunk]) -> None:
+def test_every_row_sees_every_key_exactly_as_often_as_it_should(chunks):
     items = plan_items(chunks)
     assert by_items(items) == by_runs(items) == naive(chunks)
 
 
 @settings(deadline=None)
 @given(passes())
-def test_no_item_is_empty_and_no_extent_is_read_twice(chunks: list[Chunk]) -> None:
+def test_no_item_is_empty_and_no_extent_is_read_twice(chunks):
     items = plan_items(chunks)
     assert all(item.num_rows and item.extent.length for item in items)
     assert all(one.first < one.last for item in items for one in item.ranges)
@@ -105,7 +105,7 @@ def test_no_item_is_empty_and_no_extent_is_read_twice(chunks: list[Chunk]) -> No
         assert item.num_rows == sum(one.last - one.first for one in item.ranges)
 
 
-def test_a_single_row_needs_no_causal_item() -> None:
+def test_a_single_row_needs_no_causal_item():
     items = plan_items([make_chunk(5, 6, Extent(20, 9), [])])
     assert [(item.extent, item.causal) for item in items] == [(Extent(20, 6), False)]
     assert plan_items([]) == []

@@ -55,7 +55,7 @@ shapes = st.tuples(*map(st.integers, (1, 1, 1, 1), (9, 40, 3, 4)), st.sampled_fr
 
 @settings(max_examples=60, deadline=None)
 @given(shape=shapes, causal=st.booleans(), seed=st.integers(0, 99))
-def test_flash_equals_matmul_equals_plain_attention(shape: tuple[int, ...], causal: bool, seed: int) -> None:
+def test_flash_equals_matmul_equals_plain_attention(shape, causal, seed):
     rows, keys, heads, group, size = shape
     q, k, v = inputs(rows, rows if causal else keys, heads, group, size, seed)
     expected, expected_lse = plain(q, k, v, causal, SCALE)
@@ -76,9 +76,7 @@ def test_flash_equals_matmul_equals_plain_attention(shape: tuple[int, ...], caus
     hidden=st.sampled_from([0.0, 0.3, 0.9]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_a_bias_is_added_and_rows_that_see_nothing_weigh_nothing(
-    shape: tuple[int, ...], causal: bool, differs: tuple[bool, bool], hidden: float, dtype: torch.dtype
-) -> None:
+def test_a_bias_is_added_and_rows_that_see_nothing_weigh_nothing(shape, causal, differs, hidden, dtype):
     """By head, by query position, by both or by neither; some keys of it hidden, at times all keys of a row."""
     rows, keys, heads, group, size = shape
     keys = rows if causal else keys
@@ -100,7 +98,7 @@ def test_a_bias_is_added_and_rows_that_see_nothing_weigh_nothing(
         assert not weight[~sees].any(), "merged with the least of parts it counts for nothing"
 
 
-def test_a_soft_cap_bounds_scores_before_the_bias() -> None:
+def test_a_soft_cap_bounds_scores_before_the_bias():
     q, k, v = inputs(4, 9, 2, 3, 8)
     bias = torch.arange(9.0).view(1, 1, 1, 9)
     out, lse = matmul(
@@ -116,7 +114,7 @@ def test_a_soft_cap_bounds_scores_before_the_bias() -> None:
 @each_kernel
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("group", [1, 3, 4])
-def test_bfloat16_is_as_good_as_bfloat16_can_be(kernel: Kernel, group: int, causal: bool) -> None:
+def test_bfloat16_is_as_good_as_bfloat16_can_be(kernel, group, causal):
     q, k, v = inputs(33, 33, 3, group, 64, dtype=torch.bfloat16)
     expected, expected_lse = plain(q, k, v, causal, 0.125)
     out, lse = run(kernel, q, k, v, causal, 0.125)
@@ -127,7 +125,7 @@ def test_bfloat16_is_as_good_as_bfloat16_can_be(kernel: Kernel, group: int, caus
 
 
 @each_kernel
-def test_long_runs_of_keys_and_rows(kernel: Kernel) -> None:
+def test_long_runs_of_keys_and_rows(kernel):
     """Beyond one tile of the flash kernel."""
     q, k, v = inputs(3, 1100, 2, 3, 16)
     torch.testing.assert_close(
@@ -142,7 +140,7 @@ def test_long_runs_of_keys_and_rows(kernel: Kernel) -> None:
 @each_kernel
 @settings(max_examples=30, deadline=None)
 @given(shape=shapes, data=st.data())
-def test_partial_results_merge_to_the_whole(kernel: Kernel, shape: tuple[int, ...], data: st.DataObject) -> None:
+def test_partial_results_merge_to_the_whole(kernel, shape, data):
     rows, keys, heads, group, size = shape
     q, k, v = inputs(rows, keys, heads, group, size)
     cuts = sorted(data.draw(st.sets(st.integers(1, max(keys - 1, 1)), max_size=3)) - {keys})
@@ -155,7 +153,7 @@ def test_partial_results_merge_to_the_whole(kernel: Kernel, shape: tuple[int, ..
 
 
 @each_kernel
-def test_a_causal_square_and_the_past_merge_to_a_causal_whole(kernel: Kernel) -> None:
+def test_a_causal_square_and_the_past_merge_to_a_causal_whole(kernel):
     q, k, v = inputs(12, 12, 2, 3, 16)
     whole, _ = run(kernel, q, k, v, True, SCALE)
     past, past_lse = run(kernel, q[:, 5:], k[:5], v[:5], False, SCALE)
@@ -165,7 +163,7 @@ def test_a_causal_square_and_the_past_merge_to_a_causal_whole(kernel: Kernel) ->
 
 
 @each_kernel
-def test_the_future_and_the_rest_of_the_arena_are_not_read(kernel: Kernel) -> None:
+def test_the_future_and_the_rest_of_the_arena_are_not_read(kernel):
     arena = torch.full((2, 20, 2, 8), float("nan"))
     q, k, v = inputs(6, 6, 2, 2, 8)
     arena[0, 4:10], arena[1, 4:10] = k, v
@@ -177,6 +175,6 @@ def test_the_future_and_the_rest_of_the_arena_are_not_read(kernel: Kernel) -> No
     assert torch.equal(run(kernel, q, changed_k, changed_v, True, SCALE)[0][:, :5], out[:, :5])
 
 
-def test_the_processor_gets_the_flash_kernel_and_others_the_reference() -> None:
+def test_the_processor_gets_the_flash_kernel_and_others_the_reference():
     assert default_kernel(torch.device("cpu")) is flash_cpu
     assert default_kernel(torch.device("cuda")) is matmul

@@ -26,7 +26,6 @@ from cache.engine.request import Completion, Request
 from cache.memory.arena import Arena, KVShape
 from cache.memory.disk import DiskTier
 from cache.memory.kv_format import (
-    KVStorage,
     from_bytes,
     kept_bytes_per_token,
     layer_layout,
@@ -46,7 +45,7 @@ LOGITS_TOLERANCE = 0.05
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("storage", ["model", "int8"])
 @pytest.mark.parametrize("length", [1, 7])
-def test_a_layer_is_the_same_as_bytes(dtype: torch.dtype, storage: KVStorage, length: int) -> None:
+def test_a_layer_is_the_same_as_bytes(dtype, storage, length):
     """Also where the numbers of 8 bits end at an odd byte."""
     packed = pack(torch.randn(2, 1, length, 1, 5).to(dtype), storage)
     layout = layer_layout(KVShape(layers=4, kv_heads=1, head_dim=5, dtype=dtype), length, storage)
@@ -60,9 +59,7 @@ def test_a_layer_is_the_same_as_bytes(dtype: torch.dtype, storage: KVStorage, le
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), exponent=st.integers(-12, 12), length=st.integers(1, 40))
-def test_each_number_is_off_by_half_a_step_at_most_and_rounds_to_itself(
-    dtype: torch.dtype, seed: int, exponent: int, length: int
-) -> None:
+def test_each_number_is_off_by_half_a_step_at_most_and_rounds_to_itself(dtype, seed, exponent, length):
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(2, 3, length, 2, 8, generator=generator)
     rows = rows * 2.0**exponent * torch.linspace(0.01, 3, 8)  # channels differ
@@ -80,7 +77,7 @@ def test_each_number_is_off_by_half_a_step_at_most_and_rounds_to_itself(
     assert torch.equal(rounded(again, "int8"), again)
 
 
-def test_eight_bits_take_half_the_room_and_zeros_stay_zeros() -> None:
+def test_eight_bits_take_half_the_room_and_zeros_stay_zeros():
     rows = torch.randn(2, 30, 200, 3, 64).to(torch.bfloat16)
     rows[:, 3] = 0
     tensors = pack(rows, "int8")
@@ -94,7 +91,7 @@ def test_eight_bits_take_half_the_room_and_zeros_stay_zeros() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_file_of_eight_bits_gives_the_rounded_rows(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_a_file_of_eight_bits_gives_the_rounded_rows(tmp_path, dtype):
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0, dtype), "int8")
     for reader in (tier, DiskTier(tmp_path, BIG)):
@@ -112,7 +109,7 @@ def store_of(folder: Path | None = None, storage: str = "int8", slots: int = 20,
 
 
 @pytest.mark.parametrize("tier", ["host", "disk"])
-def test_a_module_of_eight_bits_is_the_same_in_every_tier(tmp_path: Path, tier: str) -> None:
+def test_a_module_of_eight_bits_is_the_same_in_every_tier(tmp_path, tier):
     store = store_of(tmp_path if tier == "disk" else None, host=BIG if tier == "host" else 0)
     expected = rounded(module_rows(MODULE), "int8")
     assert not torch.equal(expected, module_rows(MODULE))
@@ -128,7 +125,7 @@ def test_a_module_of_eight_bits_is_the_same_in_every_tier(tmp_path: Path, tier: 
     store.close()
 
 
-def test_host_memory_holds_twice_as_many_of_eight_bits() -> None:
+def test_host_memory_holds_twice_as_many_of_eight_bits():
     many = [segment_of(name) for name in "abcdefgh"]
     room = 4 * 10 * SHAPE.bytes_per_token
     held = {}
@@ -140,7 +137,7 @@ def test_host_memory_holds_twice_as_many_of_eight_bits() -> None:
     assert held == {"model": 4, "int8": 7}, "numbers of float32 take a quarter"
 
 
-def test_neither_kind_is_taken_for_the_other(tmp_path: Path) -> None:
+def test_neither_kind_is_taken_for_the_other(tmp_path):
     for storage, other in (("model", "int8"), ("int8", "model")):
         first = store_of(tmp_path / storage, storage)
         add(first, MODULE)
@@ -151,7 +148,7 @@ def test_neither_kind_is_taken_for_the_other(tmp_path: Path) -> None:
         second.close()
 
 
-def test_a_file_of_eight_bits_under_the_key_of_another_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_eight_bits_under_the_key_of_another_is_refused(tmp_path):
     first = store_of(tmp_path)
     add(first, MODULE)
     first.close()
@@ -176,8 +173,8 @@ def answer(engine: Engine, **options: object) -> Completion:
 
 
 def test_an_answer_of_eight_bits_is_close_to_one_full_pass_the_same_from_every_tier_and_approximate(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     sources, seen = [], list[Tensor]()
     for _ in range(2):
         model, logits = build(), list[Tensor]()
@@ -204,7 +201,7 @@ def test_an_answer_of_eight_bits_is_close_to_one_full_pass_the_same_from_every_t
     assert 0.2 * (expected.max() - expected.min()) > LOGITS_TOLERANCE
 
 
-def test_what_accounting_calls_exact_is_so_without_rounded_modules_only(tmp_path: Path) -> None:
+def test_what_accounting_calls_exact_is_so_without_rounded_modules_only(tmp_path):
     """The system text at the beginning of a prompt is an exact module, unless it is rounded."""
     plan = plan_of(SYSTEM, QUESTION)
     for storage, uses_module in (("model", True), ("int8", False)):
@@ -220,7 +217,7 @@ def test_what_accounting_calls_exact_is_so_without_rounded_modules_only(tmp_path
         engine.close()
 
 
-def test_a_desk_keeps_its_passages_in_eight_bits(tmp_path: Path) -> None:
+def test_a_desk_keeps_its_passages_in_eight_bits(tmp_path):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), kv_storage="int8") as desk:
         desk.prepare()
         row = next(row for row in desk.overview().modules if row.document.endswith("returns.md"))

@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class SlowDisk(DiskTier):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     first = store_of(folder=tmp_path)
     add(first, A, B)
     first.close()
@@ -76,7 +76,7 @@ def settle(store: Store) -> None:
     assert not store.is_loading
 
 
-def test_what_is_being_read_is_neither_found_nor_missing(store: Store) -> None:
+def test_what_is_being_read_is_neither_found_nor_missing(store):
     first, again = store.find(A, TENANT), store.find(A, TENANT)
     assert (first.entry, first.source, first.reason) == (None, "disk", None)
     assert first.loading is again.loading is not None
@@ -93,7 +93,7 @@ def test_what_is_being_read_is_neither_found_nor_missing(store: Store) -> None:
     store.check_integrity()
 
 
-def test_what_still_waits_to_be_written_is_taken_from_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_still_waits_to_be_written_is_taken_from_there(store, monkeypatch):
     """Was wrong once: the engine's thread waited for the disk."""
     go, write = threading.Event(), store.disk.write  # type: ignore[union-attr]
 
@@ -138,9 +138,7 @@ def unforeseen(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("fault", [unreadable, damaged, deleted, unforeseen])
-def test_a_read_that_fails_is_a_miss_and_gives_its_memory_back(
-    store: Store, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Path, pytest.MonkeyPatch], None]
-) -> None:
+def test_a_read_that_fails_is_a_miss_and_gives_its_memory_back(store, monkeypatch, fault):
     free = store.device.allocator.free_slots
     assert store.find(A, TENANT).loading is not None
     with monkeypatch.context() as broken:
@@ -156,7 +154,7 @@ def test_a_read_that_fails_is_a_miss_and_gives_its_memory_back(
     assert find(store, A).source == "disk", "what was written anew is read again"
 
 
-def test_a_file_outlives_a_fault_that_is_not_its_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_outlives_a_fault_that_is_not_its_own(store, monkeypatch):
     def full(*_: object) -> None:
         raise RuntimeError("out of memory")
 
@@ -174,7 +172,7 @@ def test_a_file_outlives_a_fault_that_is_not_its_own(store: Store, monkeypatch: 
 
 @pytest.mark.parametrize("reads_first", [False, True])
 @pytest.mark.parametrize("end", ["forget", "remove"])
-def test_what_is_forgotten_while_it_is_read_does_not_come_back(store: Store, end: str, reads_first: bool) -> None:
+def test_what_is_forgotten_while_it_is_read_does_not_come_back(store, end, reads_first):
     free = store.device.allocator.free_slots
     slow(store).reads_first = reads_first
     store.find(A, TENANT)
@@ -194,7 +192,7 @@ def test_what_is_forgotten_while_it_is_read_does_not_come_back(store: Store, end
     store.check_integrity()
 
 
-def test_a_load_that_waits_for_a_thread_is_dropped_at_once(store: Store) -> None:
+def test_a_load_that_waits_for_a_thread_is_dropped_at_once(store):
     many = [make_segment(name, name * 10) for name in "cdef"]
     add(store, *many)
     store.flush()
@@ -209,7 +207,7 @@ def test_a_load_that_waits_for_a_thread_is_dropped_at_once(store: Store) -> None
     store.check_integrity()
 
 
-def test_nothing_writes_into_the_arena_after_the_store_is_closed(store: Store) -> None:
+def test_nothing_writes_into_the_arena_after_the_store_is_closed(store):
     store.find(A, TENANT)
     assert slow(store).began.wait(20)
     closer = threading.Thread(target=store.close)
@@ -229,9 +227,7 @@ def test_nothing_writes_into_the_arena_after_the_store_is_closed(store: Store) -
         (4e-3, 1e-3, "disk", None),  # 30 ms for ten tokens: a busy machine may take that
     ],
 )
-def test_what_takes_longer_to_load_than_to_compute_is_computed(
-    store: Store, load_cost: float, compute_cost: float, source: str, reason: str | None
-) -> None:
+def test_what_takes_longer_to_load_than_to_compute_is_computed(store, load_cost, compute_cost, source, reason):
     slow(store).go.set()
     store.load_cost.mean, store.compute_cost.mean = load_cost, compute_cost
     for _ in range(2):
@@ -247,9 +243,7 @@ def test_what_takes_longer_to_load_than_to_compute_is_computed(
 
 
 @pytest.mark.parametrize("stays_slow", [False, True])
-def test_a_slow_disk_is_tried_again_now_and_then(
-    store: Store, monkeypatch: pytest.MonkeyPatch, stays_slow: bool
-) -> None:
+def test_a_slow_disk_is_tried_again_now_and_then(store, monkeypatch, stays_slow):
     """Else it was slow for ever: what is never loaded is never measured."""
     monkeypatch.setattr("cache.memory.store.TRIED_ANYWAY", 3)
     slow(store).go.set()
@@ -270,7 +264,7 @@ def test_a_slow_disk_is_tried_again_now_and_then(
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> SlowDisk:
+def disk(tmp_path):
     with_engine = Engine(build(), memory=4 << 20, disk=DiskTier(tmp_path, BIG)).start()
     with_engine.encode([SYSTEM, COLD, WARM]).result(timeout=20)
     with_engine.close()
@@ -278,7 +272,7 @@ def disk(tmp_path: Path) -> SlowDisk:
 
 
 @pytest.fixture
-def engine(disk: SlowDisk) -> Iterator[Engine]:
+def engine(disk):
     engine = Engine(build(), memory=4 << 20, disk=disk).start()
     disk.go.set()
     assert ask(engine, WARM).completion.modules[1].source == "disk"
@@ -301,7 +295,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_warm_requests_do_not_wait_behind_one_that_loads(engine: Engine, disk: SlowDisk) -> None:
+def test_warm_requests_do_not_wait_behind_one_that_loads(engine, disk):
     cold = ask(engine, COLD)
     assert disk.began.wait(20)
     assert ask(engine, WARM).completion.modules[1].source == "device"
@@ -310,9 +304,7 @@ def test_warm_requests_do_not_wait_behind_one_that_loads(engine: Engine, disk: S
     assert {use.name: use.source for use in cold.completion.modules} == {"system": "device", "cold": "disk"}
 
 
-def test_the_engine_sleeps_while_all_it_has_is_being_read(
-    engine: Engine, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_sleeps_while_all_it_has_is_being_read(engine, disk, monkeypatch):
     monkeypatch.setattr(cache.engine.engine, "LOOK_AGAIN_S", 60.0)
     steps, step = [0], EngineCore.step
 
@@ -337,7 +329,7 @@ def test_the_engine_sleeps_while_all_it_has_is_being_read(
     )
 
 
-def test_who_leaves_while_a_module_is_read_leaves_nothing_behind(engine: Engine, disk: SlowDisk) -> None:
+def test_who_leaves_while_a_module_is_read_leaves_nothing_behind(engine, disk):
     cold = ask(engine, COLD)
     assert disk.began.wait(20)
     cold.cancel()
@@ -349,7 +341,7 @@ def test_who_leaves_while_a_module_is_read_leaves_nothing_behind(engine: Engine,
     assert ask(engine, COLD).completion.modules[1].source == "device", "it was read all the same"
 
 
-def test_what_is_forgotten_while_a_request_waits_for_it_is_computed(engine: Engine, disk: SlowDisk) -> None:
+def test_what_is_forgotten_while_a_request_waits_for_it_is_computed(engine, disk):
     key = engine.store.key(COLD)
     cold = ask(engine, COLD)
     assert disk.began.wait(20)
@@ -362,9 +354,7 @@ def test_what_is_forgotten_while_a_request_waits_for_it_is_computed(engine: Engi
     engine.call(Store.check_integrity)
 
 
-def test_a_module_that_cannot_be_read_is_computed_for_all_who_wait(
-    engine: Engine, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_cannot_be_read_is_computed_for_all_who_wait(engine, disk, monkeypatch):
     waiting = [ask(engine, COLD) for _ in range(3)]
     assert disk.began.wait(20)
     damaged(file_of(engine.store, COLD), monkeypatch)
@@ -375,9 +365,7 @@ def test_a_module_that_cannot_be_read_is_computed_for_all_who_wait(
         assert one.completion.tokens == waiting[0].completion.tokens
 
 
-def test_a_restart_waits_for_the_threads_that_read(
-    engine: Engine, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_restart_waits_for_the_threads_that_read(engine, disk, monkeypatch):
     """The arena is used again: nothing of before may be written into it."""
     cold = ask(engine, COLD)
     assert disk.began.wait(20)
@@ -396,14 +384,14 @@ def test_a_restart_waits_for_the_threads_that_read(
     engine.call(Store.check_integrity)
 
 
-def test_what_a_slow_disk_has_is_computed_with_its_reason(engine: Engine, disk: SlowDisk) -> None:
+def test_what_a_slow_disk_has_is_computed_with_its_reason(engine, disk):
     engine.store.load_cost.mean = 1.0
     completion = ask(engine, COLD).completion
     assert not disk.began.is_set()
     assert [(use.source, use.miss_reason) for use in completion.modules[1:]] == [("computed", "bypassed")]
 
 
-def test_time_in_the_queue_counts_as_time_to_load(store: Store) -> None:
+def test_time_in_the_queue_counts_as_time_to_load(store):
     """Three modules, two threads: the third is as slow as the first, although it was read in no time."""
     others = [make_segment(name, name * 10) for name in "cd"]
     add(store, *others)
@@ -423,7 +411,7 @@ def test_time_in_the_queue_counts_as_time_to_load(store: Store) -> None:
     assert store.load_cost.mean > before
 
 
-def test_memory_too_small_for_what_is_to_be_loaded_is_said(disk: SlowDisk) -> None:
+def test_memory_too_small_for_what_is_to_be_loaded_is_said(disk):
     disk.go.set()
     model = build()
     tokens = len(SYSTEM.tokens) + len(COLD.tokens)
@@ -434,7 +422,7 @@ def test_memory_too_small_for_what_is_to_be_loaded_is_said(disk: SlowDisk) -> No
     engine.close()
 
 
-def test_memory_comes_back_from_what_is_read_for_somebody_who_left(disk: SlowDisk) -> None:
+def test_memory_comes_back_from_what_is_read_for_somebody_who_left(disk):
     """Nothing else is computed that could give memory back, and still a later question is not refused."""
     model = build()
     tokens = len(SYSTEM.tokens) + max(len(COLD.tokens), len(WARM.tokens)) + 60
@@ -451,7 +439,7 @@ def test_memory_comes_back_from_what_is_read_for_somebody_who_left(disk: SlowDis
     engine.close()
 
 
-def test_an_answer_behind_what_was_loaded_equals_one_full_pass(disk: SlowDisk) -> None:
+def test_an_answer_behind_what_was_loaded_equals_one_full_pass(disk):
     disk.go.set()
     model, logits = build(), list[Tensor]()
     forward = model.forward

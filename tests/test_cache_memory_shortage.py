@@ -71,7 +71,7 @@ def ends(asked: list[Generation]) -> list[tuple[object, ...]]:
 
 
 @pytest.fixture(scope="module")
-def expected() -> list[tuple[object, ...]]:
+def expected():
     engine = Engine(build(), memory=4 << 20).start()
     found = ends(ask_all(engine))
     engine.close()
@@ -80,12 +80,12 @@ def expected() -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("most", [1, 40])
 def test_answers_are_the_same_in_passes_that_fit(
-    most: int,
-    engine: Engine,
-    expected: list[tuple[object, ...]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    most,
+    engine,
+    expected,
+    monkeypatch,
+    caplog,
+):
     short_of_memory(engine.model, monkeypatch, lambda tokens: len(tokens) > most)
     with caplog.at_level(logging.WARNING):
         assert ends(ask_all(engine)) == expected
@@ -95,7 +95,7 @@ def test_answers_are_the_same_in_passes_that_fit(
     still_serves(engine)
 
 
-def test_what_fails_alone_ends_with_the_cure(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_alone_ends_with_the_cure(engine, monkeypatch):
     short_of_memory(engine.model, monkeypatch, lambda tokens: ord(POISON) in tokens)
     bad = engine.submit(Request(plan=plan_of(SYSTEM, A, f"What is {POISON}?")))
     module = engine.encode([make_segment("bad", f"This is {POISON}.", SYSTEM), B])
@@ -110,9 +110,7 @@ def test_what_fails_alone_ends_with_the_cure(engine: Engine, monkeypatch: pytest
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "top_k": 9, "seed": 3}])
 @pytest.mark.parametrize("has_drawn", [False, True])
-def test_tokens_are_chosen_in_parts(
-    sampling: dict[str, Any], has_drawn: bool, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_are_chosen_in_parts(sampling, has_drawn, engine, monkeypatch):
     """The same random numbers choose them, whether they were drawn before memory ran out or not."""
     without = ends(ask_all(engine, **sampling))
     choose = cache.decoding.choosing.choose_tokens
@@ -130,7 +128,7 @@ def test_tokens_are_chosen_in_parts(
     assert engine.num_shortages > 0
 
 
-def test_a_scored_pass_that_failed_halfway_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scored_pass_that_failed_halfway_adds_nothing(monkeypatch):
     """Its squares of some layers were added already."""
     found: list[list[Tensor]] = []
     scores = RowScoring.scores
@@ -156,7 +154,7 @@ def test_a_scored_pass_that_failed_halfway_adds_nothing(monkeypatch: pytest.Monk
     assert all(torch.allclose(a, b, rtol=1e-4) for a, b in zip(one, other, strict=True))
 
 
-def test_scores_that_find_no_memory_end_their_answer_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_that_find_no_memory_end_their_answer_alone(engine, monkeypatch):
     """Was wrong once: it kept the rows and the prefix that it had taken."""
     ends(ask_all(engine))
     zeros = torch.zeros
@@ -179,7 +177,7 @@ def runs(number: int, tokens: int = 1) -> list[Run]:
     return [Run([0] * tokens, [*range(tokens)]) for _ in range(number)]
 
 
-def test_nobody_is_left_out_for_long() -> None:
+def test_nobody_is_left_out_for_long():
     limit, many = RowLimit(CPU), runs(7)
     limit.note_shortage(6, "")
     passes = [[*limit.fit(dict.fromkeys(many, 1))] for _ in range(9)]
@@ -188,7 +186,7 @@ def test_nobody_is_left_out_for_long() -> None:
     assert all(fitting == [one for one in many if one in fitting] for fitting in passes), "in the order of scheduling"
 
 
-def test_a_prompt_is_cut_to_what_fits() -> None:
+def test_a_prompt_is_cut_to_what_fits():
     limit, (prompt, answer) = RowLimit(CPU), runs(2, 100)
     assert limit.fit({answer: 1, prompt: 99}) == {answer: 1, prompt: 99}
     limit.note_shortage(100, "")
@@ -196,7 +194,7 @@ def test_a_prompt_is_cut_to_what_fits() -> None:
     assert limit.fit({answer: 1, prompt: 50}) == {answer: 1, prompt: 49}
 
 
-def test_passes_grow_again_slowly_when_all_they_may_have_went_well() -> None:
+def test_passes_grow_again_slowly_when_all_they_may_have_went_well():
     limit = RowLimit(CPU)
     limit.note_shortage(16, "")
     for _ in range(PATIENCE - 1):
@@ -214,7 +212,7 @@ def test_passes_grow_again_slowly_when_all_they_may_have_went_well() -> None:
     assert limit.most == 1
 
 
-def test_the_memory_of_the_pass_is_free_before_smaller_ones_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_the_pass_is_free_before_smaller_ones_begin(monkeypatch):
     """The error holds the frames of the pass, and with them what they allocated: nothing could be given back."""
 
     class Activations:
@@ -247,5 +245,5 @@ def test_the_memory_of_the_pass_is_free_before_smaller_ones_begin(monkeypatch: p
         (ValueError("out of range"), False),
     ],
 )
-def test_what_says_that_memory_has_run_out(error: Exception, expected: bool) -> None:
+def test_what_says_that_memory_has_run_out(error, expected):
     assert is_shortage(error) == expected

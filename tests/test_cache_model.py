@@ -1,6 +1,5 @@
 """Model families: what each can do, why modules of some cannot be placed, and that these run exactly all the same."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ def full_forward(hf: Any, tokens: tuple[int, ...]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_plain_prompt_equals_transformers_own_forward(family: str) -> None:
+def test_a_plain_prompt_equals_transformers_own_forward(family):
     """The oracle gives ALiBi models a bias of its own; here nothing of theirs is replaced."""
     model = build(family)
     recorder = Recorder(model)
@@ -75,7 +74,7 @@ def test_a_plain_prompt_equals_transformers_own_forward(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", UNPLACEABLE)
-def test_models_without_placement_are_exact_beyond_their_window(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_without_placement_are_exact_beyond_their_window(family, monkeypatch):
     """Prefill in chunks longer and shorter than the window, decode, a second turn and a batch neighbour."""
     rows = {scheduler.PASS_S: 2 * WINDOW + 3, scheduler.DECODING_PASS_S: WINDOW - 5}
     monkeypatch.setattr(scheduler, "rows_within", lambda seconds, _: rows[seconds])
@@ -107,7 +106,7 @@ def test_models_without_placement_are_exact_beyond_their_window(family: str, mon
 
 
 @pytest.mark.parametrize("family", UNPLACEABLE)
-def test_modules_of_models_without_placement_are_computed_with_the_prompt(family: str, tmp_path: Path) -> None:
+def test_modules_of_models_without_placement_are_computed_with_the_prompt(family, tmp_path):
     system = make_segment("system", "You answer from the documents, briefly. ")
     document = make_segment("document", "Returns take 30 days from delivery.", system)
     at = len(system.tokens)
@@ -151,7 +150,7 @@ def test_modules_of_models_without_placement_are_computed_with_the_prompt(family
         ("longrope", "rotary frequencies depend on the length of the prompt (rope type 'longrope')", 400),
     ],
 )
-def test_the_reason_why_modules_cannot_be_placed_is_one_sentence(family: str, reason: str, positions: int) -> None:
+def test_the_reason_why_modules_cannot_be_placed_is_one_sentence(family, reason, positions):
     info = build(family).info
     assert (info.position_scheme, info.max_positions) == ("none", positions)
     assert find_position_scheme(UNPLACEABLE[family](), family) == ("none", reason)
@@ -160,7 +159,7 @@ def test_the_reason_why_modules_cannot_be_placed_is_one_sentence(family: str, re
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_the_other_families_place_modules(family: str) -> None:
+def test_the_other_families_place_modules(family):
     info = build(family).info
     assert info.places_modules
     assert find_position_scheme(CONFIGS[family](), family) == (info.position_scheme, "")
@@ -168,7 +167,7 @@ def test_the_other_families_place_modules(family: str) -> None:
     assert info.max_positions == (2048 if family == "bloom" else 4096)
 
 
-def test_a_window_as_long_as_the_context_is_none() -> None:
+def test_a_window_as_long_as_the_context_is_none():
     for config in (
         MistralConfig(max_position_embeddings=4096, sliding_window=4096),
         Qwen2Config(use_sliding_window=False, sliding_window=512),
@@ -179,7 +178,7 @@ def test_a_window_as_long_as_the_context_is_none() -> None:
     assert find_position_scheme(full, "m")[1] == "attention is limited to a sliding window of 4096 tokens"
 
 
-def test_different_frequencies_by_layer_are_named() -> None:
+def test_different_frequencies_by_layer_are_named():
     assert find_position_scheme(Gemma3TextConfig(sliding_window=1 << 20), "m") == (
         "none",
         "layers differ in their rotary frequencies",
@@ -191,13 +190,13 @@ def test_different_frequencies_by_layer_are_named() -> None:
     assert find_position_scheme(alike, "m") == ("rotary", "")
 
 
-def test_a_length_dependent_scheme_limits_the_context_to_the_original_length() -> None:
+def test_a_length_dependent_scheme_limits_the_context_to_the_original_length():
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
     assert usable_positions(MistralConfig(max_position_embeddings=1234, rope_parameters=rope)) == 1234
     assert usable_positions(UNPLACEABLE["longrope"]()) == 400
 
 
-def test_unknown_families_and_models_that_see_ahead_are_refused() -> None:
+def test_unknown_families_and_models_that_see_ahead_are_refused():
     falcon = FalconConfig(vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
     with pytest.raises(
         ModelError, match=r"is of type 'falcon'; supported types are bloom, gemma, .*, opt, phi3, qwen2"
@@ -215,7 +214,7 @@ def test_unknown_families_and_models_that_see_ahead_are_refused() -> None:
     ],
     ids=["gpt2", "opt"],
 )
-def test_a_prompt_beyond_learned_positions_is_refused_and_the_last_one_works(config: Any) -> None:
+def test_a_prompt_beyond_learned_positions_is_refused_and_the_last_one_works(config):
     torch.manual_seed(0)
     hf = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model = LanguageModel(hf, ByteTokenizer(), name="short", fingerprint="short")
@@ -256,7 +255,7 @@ def placed_with_gaps(offset: int) -> Plan:
 
 @pytest.mark.parametrize("family", ["llama", *ALIBI])
 @pytest.mark.parametrize("offset", [0, 1000])
-def test_modules_with_gaps_at_any_offset_and_from_disk(family: str, offset: int, tmp_path: Path) -> None:
+def test_modules_with_gaps_at_any_offset_and_from_disk(family, offset, tmp_path):
     plan = placed_with_gaps(offset)
     expected = oracle_logits(stock(family), plan)
     rows = []
@@ -273,7 +272,7 @@ def test_modules_with_gaps_at_any_offset_and_from_disk(family: str, offset: int,
 
 
 @pytest.mark.parametrize("family", ALIBI)
-def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family: str) -> None:
+def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family):
     model = build(family)
     segment = make_segment("returns", "Returns take 30 days from delivery.")
     plans = [
@@ -308,7 +307,7 @@ def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family: str)
 
 
 @pytest.mark.parametrize("family", [*ALIBI, "mistral-window", "gemma2"])
-def test_bfloat16_comes_close_to_float32(family: str) -> None:
+def test_bfloat16_comes_close_to_float32(family):
     """Biases stay float32 beside keys and queries in bfloat16, and layers are prepacked."""
     model = build(family, dtype=torch.bfloat16)
     recorder = Recorder(model)
@@ -321,9 +320,7 @@ def test_bfloat16_comes_close_to_float32(family: str) -> None:
         assert (logits - expected[row]).abs().max() < 0.15 * expected[row].abs().max()
 
 
-def test_modules_of_another_version_of_the_encoder_are_encoded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_modules_of_another_version_of_the_encoder_are_encoded_again(tmp_path, monkeypatch):
     page = make_segment("page", "A page.")
     plan = Plan(spans=(Span(start=0, tokens=page.tokens, segment=page), Span(start=7, tokens=tuple(b" So?"))))
     reasons = []

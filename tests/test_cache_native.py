@@ -23,7 +23,6 @@ from cache.engine.request import Request
 from cache.memory.arena import Arena, Extent
 from cache.model.language_model import LanguageModel
 from cache.native.decoder import FLAGS, load_library, processor, rounded
-from cache.prompt.plan import Segment
 
 ROWS = 300
 SHAPE: dict[str, Any] = {
@@ -50,7 +49,7 @@ PLAN = plan_of(SYSTEM, B, A, "Can I return a gift card?")
 
 
 @pytest.fixture(scope="session")
-def compiled(bundled_model: Path) -> Path:
+def compiled(bundled_model):
     return bundled_model.parent
 
 
@@ -83,9 +82,7 @@ def counted(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_placed_modules_equal_one_forward_with_the_block_mask(
-    family: str, compiled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_placed_modules_equal_one_forward_with_the_block_mask(family, compiled, monkeypatch):
     model = build(weights(family), compiled)
     passes, recorder = counted(model, monkeypatch), Recorder(model)
     with running(model) as engine:
@@ -97,9 +94,7 @@ def test_placed_modules_equal_one_forward_with_the_block_mask(
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_an_answer_equals_transformers_own_forward(
-    family: str, compiled: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_equals_transformers_own_forward(family, compiled, monkeypatch):
     model = build(weights(family), compiled)
     passes, recorder = counted(model, monkeypatch), Recorder(model)
     prompt = b"What came before is gone, unless a layer below has carried it on. Or not?"
@@ -118,7 +113,7 @@ SAME = make_segment("the same", bytes(A.tokens).decode(), SYSTEM)
 
 @pytest.mark.parametrize("rows", [16, 430])
 @pytest.mark.parametrize("second", [SAME, A], ids=["of another name", "at two places"])
-def test_a_question_behind_the_same_passage_twice(second: Segment, rows: int, compiled: Path) -> None:
+def test_a_question_behind_the_same_passage_twice(second, rows, compiled):
     """Was wrong once where its rows took more than one window. What it leaves behind is right for the next one."""
     model = build(weights("llama"), compiled)
     recorder = Recorder(model)
@@ -131,7 +126,7 @@ def test_a_question_behind_the_same_passage_twice(second: Segment, rows: int, co
         assert (recorder.logits[-1] - oracle_logits(weights("llama"), later)).abs().max() < 2e-4
 
 
-def test_rows_computed_again_in_the_same_passage_twice(compiled: Path) -> None:
+def test_rows_computed_again_in_the_same_passage_twice(compiled):
     """Each place has rows of its own that are computed again and hidden, and a question of more than one window."""
     model = build(weights("llama"), compiled)
     recorder = Recorder(model)
@@ -173,7 +168,7 @@ def distance(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_conversations_packed_in_one_pass(threads: int, compiled: Path) -> None:
+def test_conversations_packed_in_one_pass(threads, compiled):
     """Shared documents, rows hidden from some, chunks of prompts: as through transformers, keys and values too."""
     hf = weights("llama")
     fast, slow = build(hf, compiled), build(hf, None)
@@ -213,13 +208,13 @@ PARTS = st.sampled_from([(), PARTLY_VISIBLE.visible_ranges, (VisibleRange(20, 90
 
 
 @pytest.fixture(scope="module")
-def pair(compiled: Path) -> tuple[LanguageModel, LanguageModel]:
+def pair(compiled):
     return build(weights("llama"), compiled), build(weights("llama"), None)
 
 
 @settings(max_examples=8, deadline=None)
 @given(chunks=passes())
-def test_any_pass_is_as_through_transformers(chunks: list[Chunk], pair: tuple[LanguageModel, LanguageModel]) -> None:
+def test_any_pass_is_as_through_transformers(chunks, pair):
     fast, slow = pair
     ours, theirs = filled(fast), filled(slow)
     outputs = [*range(sum(len(one.tokens) for one in chunks))]
@@ -244,14 +239,14 @@ def squares(model: LanguageModel, passes: list[tuple[list[Chunk], list[tuple[int
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_rows_score_the_keys_that_they_read(family: str, compiled: Path) -> None:
+def test_rows_score_the_keys_that_they_read(family, compiled):
     fast, slow = build(weights(family), compiled), build(weights(family), None)
     for mine, other in zip(squares(fast, [(PACKED, SCORED)]), squares(slow, [(PACKED, SCORED)]), strict=True):
         assert torch.allclose(mine, other, rtol=1e-3, atol=1e-9)
     assert [float(one.sum()) > 0 for one in squares(fast, [(PACKED, SCORED)])[:5]] == [True, False, True, True, False]
 
 
-def test_rows_score_the_same_in_one_pass_and_in_two(compiled: Path) -> None:
+def test_rows_score_the_same_in_one_pass_and_in_two(compiled):
     fast = build(weights("llama"), compiled)
     whole = replace(PACKED[2], views=[KVView(Extent(0, 550), offset=90), PARTLY_VISIBLE])
     first, second = replace(whole, tokens=whole.tokens[:4], positions=whole.positions[:4]), whole.last_rows(2)
@@ -262,7 +257,7 @@ def test_rows_score_the_same_in_one_pass_and_in_two(compiled: Path) -> None:
         assert torch.allclose(one, other, rtol=1e-3, atol=1e-9)
 
 
-def test_a_pass_for_scores_alone_ends_behind_the_last_scored_layer(compiled: Path) -> None:
+def test_a_pass_for_scores_alone_ends_behind_the_last_scored_layer(compiled):
     fast = build(weights("llama"), compiled)
     arena = filled(fast)
     before = [layer.clone() for layer in arena.keys]
@@ -273,7 +268,7 @@ def test_a_pass_for_scores_alone_ends_behind_the_last_scored_layer(compiled: Pat
 
 
 @pytest.fixture(params=["native", "x86-64", "x86-64-v3"])
-def processors(request: pytest.FixtureRequest, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def processors(request, compiled, monkeypatch):
     """Where code for this processor and for older ones is compiled: vectors of 4, 8 and 16 numbers."""
     if request.param != "native" and platform.machine() != "x86_64":
         pytest.skip("another kind of processor")
@@ -284,14 +279,14 @@ def processors(request: pytest.FixtureRequest, compiled: Path, monkeypatch: pyte
     return compiled / request.param
 
 
-def test_float32_on_older_processors(processors: Path) -> None:
+def test_float32_on_older_processors(processors):
     fast, slow = build(weights("llama"), processors), build(weights("llama"), None)
     assert fast.native is not None
     logits = fast.forward(PACKED, filled(fast), [0, 1, 31, ROWS - 1])
     assert distance(logits, slow.forward(PACKED, filled(slow), [0, 1, 31, ROWS - 1])) < 5e-4
 
 
-def test_bfloat16_is_no_further_off_than_transformers(processors: Path) -> None:
+def test_bfloat16_is_no_further_off_than_transformers(processors):
     exact = build(weights("llama"), None)
     expected = exact.forward(PACKED, filled(exact), list(range(ROWS)))
     off = []
@@ -304,7 +299,7 @@ def test_bfloat16_is_no_further_off_than_transformers(processors: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_weights_of_8_bits_are_a_little_off(dtype: torch.dtype, processors: Path) -> None:
+def test_weights_of_8_bits_are_a_little_off(dtype, processors):
     """And another model: what it computes is never taken for what the weights as they are compute."""
     exact, plain = build(weights("tied"), None), build(weights("tied", dtype), processors)
     fast = LanguageModel(
@@ -318,7 +313,7 @@ def test_weights_of_8_bits_are_a_little_off(dtype: torch.dtype, processors: Path
     assert len({model.info.fingerprint for model in (exact, plain, fast)}) == (3 if dtype == torch.bfloat16 else 2)
 
 
-def test_weights_are_rounded_by_groups() -> None:
+def test_weights_are_rounded_by_groups():
     panels = torch.randn(3, 4, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
     panels[1, 2, 32:64] = 0
     packed = rounded(panels)
@@ -329,7 +324,7 @@ def test_weights_are_rounded_by_groups() -> None:
     assert numbers.abs().max() <= 127
 
 
-def test_weights_that_are_not_bfloat16_stay_as_they_are(compiled: Path) -> None:
+def test_weights_that_are_not_bfloat16_stay_as_they_are(compiled):
     """Such as those of a layer that an adapter was merged into."""
     hf = weights("llama")
     with torch.no_grad():
@@ -340,7 +335,7 @@ def test_weights_that_are_not_bfloat16_stay_as_they_are(compiled: Path) -> None:
     assert distance(logits, slow.forward(PACKED, filled(slow), [0, 31, ROWS - 1])) < 5e-4
 
 
-def test_biases_of_some_layers_stay_with_them(compiled: Path) -> None:
+def test_biases_of_some_layers_stay_with_them(compiled):
     hf = weights("qwen2, with biases")
     for layer, without in zip(hf.model.layers, ("q_proj", "k_proj", "v_proj"), strict=True):
         getattr(layer.self_attn, without).bias = None
@@ -349,7 +344,7 @@ def test_biases_of_some_layers_stay_with_them(compiled: Path) -> None:
     assert distance(fast.forward(PACKED, filled(fast), [0, 31]), slow.forward(PACKED, filled(slow), [0, 31])) < 5e-4
 
 
-def test_a_long_pass_is_given_up_at_its_next_layer(compiled: Path) -> None:
+def test_a_long_pass_is_given_up_at_its_next_layer(compiled):
     model, asked = build(weights("llama"), compiled), iter([False, True])
     arena = filled(model)
     before = [layer.clone() for layer in arena.keys]
@@ -361,7 +356,7 @@ def test_a_long_pass_is_given_up_at_its_next_layer(compiled: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma", "qwen2", "embeddings"])
-def test_models_that_are_not_covered_run_without(family: str, compiled: Path) -> None:
+def test_models_that_are_not_covered_run_without(family, compiled):
     if family == "embeddings":
         hf = weights("llama")
         hf.get_input_embeddings().weight.data.mul_(1.0001)
@@ -370,9 +365,7 @@ def test_models_that_are_not_covered_run_without(family: str, compiled: Path) ->
     assert build(hf, compiled).native is None
 
 
-def test_it_is_compiled_once_and_a_damaged_one_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_is_compiled_once_and_a_damaged_one_once_more(tmp_path, monkeypatch, caplog):
     """As a power cut leaves files. Was wrong once: answers were written slowly from then on."""
     monkeypatch.setattr("cache.native.decoder.FLAGS", [flag for flag in FLAGS if flag[:2] != "-O"])
     compile_and_load = load_library.__wrapped__
@@ -391,12 +384,12 @@ def test_it_is_compiled_once_and_a_damaged_one_once_more(
 
 @pytest.mark.parametrize(("compiler", "said"), [("false", "more slowly"), ("no-such", "more slowly"), (None, "gcc")])
 def test_a_compiler_that_fails_leaves_nothing_behind(
-    compiler: str | None,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    compiler,
+    said,
+    tmp_path,
+    monkeypatch,
+    caplog,
+):
     monkeypatch.setattr(shutil, "which", lambda _: compiler)
     with caplog.at_level(logging.WARNING):
         assert load_library(tmp_path / str(compiler), torch.float32) is None

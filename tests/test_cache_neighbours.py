@@ -4,7 +4,6 @@ mask.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from cache.memory.disk import DiskTier
 from cache.memory.keys import segment_key
 from cache.memory.store import Store
 from cache.prompt.parts import Text, TextModule
-from cache.prompt.plan import Placement, Plan, Segment, Span
+from cache.prompt.plan import Plan, Segment, Span
 from cache.prompt.tokenizer import CachingTokenizer
 
 TOLERANCE = 1e-4
@@ -39,7 +38,7 @@ BEHIND_LED = Segment(name="behind", tokens=tuple(b"See above."), start=LED.end, 
 
 
 @pytest.mark.parametrize("family", list(CONFIGS))
-def test_a_segment_with_a_left_context_equals_one_forward_with_the_block_mask(family: str) -> None:
+def test_a_segment_with_a_left_context_equals_one_forward_with_the_block_mask(family):
     model = build(family)
     recorder = Recorder(model)
     plan = where_it_stands(family, plan_of("Good afternoon to you, dear reader. ", SYSTEM, LED, B, ALONE, QUESTION))
@@ -54,7 +53,7 @@ def test_a_segment_with_a_left_context_equals_one_forward_with_the_block_mask(fa
     assert not second.exact
 
 
-def test_a_left_context_changes_what_is_computed_and_is_not_kept() -> None:
+def test_a_left_context_changes_what_is_computed_and_is_not_kept():
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -70,7 +69,7 @@ def test_a_left_context_changes_what_is_computed_and_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1000])
-def test_a_segment_with_a_left_context_may_stand_anywhere(shift: int) -> None:
+def test_a_segment_with_a_left_context_may_stand_anywhere(shift):
     model = build()
     recorder = Recorder(model)
     spans = [Span(start=shift, tokens=LED.tokens, segment=LED), Span(start=shift + len(LED.tokens), tokens=(1, 2, 3))]
@@ -80,7 +79,7 @@ def test_a_segment_with_a_left_context_may_stand_anywhere(shift: int) -> None:
     assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_behind_a_segment_with_a_left_context_only_its_own_rows_are_seen() -> None:
+def test_behind_a_segment_with_a_left_context_only_its_own_rows_are_seen():
     """A prefix's left context was read by the prefix, not by what stands behind it."""
     model = build()
     recorder = Recorder(model)
@@ -92,7 +91,7 @@ def test_behind_a_segment_with_a_left_context_only_its_own_rows_are_seen() -> No
         assert (logits - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_a_segment_with_a_left_context_comes_back_from_disk_bit_equal(tmp_path: Path) -> None:
+def test_a_segment_with_a_left_context_comes_back_from_disk_bit_equal(tmp_path):
     plan = plan_of(SYSTEM, LED, B, QUESTION)
     logits = []
     for source in ("computed", "disk"):
@@ -106,7 +105,7 @@ def test_a_segment_with_a_left_context_comes_back_from_disk_bit_equal(tmp_path: 
     assert (logits[0] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_long() -> None:
+def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_long():
     model = build()
     with running(model) as engine:
         assert engine.encode([SYSTEM, LED, A]).result(timeout=60).computed == 3
@@ -117,7 +116,7 @@ def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_lo
             engine.encode([long]).result(timeout=60).raise_failed()
 
 
-def test_a_left_context_needs_ids_before_the_segment() -> None:
+def test_a_left_context_needs_ids_before_the_segment():
     with pytest.raises(ValueError, match="2 position ids before it, 3 in its left context"):
         Segment(name="u", tokens=(1,), start=2, left_context=(7, 8, 9))
     assert list(Segment(name="u", tokens=(1,), start=5, left_context=(7, 8, 9)).left_context_positions) == [2, 3, 4]
@@ -127,7 +126,7 @@ def exact(*parts: Segment | str) -> bool:
     return plan_of(*parts).is_exact
 
 
-def test_exact_only_where_prefix_and_left_context_stand_before_it() -> None:
+def test_exact_only_where_prefix_and_left_context_stand_before_it():
     assert exact(SYSTEM, NEAR_TEXT, LED, QUESTION), "the left context's own tokens are in the prompt"
     assert exact(SYSTEM, make_segment("near", NEAR_TEXT, SYSTEM), LED, QUESTION), "as a module"
     assert not exact(SYSTEM, LED, QUESTION), "the left context is missing"
@@ -143,7 +142,7 @@ def test_exact_only_where_prefix_and_left_context_stand_before_it() -> None:
     assert not Plan(spans=moved).is_exact
 
 
-def test_what_counts_as_exact_equals_full_attention() -> None:
+def test_what_counts_as_exact_equals_full_attention():
     model = build()
     recorder = Recorder(model)
     plan = plan_of(SYSTEM, NEAR_TEXT, LED, QUESTION)
@@ -153,7 +152,7 @@ def test_what_counts_as_exact_equals_full_attention() -> None:
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() < TOLERANCE
 
 
-def test_keys_cover_the_left_context_and_are_as_before_without_one() -> None:
+def test_keys_cover_the_left_context_and_are_as_before_without_one():
     def key(segment: Segment) -> str:
         return segment_key(segment, fingerprint="model")
 
@@ -167,7 +166,7 @@ def test_keys_cover_the_left_context_and_are_as_before_without_one() -> None:
     assert key(Segment(name="a", tokens=(4, 5), start=3, prefix=Segment(name="s", tokens=(1, 2, 3)))) == PRESENT_KEY
 
 
-def test_a_miss_because_of_another_left_context_is_told_as_a_changed_document(tmp_path: Path) -> None:
+def test_a_miss_because_of_another_left_context_is_told_as_a_changed_document(tmp_path):
     with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
         answer(engine, plan_of(SYSTEM, LED, QUESTION))
         (use,) = answer(engine, plan_of(SYSTEM, with_left_context(A, NEAR_TEXT.upper()), QUESTION)).modules[1:]
@@ -188,7 +187,7 @@ TURNS = (SYSTEM_MODULE, FIRST, SECOND, text("Can I return it?"), THIRD, FIRST, t
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
 @pytest.mark.parametrize("family", list(CONFIGS))
-def test_every_placement_equals_one_forward_with_the_block_mask(family: str, placement: Placement) -> None:
+def test_every_placement_equals_one_forward_with_the_block_mask(family, placement):
     model = build(family)
     recorder = Recorder(model)
     turns = [part for i, part in enumerate(TURNS) if i != 5]
@@ -207,7 +206,7 @@ def test_every_placement_equals_one_forward_with_the_block_mask(family: str, pla
 
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_rows_computed_again_are_right_in_every_placement(placement: Placement) -> None:
+def test_rows_computed_again_are_right_in_every_placement(placement):
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -217,7 +216,7 @@ def test_rows_computed_again_are_right_in_every_placement(placement: Placement) 
 
 
 @pytest.mark.parametrize("placement", ["slotted", "shared"])
-def test_a_second_turn_goes_on_from_the_first_in_every_placement(placement: Placement) -> None:
+def test_a_second_turn_goes_on_from_the_first_in_every_placement(placement):
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -230,7 +229,7 @@ def test_a_second_turn_goes_on_from_the_first_in_every_placement(placement: Plac
     assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_an_engine_arranges_as_it_was_told() -> None:
+def test_an_engine_arranges_as_it_was_told():
     slotted = Engine(build(), memory=MEMORY, placement="slotted", slot=50)
     assert slotted.arrange(TURNS[:4]) == slotted.arrange(TURNS[:4], "slotted", 50)
     at = len("You answer from the documents. ")
@@ -241,7 +240,7 @@ def test_an_engine_arranges_as_it_was_told() -> None:
     assert windowed.arrange(TURNS[:4]) == windowed.arrange(TURNS[:4], "contiguous"), "it computes everything"
 
 
-def test_models_that_encode_a_module_where_it_stands_read_nothing_beside_it() -> None:
+def test_models_that_encode_a_module_where_it_stands_read_nothing_beside_it():
     opt = Engine(build("opt"), memory=MEMORY)
     assert opt.segment(FIRST).left_context == ()
     assert all(not segment.left_context for segment in opt.arrange(TURNS[:4]).segments())
@@ -252,7 +251,7 @@ def test_models_that_encode_a_module_where_it_stands_read_nothing_beside_it() ->
     assert segment.start == len("You answer from the documents. ") + len(NEAR_TEXT)
 
 
-def test_tokens_are_remembered_until_something_is_forgotten() -> None:
+def test_tokens_are_remembered_until_something_is_forgotten():
     model = build()
     asked: list[str] = []
     encode = model.tokenizer.encode
@@ -271,7 +270,7 @@ def test_tokens_are_remembered_until_something_is_forgotten() -> None:
         assert asked.count(NEAR_TEXT) == 2
 
 
-def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives() -> None:
+def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives():
     tokenizer = CachingTokenizer(ByteTokenizer(), runs=2, longest=100)
     for value in ("a", "b", "c", "a", "a"):
         given = tokenizer.encode([text(value)])
@@ -281,7 +280,7 @@ def test_a_remembering_tokenizer_gives_what_the_one_beneath_gives() -> None:
     assert tokenizer.encode([text("<a>")]) == list(b"<a>")
 
 
-def test_a_remembering_tokenizer_does_not_remember_long_texts() -> None:
+def test_a_remembering_tokenizer_does_not_remember_long_texts():
     """Was wrong once: a thousand bodies of a megabyte would have been kept, 11 MB each."""
     asked: list[str] = []
 
@@ -296,7 +295,7 @@ def test_a_remembering_tokenizer_does_not_remember_long_texts() -> None:
     assert asked == ["four", "longer", "longer"]
 
 
-def test_the_oracle_hides_a_left_context_from_everybody_else() -> None:
+def test_the_oracle_hides_a_left_context_from_everybody_else():
     """The oracle itself, by hand: who sees the rows of a left context."""
     plan = plan_of(SYSTEM, LED, BEHIND_LED, "?")
     rows = oracle_rows(plan)

@@ -27,7 +27,7 @@ def ask(engine: Engine, n: int, reuse: Reuse = "on", max_tokens: int = LONG) -> 
 
 
 @pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Running]:
+def pauses(monkeypatch):
     paused: list[Running] = []
     pause = Running.pause
 
@@ -40,7 +40,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[Running]:
 
 
 @pytest.mark.parametrize("reuse", ["on", "off"])
-def test_answers_that_wait_for_memory_are_the_same(reuse: Reuse, pauses: list[Running]) -> None:
+def test_answers_that_wait_for_memory_are_the_same(reuse, pauses):
     engine = engine_of(4000)
     expected = [ask(engine, n, reuse).completion.tokens for n in range(6)]
     engine.close()
@@ -53,7 +53,7 @@ def test_answers_that_wait_for_memory_are_the_same(reuse: Reuse, pauses: list[Ru
     engine.close()
 
 
-def test_an_answer_takes_no_more_memory_than_it_has_tokens() -> None:
+def test_an_answer_takes_no_more_memory_than_it_has_tokens():
     """Was wrong once: a request had to find room for the longest answer before it began."""
     engine = engine_of(520)
     short = ask(engine, 1, max_tokens=100_000)
@@ -66,7 +66,7 @@ def test_an_answer_takes_no_more_memory_than_it_has_tokens() -> None:
     engine.close()
 
 
-def test_an_answer_that_fills_all_memory_ends_with_what_it_has(pauses: list[Running]) -> None:
+def test_an_answer_that_fills_all_memory_ends_with_what_it_has(pauses):
     engine = engine_of(300)
     completion = ask(engine, 1, max_tokens=3000).completion
     assert completion.finish_reason == "length"
@@ -77,7 +77,7 @@ def test_an_answer_that_fills_all_memory_ends_with_what_it_has(pauses: list[Runn
     engine.close()
 
 
-def test_a_paused_answer_that_is_cancelled_still_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_answer_that_is_cancelled_still_gives_what_it_has(monkeypatch):
     engine, pause = engine_of(520), Running.pause
     paused: list[Running] = []
 
@@ -97,7 +97,7 @@ def test_a_paused_answer_that_is_cancelled_still_gives_what_it_has(monkeypatch: 
     engine.close()
 
 
-def test_a_paused_answer_that_cannot_go_on_ends_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_answer_that_cannot_go_on_ends_with_what_it_has(monkeypatch):
     """Was wrong once: it was refused like a new request, and what was paused of it was kept for ever."""
     engine = engine_of(520)
 

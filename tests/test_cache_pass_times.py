@@ -63,7 +63,7 @@ class DeviceEvent:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+def device(monkeypatch):
     device = Device()
     monkeypatch.setattr(time, "perf_counter", lambda: device.now)
     monkeypatch.setattr("cache.engine.engine_core.timer_for", lambda _: EventTimer(device))
@@ -110,7 +110,7 @@ def cost_after(*seconds_per_row: float) -> float:
     return mean
 
 
-def test_first_tokens_come_when_the_device_has_computed_them(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_tokens_come_when_the_device_has_computed_them(device, monkeypatch):
     core, began = core_on(device, monkeypatch), device.now
     asked = [ask(core, tokens=1, question=f"{n}: What can I return, and how long may it take?") for n in range(3)]
     timings = [end_of(core, one).timings for one in asked]
@@ -120,7 +120,7 @@ def test_first_tokens_come_when_the_device_has_computed_them(device: Device, mon
     assert len(device.ends) == device.waits == 1
 
 
-def test_a_prompt_of_several_passes_waits_for_the_last_alone(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_of_several_passes_waits_for_the_last_alone(device, monkeypatch):
     """The passes before it are launched one after another, before the device has computed the first."""
     core, began = core_on(device, monkeypatch), device.now
     asked = ask(core, tokens=1, question="x" * 1200)
@@ -130,14 +130,14 @@ def test_a_prompt_of_several_passes_waits_for_the_last_alone(device: Device, mon
     assert core.store.compute_cost.mean == pytest.approx(cost_after(ROW_S, ROW_S, ROW_S))
 
 
-def test_an_answer_that_is_read_has_its_time_too(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_read_has_its_time_too(device, monkeypatch):
     core, began, generation = core_on(device, monkeypatch), device.now, Generation()
     plan = Plan(spans=(Span(start=0, tokens=(1, 2, 3, 4)),))
     core.inbox.append(Waiting(Request(plan=plan, teacher_forced=(5, 6)), generation, time.perf_counter()))
     assert end_of(core, generation).timings.ttft == pytest.approx((device.ends[0] - began) * 1e3, abs=1e-3)
 
 
-def test_what_modules_cost_is_learnt_once_they_are_computed(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_modules_cost_is_learnt_once_they_are_computed(device, monkeypatch):
     core = core_on(device, monkeypatch)
     for segment, expected in zip(long_modules(3), [(), (ROW_S,), (ROW_S, ROW_S)], strict=True):
         done: Future[Any] = encode(core, segment)
@@ -149,7 +149,7 @@ def test_what_modules_cost_is_learnt_once_they_are_computed(device: Device, monk
     assert device.waits == 0
 
 
-def test_times_stay_exact_when_the_desk_has_run_for_days() -> None:
+def test_times_stay_exact_when_the_desk_has_run_for_days():
     """Events count milliseconds in float32: ten days after the first one they are 64 ms apart."""
     device = Device()
     with pytest.MonkeyPatch.context() as patched:
@@ -167,7 +167,7 @@ def test_times_stay_exact_when_the_desk_has_run_for_days() -> None:
         assert rows == 7
 
 
-def test_a_token_that_had_to_follow_is_there_before_the_device_is_done() -> None:
+def test_a_token_that_had_to_follow_is_there_before_the_device_is_done():
     device = Device()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(time, "perf_counter", lambda: device.now)
@@ -179,7 +179,7 @@ def test_a_token_that_had_to_follow_is_there_before_the_device_is_done() -> None
         assert timer.costs() == []
 
 
-def test_gpus_are_timed_by_their_events_and_processors_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_timed_by_their_events_and_processors_by_the_clock(monkeypatch):
     recorded: deque[tuple[object, object]] = deque()
 
     class CudaEvent:

@@ -5,7 +5,6 @@ import random
 from collections import Counter
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,7 +80,7 @@ def request(*documents: int, at: float = 0.0, session: str | None = None, answer
     return SimulatedRequest(at=at, documents=documents, question_tokens=10, answer_tokens=answer, session=session)
 
 
-def test_what_is_in_use_stays_and_a_conversation_loses_its_rows_with_their_memory() -> None:
+def test_what_is_in_use_stays_and_a_conversation_loses_its_rows_with_their_memory():
     memory = SimulatedMemory(3 * TOKENS, lambda _: 1e-3)
     pinned = memory.put(0, memory.device.reserve(TOKENS))
     prefix, known = memory.find_rows("a", TOKENS)
@@ -99,7 +98,7 @@ def test_what_is_in_use_stays_and_a_conversation_loses_its_rows_with_their_memor
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 1.4])
-def test_zipf_without_a_table(exponent: float) -> None:
+def test_zipf_without_a_table(exponent):
     rng, popularity = random.Random(0), Zipfian(50, exponent)
     counts = Counter(popularity.draw(rng) for _ in range(4_000))
     weights = [(rank + 1) ** -exponent for rank in range(50)]
@@ -120,7 +119,7 @@ def test_zipf_without_a_table(exponent: float) -> None:
         "[" * 100_000,
     ],
 )
-def test_a_bad_line_of_a_trace_is_named(tmp_path: Path, line: str) -> None:
+def test_a_bad_line_of_a_trace_is_named(tmp_path, line):
     file = tmp_path / "trace.jsonl"
     good = '{"t": 0, "documents": ["a", 1], "question_tokens": 5, "answer_tokens": 5, "session": "s"}'
     file.write_text(f"{good}\n\n{line}\n")
@@ -128,7 +127,7 @@ def test_a_bad_line_of_a_trace_is_named(tmp_path: Path, line: str) -> None:
         read_trace(file)
 
 
-def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
+def test_a_trace_is_read_in_the_order_of_its_times(tmp_path):
     file = tmp_path / "trace.jsonl"
     lines = [
         {"t": t, "documents": [name, "x"], "question_tokens": 5, "answer_tokens": 5} for t, name in ((2, 1), (1, "y"))
@@ -140,7 +139,7 @@ def test_a_trace_is_read_in_the_order_of_its_times(tmp_path: Path) -> None:
     assert trace.requests[0].documents == (2, 1)
 
 
-def test_one_request_takes_what_its_passes_take() -> None:
+def test_one_request_takes_what_its_passes_take():
     _, (job,) = simulate([request(0, at=5.0)])
     assert job.sources == {0: "computed"}
     encoding = COSTS.pass_seconds(TOKENS, 0, TOKENS, TOKENS * (TOKENS + 1) / 2)
@@ -150,7 +149,7 @@ def test_one_request_takes_what_its_passes_take() -> None:
     assert job.ended == pytest.approx(5 + encoding + prompt + decode, rel=1e-3)
 
 
-def test_a_document_that_several_answers_see_is_read_once() -> None:
+def test_a_document_that_several_answers_see_is_read_once():
     costs = replace(COSTS, decode_row_s=0.0, pair_s=0.0, read_token_s=1.0)
     replica = SimulatedReplica("", costs, 10_000, lambda _: TOKENS, lambda _: False, Limits())
     for name, document in (("a", 0), ("b", 0), ("c", 1)):
@@ -165,7 +164,7 @@ def test_a_document_that_several_answers_see_is_read_once() -> None:
     assert seconds[3] == pytest.approx(costs.pass_s + 2 * TOKENS + rows, abs=1)
 
 
-def test_a_document_that_was_computed_is_found_or_loaded_afterwards() -> None:
+def test_a_document_that_was_computed_is_found_or_loaded_afterwards():
     again = request(0, at=10.0)
     assert [job.sources[0] for job in simulate([request(0), again])[1]] == ["computed", "device"]
     others = [request(1 + one, at=1.0 + one) for one in range(6)]
@@ -173,19 +172,19 @@ def test_a_document_that_was_computed_is_found_or_loaded_afterwards() -> None:
     assert jobs[-1].sources == {0: "disk"}
 
 
-def test_requests_that_wait_for_one_document_compute_it_once() -> None:
+def test_requests_that_wait_for_one_document_compute_it_once():
     simulation, jobs = simulate([request(0), request(0, at=0.001), request(0, at=0.002)])
     assert [job.sources[0] for job in jobs] == ["computed", "device", "device"]
     encoding = COSTS.pass_seconds(TOKENS, 0, 0, 0)
     assert simulation.now < simulate([request(0)])[0].now + encoding
 
 
-def test_later_turns_find_what_earlier_ones_computed() -> None:
+def test_later_turns_find_what_earlier_ones_computed():
     _, jobs = simulate([request(0, session="s"), request(0, at=9.0, session="s")])
     assert (jobs[1].past, jobs[1].reused) == (14, 14)
 
 
-def test_every_token_of_a_prompt_has_one_source() -> None:
+def test_every_token_of_a_prompt_has_one_source():
     requests = [replace(one, session=str(n % 30)) for n, one in enumerate(drawn())]
     for routing in ROUTINGS:
         counted, asked = Counted(0, 0.0, lambda _: TOKENS), 0
@@ -199,7 +198,7 @@ def test_every_token_of_a_prompt_has_one_source() -> None:
         assert set(counted.sources) == {"device", "disk", "computed", "history", "prompt"}
 
 
-def test_memory_is_given_back_and_passes_take_no_time_twice() -> None:
+def test_memory_is_given_back_and_passes_take_no_time_twice():
     simulation, jobs = simulate(drawn(), replicas=2, documents=8)
     for replica in simulation.replicas.values():
         assert replica.num_requests == 0
@@ -212,7 +211,7 @@ def test_memory_is_given_back_and_passes_take_no_time_twice() -> None:
         assert job.submitted < job.first_token <= job.ended <= simulation.now
 
 
-def test_one_replica_finds_what_a_replay_of_its_requests_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_replica_finds_what_a_replay_of_its_requests_finds(monkeypatch):
     monkeypatch.setattr(Cost, "measured", lambda *_: None)  # what is computed costs the same all the time
     requests = [
         replace(one, at=10.0 * n) for n, one in enumerate(drawn(400, replace(TRAFFIC, documents=60, per_request=1)))
@@ -237,14 +236,14 @@ def test_one_replica_finds_what_a_replay_of_its_requests_finds(monkeypatch: pyte
     assert sum(job.sources[job.request.documents[0]] == "device" for job in jobs) == hits
 
 
-def test_a_request_that_does_not_fit_is_an_error_and_one_too_many_is_refused() -> None:
+def test_a_request_that_does_not_fit_is_an_error_and_one_too_many_is_refused():
     with pytest.raises(PlanError, match="does not fit"):
         simulate([request(*range(30))])
     _, jobs = simulate([request(0)] * 9, limits=Limits(running=2, waiting=3))
     assert sum(job.ended is None for job in jobs) == 4
 
 
-def test_passes_are_planned_with_the_cost_of_a_row_that_was_measured() -> None:
+def test_passes_are_planned_with_the_cost_of_a_row_that_was_measured():
     """What passes cost by themselves makes rows of short ones dearer: chunks become smaller still."""
     replica = SimulatedReplica("", COSTS, 10_000, lambda _: 1000, lambda _: False, Limits())
     replica.submit(Job("a", request(0), 0.0, 0, 4))
@@ -258,7 +257,7 @@ def test_passes_are_planned_with_the_cost_of_a_row_that_was_measured() -> None:
     assert chunks[1] < 450
 
 
-def test_engines_wait_for_memory_and_then_share_cores() -> None:
+def test_engines_wait_for_memory_and_then_share_cores():
     costs = replace(COSTS, cores=4, threads=1, crowded=1.3)
     assert [costs.slowdown(busy, 0.0) for busy in (1, 2, 4, 8)] == pytest.approx([1, 1.1, 1.3, 2.6])
     assert [replace(costs, threads=4).slowdown(busy, 0.0) for busy in (1, 2)] == [1, 2]
@@ -266,14 +265,14 @@ def test_engines_wait_for_memory_and_then_share_cores() -> None:
 
 
 @pytest.mark.parametrize(("threads", "engines", "share"), [(1, 5, 2 / 5), (2, 3, 8 / 9)])
-def test_an_engine_is_as_slow_as_its_most_crowded_core(threads: int, engines: int, share: float) -> None:
+def test_an_engine_is_as_slow_as_its_most_crowded_core(threads, engines, share):
     """Of five threads on four cores two share one; of six four do, and an engine waits for the slower of its two."""
     costs = replace(COSTS, cores=4, threads=threads)
     slow = sum(costs.slowdown(engines, chance / 1000) == 2 for chance in range(1000)) / 1000
     assert slow == pytest.approx(share, abs=2e-3)
 
 
-def test_replicas_of_one_machine_share_it() -> None:
+def test_replicas_of_one_machine_share_it():
     apart, shared = (simulate(drawn(60), replicas=2, per_machine=count, clients=8)[0].now for count in (1, 2))
     assert 1.5 * apart < shared < 2.5 * apart
 
@@ -285,31 +284,31 @@ def plan_of(routing: str, replicas: int = 4, seed: int = 0) -> Any:
     return plan_fleet(fleet, routing, COSTS, traffic, document_tokens=TOKENS, requests=600, seed=seed)
 
 
-def test_routing_by_modules_finds_more_than_by_chance() -> None:
+def test_routing_by_modules_finds_more_than_by_chance():
     by_modules, by_prefix, by_chance = (plan_of(routing) for routing in (BY_MODULES, BY_PREFIX, BY_CHANCE))
     assert by_modules.hit_rate > by_prefix.hit_rate > by_chance.hit_rate
     assert by_modules.ttft_p95 < by_chance.ttft_p95
 
 
-def test_a_seed_repeats_a_plan_and_another_one_does_not() -> None:
+def test_a_seed_repeats_a_plan_and_another_one_does_not():
     assert plan_of(BY_MODULES) == plan_of.__wrapped__(BY_MODULES)
     assert plan_of(BY_MODULES) != plan_of(BY_MODULES, seed=1)
 
 
-def test_a_hundred_replicas() -> None:
+def test_a_hundred_replicas():
     fleet, traffic = Fleet(replicas=100, memory=memory_for(20)), replace(TRAFFIC, documents=10_000_000)
     row = plan_fleet(fleet, BY_MODULES, COSTS, traffic, document_tokens=TOKENS, requests=400)
     assert 0 < row.hit_rate < 1
 
 
-def test_the_smallest_fleet_that_is_quick_enough() -> None:
+def test_the_smallest_fleet_that_is_quick_enough():
     rows = [plan_of(BY_MODULES, replicas) for replicas in (1, 4, 8)]
     assert fewest(rows, 0.0) is None
     assert fewest(rows, rows[1].ttft_p95) == rows[1]
     assert fewest([replace(row, refused=0.1) for row in rows], 1e9) is None
 
 
-def test_costs_are_scaled_by_what_passes_read_and_compute(tmp_path: Path) -> None:
+def test_costs_are_scaled_by_what_passes_read_and_compute(tmp_path):
     scaled = COSTS.scaled_to("Llama-3.1-8B")
     assert scaled.is_scaled
     assert not COSTS.scaled_to(BUNDLED).is_scaled
@@ -324,7 +323,7 @@ def test_costs_are_scaled_by_what_passes_read_and_compute(tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def costs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def costs_file(tmp_path, monkeypatch):
     file = tmp_path / f"costs-{threads_each(1)}.json"
     write_costs(COSTS, file)
     monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path))
@@ -338,9 +337,7 @@ def warmdesk(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_the_command_prints_one_document(
-    costs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_one_document(costs_file, monkeypatch, capsys):
     load = ("--documents", "1000", "--requests-per-second", "0.5", "--replicas", "1,2", "--requests", "100")
     assert warmdesk(monkeypatch, "plan", *load, "--model", "Qwen2.5-0.5B", "--ttft-target", "1000", "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -352,9 +349,7 @@ def test_the_command_prints_one_document(
     assert "None of these keeps" in capsys.readouterr().out
 
 
-def test_mistakes_are_one_line(
-    costs_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_mistakes_are_one_line(costs_file, monkeypatch, capsys, tmp_path):
     trace = tmp_path / "trace.jsonl"
     trace.write_text("{}\n")
     for arguments, said in {

@@ -61,7 +61,7 @@ class Runs:
 
 
 @pytest.mark.parametrize("length", ["", "two", "-1", "+1", "1.0", "0x2", "1_0", "2 3", "٣", "9" * 5000, '2" len="2'])
-def test_a_length_is_one_whole_number(length: str) -> None:
+def test_a_length_is_one_whole_number(length):
     error = refused(schema_of(f'<module name="m">\n<parameter name="slot" length="{length}"/></module>'))
     assert ("slot" in error.message, error.line) == (True, 2)
     facts(schema_of('<module name="m"><parameter name="slot" length=" 2 "/></module>'))
@@ -80,7 +80,7 @@ def test_a_length_is_one_whole_number(length: str) -> None:
         (schema_of("<scaffold/>"), "modules='...' is missing"),
     ],
 )
-def test_an_attribute_that_is_unknown_or_missing_is_named_with_its_element(element: str, attribute: str) -> None:
+def test_an_attribute_that_is_unknown_or_missing_is_named_with_its_element(element, attribute):
     error = refused("\n" + element, template="chatml")
     assert attribute in error.message
     assert error.message.startswith("<")
@@ -96,7 +96,7 @@ def test_an_attribute_that_is_unknown_or_missing_is_named_with_its_element(eleme
         '<!DOCTYPE schema [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">]>',
     ],
 )
-def test_a_document_type_is_refused(doctype: str) -> None:
+def test_a_document_type_is_refused(doctype):
     error = refused(f'<?xml version="1.0"?>\n{doctype}\n<schema name="s">&x;</schema>')
     assert ("DOCTYPE" in error.message, error.line) == (True, 2)
     with pytest.raises(PMLError, match="DOCTYPE") as caught:
@@ -126,7 +126,7 @@ PARENTS = {
 
 @pytest.mark.parametrize("child", CHILDREN)
 @pytest.mark.parametrize("parent", PARENTS)
-def test_what_may_stand_in_what(parent: str, child: str) -> None:
+def test_what_may_stand_in_what(parent, child):
     frame, allowed = PARENTS[parent]
     inside = "\n" + CHILDREN[child]
     text = schema_of('<module name="a"/><module name="b"/>' + frame.format(inside))
@@ -138,7 +138,7 @@ def test_what_may_stand_in_what(parent: str, child: str) -> None:
         assert "<" in error.message
 
 
-def test_a_turn_is_in_no_turn_at_any_depth() -> None:
+def test_a_turn_is_in_no_turn_at_any_depth():
     deep = '<union><module name="m"><module name="n"><system>x</system></module></module></union>'
     error = refused(schema_of(f"<user>a\n{deep}</user>"), template="chatml")
     assert ("<system>" in error.message, error.line) == (True, 2)
@@ -146,7 +146,7 @@ def test_a_turn_is_in_no_turn_at_any_depth() -> None:
 
 
 @pytest.mark.parametrize("name", ["_", "_1", "a-b.c_d", "unit.py", "A9", "xml", "é", "Ж1", "名前", "x" * 3000, "a٣"])
-def test_a_name_is_a_letter_then_letters_digits_and_three_signs(name: str) -> None:
+def test_a_name_is_a_letter_then_letters_digits_and_three_signs(name):
     schema = f'<schema name="{name}"><module name="{name}">m <param name="{name}" len="1"/></module></schema>'
     outcome = facts_of(case_of(schema, f'<prompt schema="{name}"><{name} {name}="v"/>q</prompt>'))
     assert not isinstance(outcome, PMLError), outcome
@@ -156,7 +156,7 @@ def test_a_name_is_a_letter_then_letters_digits_and_three_signs(name: str) -> No
 @pytest.mark.parametrize(
     "name", ["", " ", "1x", "-a", ".a", "big doc", "a/b", "a:b", "a\u0301", "a!", "a\u200d", "😀", "x\n"]
 )
-def test_what_is_not_a_name_is_refused(name: str) -> None:
+def test_what_is_not_a_name_is_refused(name):
     for text in (
         f"<schema name='{name}'/>",
         schema_of(f"<module name='{name}'/>"),
@@ -166,7 +166,7 @@ def test_what_is_not_a_name_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["𠀀", "x𠀀", "ﬁ", "x²", "ª", "Ꙁ"])
-def test_a_name_that_no_prompt_could_write_is_refused(name: str) -> None:
+def test_a_name_that_no_prompt_could_write_is_refused(name):
     """XML knows fewer letters than Unicode: such a module could be declared but never imported."""
     for text in (
         schema_of(f"\n<module name='{name}'/>"),
@@ -177,7 +177,7 @@ def test_a_name_that_no_prompt_could_write_is_refused(name: str) -> None:
     facts(f"<schema name='{name}'/>")  # a schema's name is never written as a tag
 
 
-def test_words_of_the_language_are_reserved_as_module_names_only() -> None:
+def test_words_of_the_language_are_reserved_as_module_names_only():
     for word in ("schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES):
         error = refused(schema_of(f"\n<module name='{word}'/>"))
         assert (repr(word) in error.message, error.line) == (True, 2)
@@ -193,12 +193,12 @@ def test_words_of_the_language_are_reserved_as_module_names_only() -> None:
         "<parameter name='x' length='1'/></module>",
     ],
 )
-def test_a_second_name_in_one_scope_is_refused_where_it_stands(body: str) -> None:
+def test_a_second_name_in_one_scope_is_refused_where_it_stands(body):
     error = refused(schema_of(body), template="chatml")
     assert ("'x'" in error.message, error.line) == (True, 3)
 
 
-def test_a_registry_keeps_schemas_by_name() -> None:
+def test_a_registry_keeps_schemas_by_name():
     registry = Registry(WordTokenizer(), max_positions=5)
     one, two = parse_schema("<schema name='s'>one</schema>"), parse_schema("<schema name='s'>one two</schema>")
     long = parse_schema("<schema name='s'>1 2 3 4 5 6</schema>")
@@ -241,7 +241,7 @@ def test_a_registry_keeps_schemas_by_name() -> None:
         ("\u2028a", "\u2028a"),
     ],
 )
-def test_the_whitespace_rule(piece: str, kept: str) -> None:
+def test_the_whitespace_rule(piece, kept):
     assert tidy(piece) == kept
     assert tidy(kept) == kept, "reading what was written changes nothing"
 
@@ -260,12 +260,12 @@ def test_the_whitespace_rule(piece: str, kept: str) -> None:
         ("a\r\nb\rc", ["a\nb\nc"]),
     ],
 )
-def test_what_a_run_holds(body: str, kept: list[str]) -> None:
+def test_what_a_run_holds(body, kept):
     assert texts(parse_schema(schema_of(body))) == kept
     assert texts(module_in(parse_schema(schema_of(f"<module name='m'>{body}</module>")))) == kept
 
 
-def test_elements_cut_runs_and_turns_do_not() -> None:
+def test_elements_cut_runs_and_turns_do_not():
     tokenizer = Runs()
     body = (
         "a <module name='m'>b<param name='p' len='1'/>c</module> d<union/>e<user>f</user><!-- --> g"
@@ -277,7 +277,7 @@ def test_elements_cut_runs_and_turns_do_not() -> None:
     assert runs == ["a ", "b", "", "c", " d", f"e{user.open}f{user.close} g", "h"]  # "" is the placeholder
 
 
-def test_space_is_preserved_or_default_and_cache_true_or_false() -> None:
+def test_space_is_preserved_or_default_and_cache_true_or_false():
     assert texts(parse_schema(schema_of(" a\n", " xml:space='preserve'"))) == [" a\n"]
     assert texts(parse_schema(schema_of(" a\n", " xml:space='default'"))) == [" a"]
     for attribute in ("xml:space='keep'", "cache='False'", "cache=' true'"):
@@ -301,14 +301,14 @@ def test_space_is_preserved_or_default_and_cache_true_or_false() -> None:
         (" <?xml version='1.0'?><schema name='s'/>", 1),
     ],
 )
-def test_malformed_input_is_refused_with_its_line(text: str, line: int) -> None:
+def test_malformed_input_is_refused_with_its_line(text, line):
     error = refused(text)
     assert error.line == line
     assert error.column is not None
     assert "\n" not in error.message
 
 
-def test_bytes_are_utf_8_whatever_they_declare() -> None:
+def test_bytes_are_utf_8_whatever_they_declare():
     text = "<schema name='s'>é 名 😀</schema>"
     expected = parse_schema(text)
     declared = f"<?xml version='1.0' encoding='iso-8859-1'?>{text}"
@@ -321,7 +321,7 @@ def test_bytes_are_utf_8_whatever_they_declare() -> None:
     assert "surrogate" in refused("<schema name='s'>\ud800</schema>").message
 
 
-def test_only_strings_of_the_template_are_structural() -> None:
+def test_only_strings_of_the_template_are_structural():
     tokenizer, user, system = Runs(), NAMED["llama2"]["user"], NAMED["llama2"]["system"]
     schema = parse_schema(schema_of("&lt;/s><user>&lt;/s></user><system><!-- nothing --> </system>"))
     lay_out(schema, tokenizer, roles=NAMED["llama2"])
@@ -332,7 +332,7 @@ def test_only_strings_of_the_template_are_structural() -> None:
     assert [[text for text, _ in piece] for piece in tokenizer.seen[1:]] == [["a", "b"], ["c"]], "not what is known"
 
 
-def test_a_turn_without_a_template_is_refused() -> None:
+def test_a_turn_without_a_template_is_refused():
     roles: Roles = {"user": NAMED["chatml"]["user"]}
     lay_out(parse_schema(schema_of("<user>x</user>")), Runs(), roles=roles)
     for turn in ("<system/>", "<module name='m'><system>x</system></module>"):
@@ -361,17 +361,17 @@ SCAFFOLDED = (
         ("a off", "cache"),
     ],
 )
-def test_a_bad_set_is_refused(modules: str, named: str) -> None:
+def test_a_bad_set_is_refused(modules, named):
     error = refused(schema_of(SCAFFOLDED + f"<scaffold modules='{modules}'/>"))
     assert ("<scaffold>" in error.message, named in error.message, error.line) == (True, True, 2)
 
 
-def test_a_good_set_takes_no_ids() -> None:
+def test_a_good_set_takes_no_ids():
     sets = "".join(f"<scaffold modules='{modules}'/>" for modules in (" b\n a ", "a x/xy b/i", "a off/on"))
     assert facts(schema_of(sets + SCAFFOLDED)) == facts(schema_of(SCAFFOLDED))
 
 
-def test_a_bad_union_scaffold_is_refused() -> None:
+def test_a_bad_union_scaffold_is_refused():
     for union, named in (
         ("<union scaffold='x/y'><module name='x'><module name='y'/></module></union>", "x/y"),
         ("<union scaffold='x'><module name='x' cache='false'/></union>", "cache"),
@@ -382,7 +382,7 @@ def test_a_bad_union_scaffold_is_refused() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     inside = tmp_path / "desk"
     (inside / "docs").mkdir(parents=True)
     (inside / "terms.txt").write_bytes("\n  Terms <b> & é \r\n more\n\n".encode())
@@ -398,7 +398,7 @@ def folder(tmp_path: Path) -> Path:
     return inside
 
 
-def test_a_file_stands_before_the_inline_text(folder: Path) -> None:
+def test_a_file_stands_before_the_inline_text(folder):
     text = (
         "<schema name='s' src='docs/bom.txt'> there<module name='m' src='terms.txt'>\n&amp; more "
         "<union><module name='u' src='inner'/></union></module></schema>"
@@ -428,7 +428,7 @@ def test_a_file_stands_before_the_inline_text(folder: Path) -> None:
         ("x" * 5000, "long"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_an_error(folder: Path, src: str, why: str) -> None:
+def test_a_file_that_cannot_be_used_is_an_error(folder, src, why):
     with pytest.raises(PMLError) as caught:
         parse_schema(schema_of(f"\n<module name='here' src='{src}'/>"), folder=folder)
     assert (caught.value.where, caught.value.line) == ("schema", 2)
@@ -436,7 +436,7 @@ def test_a_file_that_cannot_be_used_is_an_error(folder: Path, src: str, why: str
         assert part in caught.value.message
 
 
-def test_a_file_needs_a_folder_which_may_be_relative(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_needs_a_folder_which_may_be_relative(folder, monkeypatch):
     error = refused(schema_of("\n<module name='m' src='x.txt'/>"))
     assert ("'x.txt'" in error.message, "folder" in error.message, error.line) == (True, True, 2)
     monkeypatch.chdir(folder.parent)
@@ -445,7 +445,7 @@ def test_a_file_needs_a_folder_which_may_be_relative(folder: Path, monkeypatch: 
         parse_schema("<schema name='s' src='../secret.txt'/>", folder=Path("desk"))
 
 
-def test_a_huge_slot_costs_nothing_until_it_is_used() -> None:
+def test_a_huge_slot_costs_nothing_until_it_is_used():
     slot = f"<param name='p' len='{MAX_SLOT}'/>"
     members = "".join(f"<module name='m{i}'>{slot}</module>" for i in range(30))
     schema = parse_schema(schema_of(f"<union>{members}</union>"))
@@ -459,7 +459,7 @@ def test_a_huge_slot_costs_nothing_until_it_is_used() -> None:
     assert peak < MAX_SLOT, "not even a byte per id"
 
 
-def test_rules_hold_for_what_a_program_builds() -> None:
+def test_rules_hold_for_what_a_program_builds():
     turns = Role(role="user", children=(Role(role="user"),))
     for child, named in ((Parameter(name="p", length=1), "'p'"), (turns, "<user>"), (Module(name="1"), "'1'")):
         with pytest.raises(PMLError, match=named) as caught:
@@ -467,7 +467,7 @@ def test_rules_hold_for_what_a_program_builds() -> None:
         assert caught.value.line is None
 
 
-def test_lines_break_where_only_tags_meet_and_reading_drops_them() -> None:
+def test_lines_break_where_only_tags_meet_and_reading_drops_them():
     pair = Union(members=(Module(name="a", children=(Text(text="x"),)), Module(name="b")))
     kept = Module(name="k", children=(Text(text="end\n"), Module(name="n")))
     schema = Schema(name="s", children=(Text(text="root"), Module(name="m", children=(pair,)), kept))
@@ -489,6 +489,6 @@ def test_lines_break_where_only_tags_meet_and_reading_drops_them() -> None:
         (Module(name="m", children=(Parameter(name="p", length=1, placeholder="\x0b"),)),),
     ],
 )
-def test_what_the_language_cannot_say_is_not_written(children: tuple[Text | Module, ...]) -> None:
+def test_what_the_language_cannot_say_is_not_written(children):
     with pytest.raises(ValueError):
         write_schema(Schema(name="s", children=children))

@@ -1,7 +1,5 @@
 """PML prompts on the engine, against one full forward pass with the block mask."""
 
-from pathlib import Path
-
 import pytest
 from recording import Recorder, answer, running
 from tiny import CONFIGS, build, oracle_logits, stock
@@ -44,7 +42,7 @@ def bound(schemas: Registry, prompt: str) -> Plan:
         if family in ("llama", "gpt2") or prompt == "arguments"
     ],
 )
-def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
+def test_cached_logits_equal_the_block_mask(family, prompt):
     model = build(family)
     recorder = Recorder(model)
     with running(model) as engine:
@@ -61,7 +59,7 @@ def test_cached_logits_equal_the_block_mask(family: str, prompt: str) -> None:
     assert second.usage.module == supplied
 
 
-def test_one_module_at_the_start_is_exact() -> None:
+def test_one_module_at_the_start_is_exact():
     """What precedes nothing was encoded behind nothing: the cached answer is the plain one."""
     model = build()
     recorder = Recorder(model)
@@ -74,7 +72,7 @@ def test_one_module_at_the_start_is_exact() -> None:
     assert (recorder.logits[0] - oracle_logits(stock(), plan.without_segments())).abs().max() < TOLERANCE
 
 
-def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> None:
+def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path):
     def encoded_anew(engine: Engine, schemas: Registry, text: str) -> int:
         layout = schemas.replace(parse_schema(text))
         return engine.encode(schemas.segments_of(layout)).result(timeout=60).computed
@@ -95,7 +93,7 @@ def test_a_changed_module_is_encoded_again_and_nothing_else(tmp_path: Path) -> N
         assert {use.source for use in completion.modules} == {"device"}
 
 
-def test_modules_of_equal_text_are_computed_once() -> None:
+def test_modules_of_equal_text_are_computed_once():
     """Two names, one encoding: the books count it once."""
     with running(build()) as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
@@ -108,7 +106,7 @@ def test_modules_of_equal_text_are_computed_once() -> None:
     assert (completion.usage.computed, completion.usage.module) == (len("insame words?"), len("same words"))
 
 
-def test_text_whose_distance_changed_was_built_for_another_place() -> None:
+def test_text_whose_distance_changed_was_built_for_another_place():
     schema = '<schema name="s">in<module name="a">{}</module>out</schema>'
     prompt = '<prompt schema="s"><a/>?</prompt>'
     with running(build()) as engine:
@@ -120,7 +118,7 @@ def test_text_whose_distance_changed_was_built_for_another_place() -> None:
     assert {use.name: use.miss_reason for use in completion.modules} == {"s": "placement", "s/a": "document changed"}
 
 
-def test_what_fits_the_model_can_be_encoded_ahead_behind_a_stub() -> None:
+def test_what_fits_the_model_can_be_encoded_ahead_behind_a_stub():
     model = build()
     model.tokenizer.sink_prefix = (257, 258, 259)
     text = "b" * (model.info.max_positions - 2)

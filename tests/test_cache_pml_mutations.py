@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from pml_cases import Case, cases, deviations, facts_of
+from pml_cases import cases, deviations, facts_of
 
 from cache.errors import PMLError
 from cache.pml.binding import bind, module_segments
@@ -128,7 +128,7 @@ def check(schema: str | bytes, prompt: str | bytes, folder: Path | None) -> None
     bind(question, layout)
 
 
-def test_damaged_inputs_are_refused_or_valid(tmp_path: Path) -> None:
+def test_damaged_inputs_are_refused_or_valid(tmp_path):
     (tmp_path / "file.txt").write_text("some text")
     chance = random.Random(0)
     pairs = [(c["schema"], c["prompt"]) for c in cases() if c["prompt"] and "error" not in c["expect"]]
@@ -168,7 +168,7 @@ DEEP: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("kind", DEEP)
-def test_depth_breaks_nothing(kind: str) -> None:
+def test_depth_breaks_nothing(kind):
     opening, closing, expected = DEEP[kind]
     schema = '<schema name="s">r' + opening * DEPTH + closing * DEPTH + "</schema>"
     deep, flat = (f'<prompt schema="s">{"<a>" * depth}{"</a>" * depth}q</prompt>' for depth in (DEPTH, 1))
@@ -229,7 +229,7 @@ def calls_of(function: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_work_grows_with_the_input_and_not_faster(family: str) -> None:
+def test_work_grows_with_the_input_and_not_faster(family):
     def run(size: int) -> None:
         schema, prompt = FAMILIES[family](size)
         layout: Layout = lay_out(
@@ -244,12 +244,12 @@ def test_work_grows_with_the_input_and_not_faster(family: str) -> None:
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case["id"])
-def test_a_case_gives_what_it_must(case: Case) -> None:
+def test_a_case_gives_what_it_must(case):
     assert deviations(case, facts_of(case)) == [], case["title"]
 
 
 @pytest.mark.parametrize("case", [c for c in cases() if "error" not in c["expect"]], ids=lambda case: case["id"])
-def test_a_case_survives_being_written_again(case: Case) -> None:
+def test_a_case_survives_being_written_again(case):
     schema = parse_schema(case["schema"])
     assert parse_schema(write_schema(schema)) == schema
     if case["prompt"] is not None:
@@ -257,13 +257,13 @@ def test_a_case_survives_being_written_again(case: Case) -> None:
         assert parse_prompt(write_prompt(prompt)) == prompt
 
 
-def test_the_cases_cover_every_group_of_the_specification() -> None:
+def test_the_cases_cover_every_group_of_the_specification():
     groups = {*range(1, 36), 47}
     assert {case["covers"] for case in cases()} == groups
     assert len({case["id"] for case in cases()}) == len(cases()) == 96
 
 
-def test_a_wrong_outcome_is_seen() -> None:
+def test_a_wrong_outcome_is_seen():
     """The judge itself: no error passes for facts, no facts for an error, and every single fact counts."""
     for case in cases():
         outcome = facts_of(case)

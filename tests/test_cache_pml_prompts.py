@@ -101,7 +101,7 @@ def said(tokens: Sequence[int]) -> str:
         ("<prompt schema='desk'>\n<a></b></prompt>", "", 2),
     ],
 )
-def test_what_a_prompt_cannot_say(prompt: str, named: str, line: int) -> None:
+def test_what_a_prompt_cannot_say(prompt, named, line):
     outcome = facts_of(case_of(DESK, prompt, template="chatml"))
     assert isinstance(outcome, PMLError), outcome
     assert outcome.where == "prompt"
@@ -109,14 +109,14 @@ def test_what_a_prompt_cannot_say(prompt: str, named: str, line: int) -> None:
     assert outcome.line == line
 
 
-def test_an_unknown_name_comes_with_the_known_ones() -> None:
+def test_an_unknown_name_comes_with_the_known_ones():
     assert "a, short, long, form, empty" in refused("<ghost/>").message
     assert "inner, last" in refused("<outer><ghost/></outer>").message
     assert "it has: v" in refused("<form x='1'/>").message
     assert "known: desk" in refused("<prompt schema='ghost'>q</prompt>").message
 
 
-def test_rules_hold_for_what_a_program_builds() -> None:
+def test_rules_hold_for_what_a_program_builds():
     layout = lay_out(parse_schema(DESK), WordTokenizer())
     with pytest.raises(PMLError, match="'other', not 'desk'"):
         bind(Prompt(schema="other", parts=(Text(text="q"),)), layout)
@@ -128,7 +128,7 @@ def test_rules_hold_for_what_a_program_builds() -> None:
     assert caught.value.line is None
 
 
-def test_comments_and_space_are_nothing_anywhere() -> None:
+def test_comments_and_space_are_nothing_anywhere():
     plain = facts("<outer><inner w='x'/><last/></outer><a/>ask me")
     spread = facts(
         "\n <!-- a --> <outer> <!-- b -->\n <inner w='x'> </inner><?c?> <last/> </outer>\n<!-- d -->\n"
@@ -138,7 +138,7 @@ def test_comments_and_space_are_nothing_anywhere() -> None:
     assert spread["rendered"] == "ask me"
 
 
-def test_a_run_of_text_and_turns_is_trimmed_outside_only() -> None:
+def test_a_run_of_text_and_turns_is_trimmed_outside_only():
     layout = letters("<module name='doc'>d</module>")
     user, system = NAMED["chatml"]["user"], NAMED["chatml"]["system"]
     tokenizer = layout.tokenizer
@@ -154,14 +154,14 @@ def test_a_run_of_text_and_turns_is_trimmed_outside_only() -> None:
 
 
 @pytest.mark.parametrize(("template", "empty"), [("llama2", "<s> [INST] "), ("chatml", ""), ("falcon", "")])
-def test_an_empty_system_turn_has_a_string_of_its_own(template: str, empty: str) -> None:
+def test_an_empty_system_turn_has_a_string_of_its_own(template, empty):
     for element in ("<system/>", "<system> \n </system>", "<system><!-- x --></system>"):
         assert facts(f"<a/>{element}", template=template)["rendered"] == empty
     strings = NAMED[template]["user"]
     assert facts("<a/>\n<user/>\n", template=template)["rendered"] == strings.open + strings.close
 
 
-def test_texts_of_two_gaps_do_not_overlap() -> None:
+def test_texts_of_two_gaps_do_not_overlap():
     assert facts("<a/>1<empty/>1 2 3<live/>q")["text"] == [4, 13, 14, 15, 22]
     assert "room" in refused("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9 0<live/>q").message
     assert "room" in refused("<a/>1 2 3 4 5 6 7 8 9 0<empty/>1<live/>q").message
@@ -169,7 +169,7 @@ def test_texts_of_two_gaps_do_not_overlap() -> None:
     assert "room for 0" in refused("<c/>1<a/>q", schema).message, "it ends where the schema does"
 
 
-def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted() -> None:
+def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted():
     layout = letters("<module name='m'>a<param name='p' len='6' scaffold='xyz'/>b</module>")
     plan = bound(layout, "<m p=' a &#9;'/>q").plan
     assert [(span.start, said(span.tokens)) for span in plan.spans] == [(0, "a"), (1, " a \t"), (7, "b"), (8, "q")]
@@ -178,7 +178,7 @@ def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted() -> 
     assert [said(segment.tokens) for segment in plan.segments()] == ["axyz...b"]
 
 
-def test_a_prompt_without_any_token_is_refused() -> None:
+def test_a_prompt_without_any_token_is_refused():
     schema = "<schema name='desk'><module name='a'><param name='p' len='2'/> </module></schema>"
     assert "no tokens" in refused("<a/>", schema).message
     assert "no tokens" in refused("<a p=' '/><system/>", schema, template="chatml").message
@@ -190,7 +190,7 @@ def shape(plan: Plan) -> list[tuple[int, str, str | None, int]]:
     return [(s.start, said(s.tokens), s.segment.name if s.segment else None, s.row) for s in plan.spans]
 
 
-def test_a_module_is_encoded_with_its_slots_and_without_its_modules() -> None:
+def test_a_module_is_encoded_with_its_slots_and_without_its_modules():
     layout = letters(
         "r<module name='m'>ab<module name='n'>NNN</module><param name='p' len='3' scaffold='x'/>c</module>s"
     )
@@ -207,12 +207,12 @@ def test_a_module_is_encoded_with_its_slots_and_without_its_modules() -> None:
     assert [span.offset for span in plan.spans] == [0, 1, 3, 1, 0, 0]
 
 
-def test_a_slot_behind_the_last_text_is_not_encoded() -> None:
+def test_a_slot_behind_the_last_text_is_not_encoded():
     layout = letters("<module name='m'>ab<param name='p' len='3' scaffold='x'/></module>")
     assert [said(segment.tokens) for segment in module_segments(layout)] == ["ab"]
 
 
-def test_the_sink_prefix_stands_before_all_that_does_not_begin_the_schema() -> None:
+def test_the_sink_prefix_stands_before_all_that_does_not_begin_the_schema():
     layout = letters(
         "<module name='m'><param name='p' len='2'/>b</module><module name='n'>c</module>", sink_prefix=(7, 8)
     )
@@ -249,7 +249,7 @@ SETS = (
         ("a e", "<a/><e/>", ["s", "s/a + s/e"]),  # an empty module adds nothing but a name
     ],
 )
-def test_a_complete_set_replaces_what_it_holds(scaffolds: str, body: str, segments: list[str]) -> None:
+def test_a_complete_set_replaces_what_it_holds(scaffolds, body, segments):
     sets = "".join(f"<scaffold modules='{modules}'/>" for modules in scaffolds.split("|") if modules)
     layout = letters(SETS.format(sets))
     plan = bound(layout, body + "q").plan
@@ -259,7 +259,7 @@ def test_a_complete_set_replaces_what_it_holds(scaffolds: str, body: str, segmen
     assert set(plan.segments()) <= set(module_segments(layout)), "all of it can be encoded ahead of use"
 
 
-def test_a_set_is_encoded_in_id_order_with_its_slots() -> None:
+def test_a_set_is_encoded_in_id_order_with_its_slots():
     layout = letters(SETS.format("<scaffold modules='c b'/>"))
     plan = bound(layout, "<c/><b p='1'/><a/>q").plan
     (segment,) = (segment for segment in plan.segments() if "+" in segment.name)
@@ -269,7 +269,7 @@ def test_a_set_is_encoded_in_id_order_with_its_slots() -> None:
     ]
 
 
-def test_a_unions_scaffold_in_a_module_is_a_set_with_its_text() -> None:
+def test_a_unions_scaffold_in_a_module_is_a_set_with_its_text():
     layout = letters(
         "r<module name='m'>m<union scaffold='x'><module name='x'>xx</module><module name='y'/></union>n</module>"
     )
@@ -292,6 +292,6 @@ def test_a_unions_scaffold_in_a_module_is_a_set_with_its_text() -> None:
         (Import(module="a", arguments=(("v", "\ud800"),)),),
     ],
 )
-def test_what_the_language_cannot_say_is_not_written(parts: tuple[Import | Text | Role, ...]) -> None:
+def test_what_the_language_cannot_say_is_not_written(parts):
     with pytest.raises(ValueError):
         write_prompt(Prompt(schema="s", parts=parts))

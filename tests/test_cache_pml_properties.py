@@ -3,7 +3,6 @@ block-mask oracle. WARMDESK_EXAMPLES=500 draws so many instead of 25.
 """
 
 import os
-from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
@@ -55,7 +54,7 @@ def exclusive(one: Piece, other: Piece) -> bool:
 
 @often
 @given(schemas(), tokenizers())
-def test_every_item_has_the_place_that_recursion_gives_it(schema: Schema, tokenizer: Tokenizer) -> None:
+def test_every_item_has_the_place_that_recursion_gives_it(schema, tokenizer):
     layout = lay_out(schema, tokenizer, roles=ROLES)
     naive = NaiveLayout(tokenizer, ROLES)
     assert layout.length == naive.place(schema)
@@ -66,7 +65,7 @@ def test_every_item_has_the_place_that_recursion_gives_it(schema: Schema, tokeni
 
 @often
 @given(schemas(), tokenizers())
-def test_places_do_not_overlap_unless_they_exclude_each_other(schema: Schema, tokenizer: Tokenizer) -> None:
+def test_places_do_not_overlap_unless_they_exclude_each_other(schema, tokenizer):
     layout = lay_out(schema, tokenizer, roles=ROLES)
     naive = NaiveLayout(tokenizer, ROLES)
     naive.place(schema)
@@ -87,7 +86,7 @@ def test_places_do_not_overlap_unless_they_exclude_each_other(schema: Schema, to
 
 @often
 @given(questions())
-def test_what_is_written_is_read_again(question: tuple[Schema, Prompt]) -> None:
+def test_what_is_written_is_read_again(question):
     schema, prompt = question
     text = write_schema(schema)
     assert parse_schema(text) == schema
@@ -119,7 +118,7 @@ def bound_or_refused(schema: Schema, prompt: Prompt, tokenizer: Tokenizer) -> Bo
 
 @often
 @given(questions(), tokenizers())
-def test_a_plan_holds_what_it_should_where_it_should(question: tuple[Schema, Prompt], tokenizer: Tokenizer) -> None:
+def test_a_plan_holds_what_it_should_where_it_should(question, tokenizer):
     schema, prompt = question
     bound = bound_or_refused(schema, prompt, tokenizer)
     if bound is None:
@@ -158,7 +157,7 @@ def check_segments(plan: Plan, length: int) -> None:
 
 @often
 @given(st.data(), questions(gaps=False))
-def test_order_of_import_changes_nothing(data: st.DataObject, question: tuple[Schema, Prompt]) -> None:
+def test_order_of_import_changes_nothing(data, question):
     schema, prompt = question
     layout = lay_out(schema, WordTokenizer(), roles=ROLES)
 
@@ -178,9 +177,7 @@ def test_order_of_import_changes_nothing(data: st.DataObject, question: tuple[Sc
 
 @often
 @given(questions(), tokenizers(), st.booleans())
-def test_all_that_a_prompt_uses_can_be_encoded_ahead(
-    question: tuple[Schema, Prompt], tokenizer: Tokenizer, position_independent: bool
-) -> None:
+def test_all_that_a_prompt_uses_can_be_encoded_ahead(question, tokenizer, position_independent):
     schema, prompt = question
     layout = lay_out(schema, tokenizer, roles=ROLES)
     try:
@@ -210,7 +207,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
+def desk():
     model = build()
     recorder = Recorder(model)
     with running(model) as engine:
@@ -220,7 +217,7 @@ def desk() -> Iterator[Desk]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(question=questions(depth=2), sink_prefix=st.booleans())
-def test_cached_logits_equal_the_block_mask(desk: Desk, question: tuple[Schema, Prompt], sink_prefix: bool) -> None:
+def test_cached_logits_equal_the_block_mask(desk, question, sink_prefix):
     schema, prompt = question
     tokenizer = stubbed() if sink_prefix else ByteTokenizer()
     bound = bound_or_refused(schema, prompt, tokenizer)

@@ -1,6 +1,5 @@
 """Modules that are brought to device memory before a request asks for them: the engine's own steps, one at a time."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,7 +45,7 @@ def slow(core: EngineCore) -> EngineCore:
 
 
 @pytest.mark.parametrize("kept_on_disk", [False, True])
-def test_what_was_prefetched_is_in_memory_when_it_is_asked_for(tmp_path: Path, kept_on_disk: bool) -> None:
+def test_what_was_prefetched_is_in_memory_when_it_is_asked_for(tmp_path, kept_on_disk):
     """The answer is that of one full forward pass, and no row of a module is computed twice."""
     plan = placed("llama", SYSTEM, B, A, QUESTION)
     modules = sum(len(segment.tokens) for segment in plan.segments())
@@ -68,7 +67,7 @@ def test_what_was_prefetched_is_in_memory_when_it_is_asked_for(tmp_path: Path, k
     assert (recorder.logits[-1] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_nothing_is_prefetched_while_a_request_runs(tmp_path: Path) -> None:
+def test_nothing_is_prefetched_while_a_request_runs(tmp_path):
     """Neither encoded nor read from disk."""
     cold, on_disk = make_segment("cold", "c" * LONG), make_segment("on disk", "d" * LONG)
     core = slow(a_core(disk=DiskTier(tmp_path, 1 << 30)))
@@ -90,7 +89,7 @@ def test_nothing_is_prefetched_while_a_request_runs(tmp_path: Path) -> None:
     core.store.close()
 
 
-def test_a_request_overtakes_and_takes_over_what_it_needs() -> None:
+def test_a_request_overtakes_and_takes_over_what_it_needs():
     """What was computed of its module is not computed again; the others wait."""
     core, modules = slow(a_core()), long_modules(3)
     rows = rows_computed(core)
@@ -108,7 +107,7 @@ def test_a_request_overtakes_and_takes_over_what_it_needs() -> None:
     assert sum(rows) == 3 * LONG + usage.prompt_tokens - LONG + usage.completion_tokens - 1
 
 
-def test_a_request_ends_the_pass_for_them() -> None:
+def test_a_request_ends_the_pass_for_them():
     core = a_core()
     forward = core.model.forward
 
@@ -122,9 +121,7 @@ def test_a_request_ends_the_pass_for_them() -> None:
     assert computed(core) == {"m0": 0, "m1": 0}
 
 
-def test_a_request_is_not_kept_waiting_by_reading_one_after_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_is_not_kept_waiting_by_reading_one_after_another(tmp_path, monkeypatch):
     core, modules = a_core(disk=DiskTier(tmp_path, 1 << 30)), long_modules(3)
     encode(core, *modules)
     run(core)
@@ -150,7 +147,7 @@ def test_a_request_is_not_kept_waiting_by_reading_one_after_another(
     core.store.close()
 
 
-def test_they_go_before_what_is_only_read_ahead() -> None:
+def test_they_go_before_what_is_only_read_ahead():
     core, later, wanted = slow(a_core()), long_modules(2), make_segment("wanted", "w" * LONG)
     job = encode(core, *later)
     core.step()
@@ -163,7 +160,7 @@ def test_they_go_before_what_is_only_read_ahead() -> None:
     assert job.result().computed == 2
 
 
-def test_cancelling_drops_what_has_not_begun() -> None:
+def test_cancelling_drops_what_has_not_begun():
     core, modules = slow(a_core(slots=8000)), long_modules(18)
     cancelled = prefetch(core, *modules)
     core.step()
@@ -174,7 +171,7 @@ def test_cancelling_drops_what_has_not_begun() -> None:
     assert not core.has_work
 
 
-def test_of_many_the_oldest_are_dropped() -> None:
+def test_of_many_the_oldest_are_dropped():
     core, modules = slow(a_core()), long_modules(MOST_PREFETCHES + 1)
     for module in modules:
         prefetch(core, module)
@@ -182,7 +179,7 @@ def test_of_many_the_oldest_are_dropped() -> None:
     assert on_device(core, *modules) == [False] + [True] * MOST_PREFETCHES
 
 
-def test_they_hold_nothing_and_may_be_evicted_at_once() -> None:
+def test_they_hold_nothing_and_may_be_evicted_at_once():
     core, module = a_core(slots=1000), make_segment("module", "m" * 600)
     prefetch(core, module)
     run(core)
@@ -194,7 +191,7 @@ def test_they_hold_nothing_and_may_be_evicted_at_once() -> None:
     core.store.check_integrity()
 
 
-def test_what_does_not_fit_ends_it() -> None:
+def test_what_does_not_fit_ends_it():
     """Was tried first: it would evict its own modules for each other, for ever."""
     core = a_core(slots=1000)
     prefetch(core, *(make_segment(name, name * 400) for name in "abcd"))
@@ -205,7 +202,7 @@ def test_what_does_not_fit_ends_it() -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 8, 2))
-def test_what_is_forgotten_does_not_come_back(steps: int, tmp_path: Path) -> None:
+def test_what_is_forgotten_does_not_come_back(steps, tmp_path):
     """Nor does forgetting wait for it, however far it is."""
     core, secret = slow(a_core(disk=DiskTier(tmp_path, 1 << 30))), make_segment("secret", "s" * LONG)
     prefetch(core, secret, *long_modules(1))
@@ -223,7 +220,7 @@ def test_what_is_forgotten_does_not_come_back(steps: int, tmp_path: Path) -> Non
     core.store.close()
 
 
-def test_forgetting_does_not_take_it_from_a_request_that_waits_for_it() -> None:
+def test_forgetting_does_not_take_it_from_a_request_that_waits_for_it():
     core, wanted, other = slow(a_core()), make_segment("wanted", "w" * LONG), make_segment("other", "o" * LONG)
     prefetch(core, wanted)
     core.step()
@@ -235,7 +232,7 @@ def test_forgetting_does_not_take_it_from_a_request_that_waits_for_it() -> None:
     assert question.completion.usage.completion_tokens > 0
 
 
-def test_what_cannot_be_encoded_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_encoded_is_not_tried_again(monkeypatch):
     core, modules = a_core(), long_modules(2)
 
     def broken(*args: Any) -> Any:
@@ -249,7 +246,7 @@ def test_what_cannot_be_encoded_is_not_tried_again(monkeypatch: pytest.MonkeyPat
     core.store.check_integrity()
 
 
-def test_an_error_while_reading_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_reading_ends_it_alone(monkeypatch):
     core, bad, good = a_core(), *long_modules(2)
     find = core._encoder.find
 
@@ -265,7 +262,7 @@ def test_an_error_while_reading_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -
     assert on_device(core, bad, good) == [False, True]
 
 
-def test_models_that_cannot_place_modules_prefetch_nothing() -> None:
+def test_models_that_cannot_place_modules_prefetch_nothing():
     with running(build("mistral-window")) as engine:
         assert engine.prefetch([A, B]).segments == []
         answer(engine, placed("llama", SYSTEM, QUESTION))

@@ -258,7 +258,7 @@ def module(start: int, key: str) -> PathStep:
     return PathStep(start=start, tokens=(7, 7), key=key)
 
 
-def test_a_run_is_split_where_prompts_part_and_keeps_its_owner_and_pins() -> None:
+def test_a_run_is_split_where_prompts_part_and_keeps_its_owner_and_pins():
     tree = PrefixTree()
     tree.insert(tree.root("t"), [(run(0, 1, 2, 3, 4), [Extent(10, 4)])], "alice")
     whole = tree.match("t", [run(0, 1, 2, 3, 4)])
@@ -277,7 +277,7 @@ def test_a_run_is_split_where_prompts_part_and_keeps_its_owner_and_pins() -> Non
         tree.unpin(upper)
 
 
-def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path() -> None:
+def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path():
     tree = PrefixTree()
     tree.insert(
         tree.root("t"),
@@ -293,7 +293,7 @@ def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path() -> None:
     assert tree.match("u", [run(0, 7, 7)]).parent is None
 
 
-def test_what_stands_before_a_forgotten_module_stays_pinned_until_its_reader_ends() -> None:
+def test_what_stands_before_a_forgotten_module_stays_pinned_until_its_reader_ends():
     tree = PrefixTree()
     tree.insert(
         tree.root("t"), [(run(0, 1, 2), [Extent(0, 2)]), (module(2, "k/0"), []), (run(4, 3), [Extent(2, 1)])], None
@@ -307,7 +307,7 @@ def test_what_stands_before_a_forgotten_module_stays_pinned_until_its_reader_end
     assert tree.clear("t") == [Extent(0, 2)]
 
 
-def test_the_tree_of_a_tenant_ends_with_its_last_node_and_comes_back() -> None:
+def test_the_tree_of_a_tenant_ends_with_its_last_node_and_comes_back():
     tree = PrefixTree()
     step = PathStep(start=0, tokens=(1, 2))
     waiting = tree.match("ann", [step])  # a request in flight keeps the root of a tree that is dropped meanwhile

@@ -67,7 +67,7 @@ def run(core: EngineCore) -> None:
         core.step()
 
 
-def test_a_question_stops_what_is_encoded_for_later_until_it_is_answered() -> None:
+def test_a_question_stops_what_is_encoded_for_later_until_it_is_answered():
     core = a_core()
     core.store.compute_cost.mean = 1.0  # so slow that passes are as short as they get
     done = encode(core, *long_modules(4))
@@ -86,7 +86,7 @@ def test_a_question_stops_what_is_encoded_for_later_until_it_is_answered() -> No
     assert done.result().computed == 4
 
 
-def test_a_questions_own_passage_overtakes_those_before_it() -> None:
+def test_a_questions_own_passage_overtakes_those_before_it():
     core = a_core()
     modules = long_modules(6)
     done = encode(core, *modules)
@@ -100,7 +100,7 @@ def test_a_questions_own_passage_overtakes_those_before_it() -> None:
 
 
 @pytest.mark.parametrize("leaves", ["stops", "is late"])
-def test_the_passage_of_a_question_that_left_holds_up_no_answer(leaves: str) -> None:
+def test_the_passage_of_a_question_that_left_holds_up_no_answer(leaves):
     """Was wrong once: what was encoded for it stayed as urgent as what somebody waits for."""
     core = a_core()
     core._limits = Limits(seconds=1000.0)
@@ -129,7 +129,7 @@ def test_the_passage_of_a_question_that_left_holds_up_no_answer(leaves: str) -> 
     assert wanted.completion.usage.completion_tokens == 4
 
 
-def test_a_question_that_memory_is_short_for_lets_them_end() -> None:
+def test_a_question_that_memory_is_short_for_lets_them_end():
     """They hold the rows it needs, so they are not kept waiting for it."""
     core = a_core()
     encode(core, *long_modules(14))
@@ -139,7 +139,7 @@ def test_a_question_that_memory_is_short_for_lets_them_end() -> None:
     assert generation.completion.usage.completion_tokens > 0
 
 
-def test_a_question_ends_a_pass_for_modules_that_nobody_waits_for() -> None:
+def test_a_question_ends_a_pass_for_modules_that_nobody_waits_for():
     """Was wrong once: it waited for the end of the pass, up to a quarter of a second."""
     core = a_core()
     forward, passes = core.model.forward, []
@@ -164,7 +164,7 @@ def test_a_question_ends_a_pass_for_modules_that_nobody_waits_for() -> None:
     core.store.check_integrity()
 
 
-def test_answers_wait_for_prompts_alone_in_every_other_pass_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_wait_for_prompts_alone_in_every_other_pass_at_most(monkeypatch):
     monkeypatch.setattr("cache.engine.scheduler.MANY_ANSWERS", 1)
     core = a_core()
     answer = ask(core, tokens=20)
@@ -184,14 +184,14 @@ def test_answers_wait_for_prompts_alone_in_every_other_pass_at_most(monkeypatch:
     assert all(question.completion.usage.completion_tokens == 2 for question in questions)
 
 
-def test_submitting_a_request_is_a_demand() -> None:
+def test_submitting_a_request_is_a_demand():
     engine = Engine(build(), memory=4 << 20)
     engine._stopped = None  # taken in by nobody, as while a pass runs
     engine.submit(Request(plan=Plan(spans=(Span(start=0, tokens=(1, 2)),))))
     assert engine._core.demand.is_set()
 
 
-def test_a_question_with_warm_passages_does_not_wait_for_one_with_cold_ones() -> None:
+def test_a_question_with_warm_passages_does_not_wait_for_one_with_cold_ones():
     """Was wrong once: the first that needed a module to be encoded held up everybody behind it."""
     core = a_core()
     warm = make_segment("warm", "w" * 40)
@@ -207,7 +207,7 @@ def test_a_question_with_warm_passages_does_not_wait_for_one_with_cold_ones() ->
 
 
 @pytest.mark.parametrize("has_patience", [True, False])
-def test_who_waits_for_memory_is_overtaken_but_not_for_ever(has_patience: bool) -> None:
+def test_who_waits_for_memory_is_overtaken_but_not_for_ever(has_patience):
     core = a_core(slots=1000)
     first = ask(core, make_segment("first", "f" * 500), tokens=60)
     while not core._running:
@@ -222,7 +222,7 @@ def test_who_waits_for_memory_is_overtaken_but_not_for_ever(has_patience: bool) 
     core.store.check_integrity()
 
 
-def test_what_those_hold_that_must_not_overtake_is_given_back() -> None:
+def test_what_those_hold_that_must_not_overtake_is_given_back():
     """Else the one in front would wait for memory that nobody gives back before it has begun."""
     core = a_core(slots=1000)
     warm = make_segment("warm", "w" * 200)
@@ -257,7 +257,7 @@ def ask_long(core: EngineCore) -> Generation:
     return generation
 
 
-def test_one_more_than_may_run_and_wait_is_refused() -> None:
+def test_one_more_than_may_run_and_wait_is_refused():
     core = limited(Limits(running=2, waiting=1))
     generations = [ask(core) for _ in range(4)]
     core.step()
@@ -268,7 +268,7 @@ def test_one_more_than_may_run_and_wait_is_refused() -> None:
     assert all(one.completion.usage.completion_tokens > 0 for one in generations[:3])
 
 
-def test_an_answer_that_takes_too_long_ends_with_what_there_is() -> None:
+def test_an_answer_that_takes_too_long_ends_with_what_there_is():
     core = limited(Limits(seconds=60))
     late, soon = ask(core, tokens=200), ask(core, tokens=3)
     for _ in range(3):
@@ -281,7 +281,7 @@ def test_an_answer_that_takes_too_long_ends_with_what_there_is() -> None:
     core.store.check_integrity()
 
 
-def test_a_question_that_waits_too_long_is_refused() -> None:
+def test_a_question_that_waits_too_long_is_refused():
     core = limited(Limits(running=1, seconds=60))
     first, waiting = ask(core, tokens=200), ask(core)
     core.step()
@@ -292,7 +292,7 @@ def test_a_question_that_waits_too_long_is_refused() -> None:
     assert not first.is_over
 
 
-def test_an_answer_without_a_word_yet_is_refused_like_one_that_waits() -> None:
+def test_an_answer_without_a_word_yet_is_refused_like_one_that_waits():
     """Was wrong once: it ended as an empty answer."""
     core = limited(Limits(seconds=60))
     late = ask_long(core)
@@ -305,7 +305,7 @@ def test_an_answer_without_a_word_yet_is_refused_like_one_that_waits() -> None:
     core.store.check_integrity()
 
 
-def test_a_request_that_gave_its_memory_back_before_its_first_word_is_refused() -> None:
+def test_a_request_that_gave_its_memory_back_before_its_first_word_is_refused():
     """Was wrong once: it ended as an empty answer."""
     core = limited(Limits(seconds=60))
     first, late = ask(core, tokens=200), ask_long(core)
@@ -323,7 +323,7 @@ def test_a_request_that_gave_its_memory_back_before_its_first_word_is_refused() 
     core.store.check_integrity()
 
 
-def test_without_a_limit_nothing_is_too_late() -> None:
+def test_without_a_limit_nothing_is_too_late():
     core = limited(Limits())
     generation = ask(core, tokens=2, waited=1e6)
     run(core)

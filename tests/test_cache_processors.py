@@ -1,7 +1,6 @@
 """How many processors a process may use, by what the system says of its cgroups."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from cache.serving.messages import EngineSpec
 
 
 @pytest.fixture(autouse=True)
-def _eight_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def _eight_processors(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
@@ -45,16 +44,16 @@ def usable(folder: Path, own: str, files: dict[str, str]) -> int:
         ("strange\n", {}, 8),
     ],
 )
-def test_the_quota_of_a_cgroup_counts(own: str, files: dict[str, str], expected: int, tmp_path: Path) -> None:
+def test_the_quota_of_a_cgroup_counts(own, files, expected, tmp_path):
     assert usable(tmp_path, own, files) == expected
 
 
-def test_a_system_without_cgroups(tmp_path: Path) -> None:
+def test_a_system_without_cgroups(tmp_path):
     assert usable_processors(tmp_path, tmp_path / "none") == 8
 
 
 @pytest.fixture
-def _threads() -> Iterator[None]:
+def _threads():
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -62,9 +61,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize(("wanted", "usable", "expected"), [(None, 2, 2), (None, 64, 3), (5, 2, 5)])
-def test_an_engine_has_no_more_threads_than_processors(
-    wanted: int | None, usable: int, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_has_no_more_threads_than_processors(wanted, usable, expected, tmp_path, monkeypatch):
     monkeypatch.setattr("cache.serving.engine_server.usable_processors", lambda: usable)
     torch.set_num_threads(3)
     spec = EngineSpec(model=str(tmp_path / "none"), converted=tmp_path, modules=tmp_path, memory=1, threads=wanted)

@@ -88,7 +88,7 @@ def load(tmp_path: Path, text: str) -> dict[str, Any]:
     return namespace
 
 
-def test_strings_are_lines_of_literal_text() -> None:
+def test_strings_are_lines_of_literal_text():
     @prompt_program
     def rules(name: City) -> None:
         "a < b && c > d </module> ]]> &amp; <user> \r é 日本 \U0001f600 \t"
@@ -105,7 +105,7 @@ def test_strings_are_lines_of_literal_text() -> None:
     assert last == Text(text="} & {name}\n")
 
 
-def test_if_is_a_module_imported_by_truth_and_with_else_a_union() -> None:
+def test_if_is_a_module_imported_by_truth_and_with_else_a_union():
     @prompt_program
     def rules(fast: object) -> None:
         "One."
@@ -135,7 +135,7 @@ def test_if_is_a_module_imported_by_truth_and_with_else_a_union() -> None:
     assert [taken(stay(nights)) for nights in (9, 5, 1)] == [["if-nights-7"], ["elif-nights-3"], ["else"]]
 
 
-def test_branches_hold_statements_and_further_branches() -> None:
+def test_branches_hold_statements_and_further_branches():
     @prompt_program
     def rules(city: City, fast: bool, nights: int) -> None:
         if fast:
@@ -169,7 +169,7 @@ def test_branches_hold_statements_and_further_branches() -> None:
 LIMIT = 3
 
 
-def test_conditions_see_names_around_them_as_they_are_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conditions_see_names_around_them_as_they_are_when_called(monkeypatch):
     words = ["late"]
 
     @prompt_program
@@ -196,7 +196,7 @@ def around(piece: Any) -> None:
         "Itself."
 
 
-def test_conditions_may_name_the_program_itself() -> None:
+def test_conditions_may_name_the_program_itself():
     @prompt_program
     def inner(piece: Any) -> None:
         if piece is inner and (lambda: inner)() is inner:
@@ -205,7 +205,7 @@ def test_conditions_may_name_the_program_itself() -> None:
     assert [len(taken(program(piece))) for program in (around, inner) for piece in (around, inner)] == [1, 0, 0, 1]
 
 
-def test_errors_of_conditions_are_raised_as_they_are() -> None:
+def test_errors_of_conditions_are_raised_as_they_are():
     @prompt_program
     def rules(nights: Any) -> None:
         "One."
@@ -218,7 +218,7 @@ def test_errors_of_conditions_are_raised_as_they_are() -> None:
     assert (place.path.name, place.lineno + 1, place.name) == (Path(__file__).name, first + 3, "rules")
 
 
-def test_match_is_a_union_with_the_rest_as_a_member() -> None:
+def test_match_is_a_union_with_the_rest_as_a_member():
     @prompt_program
     def rules(season: object, nights: int) -> None:
         match season:
@@ -235,7 +235,7 @@ def test_match_is_a_union_with_the_rest_as_a_member() -> None:
     assert [taken(rules(*given)) for given in asked] == [[warm], [rest], [cold], [cold], [cold], [rest], [rest]]
 
 
-def test_declared_arguments_are_parameters() -> None:
+def test_declared_arguments_are_parameters():
     children = inside(trip)
     assert children[:3] == (
         Text(text="You plan trips.\nThe traveller goes to "),
@@ -251,7 +251,7 @@ def test_declared_arguments_are_parameters() -> None:
     assert parse_prompt(write_prompt(asked)) == asked
 
 
-def test_lengths_are_read_from_annotations_that_are_text_or_not(tmp_path: Path) -> None:
+def test_lengths_are_read_from_annotations_that_are_text_or_not(tmp_path):
     text = """
 @prompt_program
 def here(a: City, b: "City", c: Annotated[int, "other", MaxTokens(3)], *, d: Annotated[str, MaxTokens(2)] = "x"):
@@ -262,7 +262,7 @@ def here(a: City, b: "City", c: Annotated[int, "other", MaxTokens(3)], *, d: Ann
     assert arguments(here("1", b="2", c=3)) == {"a": "1", "b": "2", "c": "3", "d": "x"}
 
 
-def test_loops_over_constants_are_unrolled() -> None:
+def test_loops_over_constants_are_unrolled():
     @prompt_program
     def rules(city: City, free: str) -> None:
         for day in ("Monday", "Tuesday"):
@@ -282,7 +282,7 @@ def test_loops_over_constants_are_unrolled() -> None:
     assert (taken(prompt), arguments(prompt)) == (["if-day-free-2"], {"city": "Oslo", "city-2": "Oslo"})
 
 
-def test_what_loops_run_over() -> None:
+def test_what_loops_run_over():
     @prompt_program
     def rules() -> None:
         for x in [1, -2.5, True]:
@@ -293,7 +293,7 @@ def test_what_loops_run_over() -> None:
     assert words(rules) == ["1\n-2.5\nTrue\n4\n2\n"]
 
 
-def test_a_call_is_a_nested_module() -> None:
+def test_a_call_is_a_nested_module():
     other = types.SimpleNamespace(programs=types.SimpleNamespace(hotel=hotel))
 
     @prompt_program
@@ -315,7 +315,7 @@ def test_a_call_is_a_nested_module() -> None:
     assert taken(tour(0, False)) == ["hotel", "hotel-2", "hotel-3", "hotel-4"], "what is not reached is not evaluated"
 
 
-def test_names_are_valid_unique_and_not_reserved(tmp_path: Path) -> None:
+def test_names_are_valid_unique_and_not_reserved(tmp_path):
     source = """
 @prompt_program
 def user(module: City, größe: City, é: City, è: City, on: bool):
@@ -337,7 +337,7 @@ def 日本():
     assert (names(japan.schema.children), names(inside(japan))) == (["program"], ["user-2"])
 
 
-def test_the_schemas_name_is_a_digest_of_its_content(tmp_path: Path) -> None:
+def test_the_schemas_name_is_a_digest_of_its_content(tmp_path):
     def name(text: str) -> str:
         schema: Schema = load(tmp_path, HEAD + "@prompt_program\n" + text)["f"].schema
         return schema.name
@@ -353,7 +353,7 @@ def test_the_schemas_name_is_a_digest_of_its_content(tmp_path: Path) -> None:
     assert len({same, *map(name, others)}) == 1 + len(others)
 
 
-def test_arguments_may_have_any_name_and_a_program_looks_like_its_function() -> None:
+def test_arguments_may_have_any_name_and_a_program_looks_like_its_function():
     @prompt_program
     def rules(self: City, text: City, args: City) -> None:
         f"{self}{text}{args}"
@@ -429,7 +429,7 @@ def refusal(tmp_path: Path, text: str) -> PMLError:
 
 
 @pytest.mark.parametrize(("statements", "message"), STATEMENTS)
-def test_what_cannot_be_said_is_refused_with_its_line(tmp_path: Path, statements: str, message: str) -> None:
+def test_what_cannot_be_said_is_refused_with_its_line(tmp_path, statements, message):
     marked = statements if "# here" in statements else statements + "  # here"
     lines = ["@prompt_program", "def f(city: City, nights: int, hurry: bool):", "    'One.'"]
     lines += [f"    {line}" for line in marked.splitlines()]
@@ -461,11 +461,11 @@ def test_what_cannot_be_said_is_refused_with_its_line(tmp_path: Path, statements
         ),
     ],
 )
-def test_definitions_that_are_no_programs_are_refused(tmp_path: Path, definition: str, message: str) -> None:
+def test_definitions_that_are_no_programs_are_refused(tmp_path, definition, message):
     assert message in refusal(tmp_path, HEAD + definition).message
 
 
-def test_a_function_without_its_source_is_refused(tmp_path: Path) -> None:
+def test_a_function_without_its_source_is_refused(tmp_path):
     namespace: dict[str, Any] = {}
     exec("\ndef f():\n    'x'\n", namespace)
     with pytest.raises(PMLError, match=r"^<string>:2: its source cannot be read; define it in a file$"):
@@ -476,14 +476,14 @@ def test_a_function_without_its_source_is_refused(tmp_path: Path) -> None:
         prompt_program(f)
 
 
-def test_other_things_are_refused() -> None:
+def test_other_things_are_refused():
     for thing in (3, print, trip):
         with pytest.raises(PMLError, match="is not a function; put the decorator on a `def`") as failure:
             prompt_program(thing)
         assert failure.value.where == "program"
 
 
-def test_calls_share_every_module() -> None:
+def test_calls_share_every_module():
     recorder = Recorder(model := build())
     with running(model) as engine:
         schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)

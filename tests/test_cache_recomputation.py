@@ -34,7 +34,7 @@ def ask(engine: Engine, plan: Plan, share: float = 0.3, tokens: int = 1, **optio
 
 
 @pytest.mark.parametrize("family", list(CONFIGS))
-def test_scattered_rows_equal_one_forward_with_the_block_mask(family: str) -> None:
+def test_scattered_rows_equal_one_forward_with_the_block_mask(family):
     model = build(family)
     recorder = Recorder(model)
     plan = placed(family, SYSTEM, B, C, A, QUESTION)
@@ -51,7 +51,7 @@ def test_scattered_rows_equal_one_forward_with_the_block_mask(family: str) -> No
 
 
 @pytest.mark.parametrize("options", [{}, {"by": "random"}], ids=str)
-def test_every_policy_equals_its_own_plan(options: dict[str, str]) -> None:
+def test_every_policy_equals_its_own_plan(options):
     """Whatever rows a policy picks, the answer is the oracle's for these rows; it says how many and that it is not
     exact.
     """
@@ -72,7 +72,7 @@ def test_every_policy_equals_its_own_plan(options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom", "gpt2"])
-def test_everything_computed_again_is_full_attention(family: str) -> None:
+def test_everything_computed_again_is_full_attention(family):
     model = build(family)
     recorder = Recorder(model)
     plan = placed(family, SYSTEM, A, B, QUESTION)
@@ -89,7 +89,7 @@ def test_everything_computed_again_is_full_attention(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom"])
-def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) -> None:
+def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family):
     model = build(family)
     plan = placed(family, SYSTEM, A, B, C, B, QUESTION)
     seen: dict[int, torch.Tensor] = {}
@@ -128,7 +128,7 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family: str) 
     assert set(seen) == {2, 3, 4}
 
 
-def test_the_next_turn_finds_the_rows_of_this_one() -> None:
+def test_the_next_turn_finds_the_rows_of_this_one():
     first = placed("llama", SYSTEM, A, B, QUESTION)
     model = build()
     with running(model) as engine:
@@ -151,7 +151,7 @@ def test_the_next_turn_finds_the_rows_of_this_one() -> None:
                 )
 
 
-def test_a_turn_without_new_modules_keeps_the_rows_of_the_one_before() -> None:
+def test_a_turn_without_new_modules_keeps_the_rows_of_the_one_before():
     """Was wrong once: rows of earlier modules were chosen anew, and nothing of the conversation was found."""
     first = placed("llama", SYSTEM, A, B, QUESTION)
     with running(build()) as engine:
@@ -164,14 +164,14 @@ def test_a_turn_without_new_modules_keeps_the_rows_of_the_one_before() -> None:
     assert turn.usage.recomputed == said.usage.recomputed
 
 
-def test_the_newest_modules_are_those_before_the_question() -> None:
+def test_the_newest_modules_are_those_before_the_question():
     plan = plan_of(SYSTEM, A, "First?", B, C, "Second?")
     assert newest(plan) == [3, 4]
     assert newest(plan_of(SYSTEM, "First?")) == []
     assert newest(plan_of("First?")) == []
 
 
-def test_chance_is_the_same_every_time_and_keeps_to_its_budget() -> None:
+def test_chance_is_the_same_every_time_and_keeps_to_its_budget():
     plan = plan_of(SYSTEM, A, B, C, QUESTION)
 
     recomputation = SelectiveRecomputation(share=0.25, by="random")
@@ -184,7 +184,7 @@ def test_chance_is_the_same_every_time_and_keeps_to_its_budget() -> None:
     assert plan.num_tokens - supplied - len(plan.spans[-1].tokens) == round(0.25 * documents)
 
 
-def test_a_selection_that_is_remembered_holds_no_module() -> None:
+def test_a_selection_that_is_remembered_holds_no_module():
     """Was wrong once: 10,000 of them held the tokens of as many modules, 25 KB each."""
     selector, plan = RowSelector(), plan_of(SYSTEM, A, B, C, QUESTION)
     chosen = SelectiveRecomputation(share=0.25, by="random")
@@ -195,13 +195,13 @@ def test_a_selection_that_is_remembered_holds_no_module() -> None:
 
 
 @pytest.mark.parametrize("given", [{"share": 1.5}, {"share": -0.1}])
-def test_policies_out_of_range_are_refused(given: dict[str, float]) -> None:
+def test_policies_out_of_range_are_refused(given):
     with pytest.raises(ValueError, match="is"):
         SelectiveRecomputation(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reuse", ["on", "off"])
-def test_an_answer_that_is_given_is_read_with_its_logits(reuse: str) -> None:
+def test_an_answer_that_is_given_is_read_with_its_logits(reuse):
     plan = plan_of(SYSTEM, A, QUESTION)
     teacher_forced = tuple(b"Yes, within 30 days.")
     model = build()

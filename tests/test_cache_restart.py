@@ -2,8 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +25,7 @@ RESTARTED = r"^the engine failed and is restarting: ask again \(the log has the 
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
+def engine(tmp_path):
     engine = Engine(build(), memory=4 << 20, disk=DiskTier(tmp_path, 1 << 30)).start()
     yield engine
     engine.close()
@@ -53,9 +51,7 @@ def broken_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None
     ("owner", "name"),
     [(EngineCore, "step"), (Encoder, "collect"), (Running, "finish")],
 )
-def test_requests_in_flight_end_with_one_line_and_new_ones_are_answered(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_in_flight_end_with_one_line_and_new_ones_are_answered(engine, monkeypatch, owner, name, caplog):
     """Was wrong once: the thread ended, and with it every answer until somebody restarted the desk."""
     expected = submit(engine).completion
     engine.call(lambda store: store.flush())
@@ -69,7 +65,7 @@ def test_requests_in_flight_end_with_one_line_and_new_ones_are_answered(
     engine.call(Store.check_integrity)
 
 
-def test_modules_to_be_encoded_and_forgotten_end_too(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_to_be_encoded_and_forgotten_end_too(engine, monkeypatch):
     broken_once(monkeypatch, EngineCore, "_forget")
     with pytest.raises(CacheError, match=RESTARTED):
         engine.forget({engine.key(A)})
@@ -79,7 +75,7 @@ def test_modules_to_be_encoded_and_forgotten_end_too(engine: Engine, monkeypatch
     assert engine.encode([A, B]).result(timeout=20).computed == 2
 
 
-def test_what_is_to_be_kept_is_kept_after_a_restart(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_to_be_kept_is_kept_after_a_restart(engine, monkeypatch):
     engine.keep({"b2:0"})
     before = engine.store
     broken_once(monkeypatch, EngineCore, "step")
@@ -88,7 +84,7 @@ def test_what_is_to_be_kept_is_kept_after_a_restart(engine: Engine, monkeypatch:
     assert engine.call(lambda store: (store is before, store.device.kept)) == (False, {"b2:0"})
 
 
-def test_an_engine_that_fails_again_and_again_is_tried_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_fails_again_and_again_is_tried_again(engine, monkeypatch):
     """Was wrong once: after some failures it stayed down for good."""
     monkeypatch.setattr(cache.engine.restarts, "FIRST_REST_S", 0.0)
     begin, failures = Engine._begin, iter([True, True])
@@ -109,7 +105,7 @@ def test_an_engine_that_fails_again_and_again_is_tried_again(engine: Engine, mon
     assert engine.num_restarts == 7
 
 
-def test_what_is_asked_in_a_rest_fails_and_closing_ends_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_in_a_rest_fails_and_closing_ends_it(engine, monkeypatch):
     monkeypatch.setattr(cache.engine.restarts, "AT_ONCE", 1)
     monkeypatch.setattr(cache.engine.restarts, "LONGEST_REST_S", 3600.0)
     monkeypatch.setattr(cache.engine.restarts, "FIRST_REST_S", 3600.0)
@@ -129,7 +125,7 @@ def test_what_is_asked_in_a_rest_fails_and_closing_ends_it(engine: Engine, monke
         submit(engine)
 
 
-def test_each_rest_is_twice_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rest_is_twice_the_one_before(monkeypatch):
     rests, clock = cache.engine.restarts.Rests(), [1000.0]
     monkeypatch.setattr(cache.engine.restarts.time, "monotonic", lambda: clock[0])
     assert [rests.failed() for _ in range(11)] == [0, 0, 0, 1, 2, 4, 8, 16, 32, 64, 128]
@@ -138,7 +134,7 @@ def test_each_rest_is_twice_the_one_before(monkeypatch: pytest.MonkeyPatch) -> N
     assert [rests.failed() for _ in range(4)] == [0, 0, 0, 1]
 
 
-def test_a_prompt_that_was_there_at_two_failures_is_refused_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_that_was_there_at_two_failures_is_refused_for_a_while(monkeypatch):
     """Was wrong once: asked again and again, it took the engine from everybody."""
     lost, clock = cache.engine.restarts.LostPrompts(), [1000.0]
     monkeypatch.setattr(cache.engine.restarts.time, "monotonic", lambda: clock[0])
@@ -153,9 +149,7 @@ def test_a_prompt_that_was_there_at_two_failures_is_refused_for_a_while(monkeypa
     assert not lost.refuses(fatal)
 
 
-def test_an_engine_whose_disk_hangs_does_not_run_and_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_whose_disk_hangs_does_not_run_and_keeps_nobody_waiting(tmp_path, monkeypatch):
     """Was wrong once: it counted as running, and who looked at it waited for ever."""
     disk, limits = DiskTier(tmp_path, 1 << 30), Limits(hang_s=0.2)
     engine = Engine(build(), memory=4 << 20, disk=disk, limits=limits).start()
@@ -177,9 +171,7 @@ def test_an_engine_whose_disk_hangs_does_not_run_and_keeps_nobody_waiting(
     engine.close()
 
 
-def test_an_engine_whose_thread_hangs_does_not_run_and_is_left_behind(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_whose_thread_hangs_does_not_run_and_is_left_behind(engine, monkeypatch):
     began, goes_on, said = threading.Event(), threading.Event(), list[str]()
     monkeypatch.setattr("cache.engine.engine.log.error", said.append)
     engine._limits = Limits(hang_s=0.2)
@@ -197,7 +189,7 @@ def test_an_engine_whose_thread_hangs_does_not_run_and_is_left_behind(
     engine.store.close()
 
 
-def test_who_looks_waits_no_longer_than_said(engine: Engine) -> None:
+def test_who_looks_waits_no_longer_than_said(engine):
     began, goes_on = threading.Event(), threading.Event()
     threading.Thread(target=lambda: engine.call(lambda store: (began.set(), goes_on.wait(60)))).start()
     assert began.wait(20)

@@ -1,6 +1,5 @@
 """Weights of 8 bits through torchao, on a processor: how far logits are off, and what cannot be had."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ PLAN = plan_of(SYSTEM, make_segment("a", "Returns take a month.", SYSTEM), "Gift
 
 
 @pytest.fixture
-def torchao() -> None:
+def torchao():
     pytest.importorskip("torchao", reason="needs pip install -e '.[gpu]'")
 
 
@@ -34,9 +33,7 @@ def rounded_model(weights: Any, dtype: torch.dtype = torch.float32) -> LanguageM
 @pytest.mark.usefixtures("torchao")
 @pytest.mark.parametrize(("weights", "allowed"), [("int8", 0.03), ("fp8", 0.1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_logits_are_a_little_off(
-    weights: Any, allowed: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logits_are_a_little_off(weights, allowed, dtype, monkeypatch):
     """Behind a placed module. Linear layers of a GPU are not packed, as those of a processor are in bfloat16."""
     monkeypatch.setattr("cache.model.language_model.prepack", lambda hf: None)
     logits = []
@@ -50,7 +47,7 @@ def test_logits_are_a_little_off(
 
 
 @pytest.mark.usefixtures("torchao")
-def test_only_linear_layers_before_the_head_are_rounded() -> None:
+def test_only_linear_layers_before_the_head_are_rounded():
     hf, exact = stock("llama"), stock("llama")
     round_weights(hf, "int8")
     changed = {
@@ -64,7 +61,7 @@ def test_only_linear_layers_before_the_head_are_rounded() -> None:
         round_weights(stock("gpt2"), "int8")
 
 
-def test_a_model_on_a_gpu_is_rounded_and_another_one(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_on_a_gpu_is_rounded_and_another_one(tiny_folder, monkeypatch):
     """On a device that is no processor; nothing is computed there."""
     rounded: list[str] = []
 
@@ -84,9 +81,7 @@ def test_a_model_on_a_gpu_is_rounded_and_another_one(tiny_folder: Path, monkeypa
     assert len(prints) == 3
 
 
-def test_what_cannot_be_had_is_one_line_before_the_model_is_loaded(
-    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_had_is_one_line_before_the_model_is_loaded(tiny_folder, monkeypatch):
     with pytest.raises(ModelError, match=r'weights = "fp8" needs a GPU, not cpu: .*"int8"'):
         loading.load_model(str(tiny_folder / "no"), device="cpu", converted=tiny_folder.parent, weights="fp8")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))

@@ -4,8 +4,6 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-import pytest
-
 from cache.routing import Affinity, Ring, Wanted, Weights
 
 THREE = ["a", "b", "c"]
@@ -21,7 +19,7 @@ def wanted(*keys: str, own: int = 0, session: str | None = None) -> Wanted:
     return Wanted(modules=dict.fromkeys(keys, 400), own_tokens=own, session=session)
 
 
-def test_a_replica_that_leaves_takes_only_its_own_keys_along() -> None:
+def test_a_replica_that_leaves_takes_only_its_own_keys_along():
     ring, keys = Ring(), [f"key {number}" for number in range(600)]
     ring.set_replicas(THREE)
     before = {key: next(ring.walk(key)) for key in keys}
@@ -33,7 +31,7 @@ def test_a_replica_that_leaves_takes_only_its_own_keys_along() -> None:
     assert sorted(ring.walk("key 1")) == THREE
 
 
-def test_a_module_that_nobody_holds_goes_home_and_is_held_there_at_once() -> None:
+def test_a_module_that_nobody_holds_goes_home_and_is_held_there_at_once():
     routing = router()
     home = routing.home("m")
     assert routing.rank(wanted("m"))[0] == home
@@ -46,14 +44,14 @@ def test_a_module_that_nobody_holds_goes_home_and_is_held_there_at_once() -> Non
     assert routing.rank(wanted("m"))[0] == other
 
 
-def test_most_of_the_tokens_win() -> None:
+def test_most_of_the_tokens_win():
     routing = router()
     routing.report("a", {"small 1", "small 2"}, 0)
     routing.report("b", {"large"}, 0)
     assert routing.rank(Wanted(modules={"small 1": 100, "small 2": 100, "large": 300})) == ["b", "a", "c"]
 
 
-def test_a_report_says_what_is_held_but_for_what_is_on_its_way() -> None:
+def test_a_report_says_what_is_held_but_for_what_is_on_its_way():
     routing = router()
     routing.sent("1", "a", wanted("m"))
     routing.report("a", set(), 1)
@@ -64,7 +62,7 @@ def test_a_report_says_what_is_held_but_for_what_is_on_its_way() -> None:
     assert not routing._holdings.holders("m")
 
 
-def test_an_overloaded_holder_is_passed_over_and_the_next_keeps_a_copy() -> None:
+def test_an_overloaded_holder_is_passed_over_and_the_next_keeps_a_copy():
     routing = router(request=256, copy=2)
     sent: list[str] = []
     for number in range(12):
@@ -79,7 +77,7 @@ def test_an_overloaded_holder_is_passed_over_and_the_next_keeps_a_copy() -> None
     assert routing.rank(wanted("m"))[0] in others
 
 
-def test_later_turns_go_where_the_conversation_is() -> None:
+def test_later_turns_go_where_the_conversation_is():
     routing = router()
     routing.sent("1", "b", wanted(own=300, session="talk"))
     routing.ended("1")
@@ -90,7 +88,7 @@ def test_later_turns_go_where_the_conversation_is() -> None:
     assert "b" not in routing.rank(wanted(own=350, session="talk"))
 
 
-def test_replicas_that_vanish_are_forgotten_with_all_that_was_sent_to_them() -> None:
+def test_replicas_that_vanish_are_forgotten_with_all_that_was_sent_to_them():
     routing = router()
     routing.sent("1", "a", wanted("m"))
     routing.set_replicas(["b", "c"])
@@ -103,7 +101,7 @@ def test_replicas_that_vanish_are_forgotten_with_all_that_was_sent_to_them() -> 
     assert routing.home("m") is None
 
 
-def test_memory_is_bounded_without_reports_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_without_reports_and_ends(monkeypatch):
     for name, value in (("MOST_OPEN", 50), ("MOST_SESSIONS", 20), ("MOST_HELD", 30)):
         monkeypatch.setattr(f"cache.routing.{name}", value)
     routing = router()
@@ -115,7 +113,7 @@ def test_memory_is_bounded_without_reports_and_ends(monkeypatch: pytest.MonkeyPa
     assert sum(len(one.opened) for one in routing._replicas.values()) == 50
 
 
-def test_few_of_a_thousand_replicas_are_looked_at() -> None:
+def test_few_of_a_thousand_replicas_are_looked_at():
     names = [f"replica {number}" for number in range(1000)]
     routing = router(*names)
     for name in names:
@@ -130,7 +128,7 @@ def test_few_of_a_thousand_replicas_are_looked_at() -> None:
     assert max(queues) <= 6
 
 
-def test_modules_are_found_where_they_were_sent_and_queues_are_even() -> None:
+def test_modules_are_found_where_they_were_sent_and_queues_are_even():
     hits, most = simulate(affine, 240)
     by_chance_hits, _ = simulate(by_chance, 240)
     assert hits > 1.6 * by_chance_hits  # while they are read first

@@ -47,7 +47,7 @@ def scorings(core: EngineCore) -> list[RowScoring]:
     return [*core._scorings().values()]
 
 
-def test_a_question_is_scored_beside_an_answer_that_is_written() -> None:
+def test_a_question_is_scored_beside_an_answer_that_is_written():
     """Was wrong once: it was scored in a pass of its own, and every answer waited for it."""
     core = a_core()
     warm(core)
@@ -64,7 +64,7 @@ def test_a_question_is_scored_beside_an_answer_that_is_written() -> None:
     core.store.check_integrity()
 
 
-def test_a_long_question_is_scored_in_several_passes() -> None:
+def test_a_long_question_is_scored_in_several_passes():
     question, selected = "Can I return a gift card? " * 8, []
     for row_seconds in (1e-6, 1.0):  # passes are as long as they get, and as short
         core = a_core()
@@ -83,7 +83,7 @@ def test_a_long_question_is_scored_in_several_passes() -> None:
     assert selected[0] == selected[1]
 
 
-def test_cancelling_a_question_that_is_scored_gives_everything_back() -> None:
+def test_cancelling_a_question_that_is_scored_gives_everything_back():
     core = a_core()
     warm(core)
     balanced = ask_balanced(core)
@@ -97,7 +97,7 @@ def test_cancelling_a_question_that_is_scored_gives_everything_back() -> None:
     core.store.check_integrity()
 
 
-def test_what_is_forgotten_while_it_is_scored_is_scored_again() -> None:
+def test_what_is_forgotten_while_it_is_scored_is_scored_again():
     core = a_core()
     warm(core)
     key = core.store.key(SECOND, PUBLIC_TENANT)
@@ -118,7 +118,7 @@ def test_what_is_forgotten_while_it_is_scored_is_scored_again() -> None:
     core.store.check_integrity()
 
 
-def test_a_scoring_that_fails_ends_its_question_alone() -> None:
+def test_a_scoring_that_fails_ends_its_question_alone():
     core = a_core()
     warm(core)
     forward = core.model.forward
@@ -137,7 +137,7 @@ def test_a_scoring_that_fails_ends_its_question_alone() -> None:
     core.store.check_integrity()
 
 
-def test_an_answer_takes_the_memory_of_a_question_that_is_scored() -> None:
+def test_an_answer_takes_the_memory_of_a_question_that_is_scored():
     core = a_core(slots=100 + len(SECOND.tokens) + 350)
     warm(core)
     core.store.device.drop_prefixes(PUBLIC_TENANT)

@@ -28,7 +28,7 @@ def choose(sampler: Sampler, logits: torch.Tensor = LOGITS, answer: Sequence[int
     return choose_tokens(logits.unsqueeze(0), [sampler], [answer])[0]
 
 
-def test_the_same_seed_gives_the_same_tokens_and_others_do_not() -> None:
+def test_the_same_seed_gives_the_same_tokens_and_others_do_not():
     one, again, other = (draws(Sampling(temperature=1, seed=seed), 50) for seed in (7, 7, 8))
     assert one == again != other
     assert draws(Sampling(temperature=1), 50) != draws(Sampling(temperature=1), 50)
@@ -46,7 +46,7 @@ def test_the_same_seed_gives_the_same_tokens_and_others_do_not() -> None:
         ({"top_k": 2, "top_p": 0.9}, {1, 2}),
     ],
 )
-def test_top_k_and_top_p_cut(options: dict[str, Any], possible: set[int]) -> None:
+def test_top_k_and_top_p_cut(options, possible):
     assert set(draws(Sampling(temperature=4, seed=0, **options))) == possible
 
 
@@ -62,7 +62,7 @@ def test_top_k_and_top_p_cut(options: dict[str, Any], possible: set[int]) -> Non
         ({"stop": ("x", "")}, "empty stop string"),
     ],
 )
-def test_values_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+def test_values_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Sampling(**options)
 
@@ -72,7 +72,7 @@ def test_values_out_of_range_are_refused(options: dict[str, Any], message: str) 
     [{"temperature": math.nan}, {"temperature": 1e-40}, {"seed": 1 << 64}, {"seed": -(1 << 64)}],
     ids=str,
 )
-def test_whatever_is_accepted_can_be_sampled(options: dict[str, Any]) -> None:
+def test_whatever_is_accepted_can_be_sampled(options):
     """Was wrong once: these pass the validation and raise on the engine's thread, which ends everything."""
     try:
         sampling = Sampling(**{"temperature": 1.0, **options})
@@ -112,7 +112,7 @@ def stream_of(*stop: str) -> TextStream:
         (("b€",), [b"go b\xe2", b"\x82\xac"], ["go ", ""]),  # was wrong once: "go b" was given
     ],
 )
-def test_certain_text_is_given_at_once(stop: tuple[str, ...], parts: list[str | bytes], given: list[str]) -> None:
+def test_certain_text_is_given_at_once(stop, parts, given):
     assert pieces(stream_of(*stop), [part.encode() if isinstance(part, str) else part for part in parts]) == given
 
 
@@ -146,7 +146,7 @@ def check_stream(parts: list[bytes], stop: tuple[str, ...]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(streams())
-def test_text_is_never_taken_back(case: tuple[list[bytes], tuple[str, ...]]) -> None:
+def test_text_is_never_taken_back(case):
     check_stream(*case)
 
 
@@ -181,7 +181,7 @@ whole_characters = st.lists(
 @pytest.mark.parametrize(("kind", "cases"), [("byte level", any_tokens), ("sentencepiece", whole_characters)])
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), twice=st.booleans())
-def test_text_by_the_token_is_the_text_of_all(kind: str, cases: Any, data: st.DataObject, twice: bool) -> None:
+def test_text_by_the_token_is_the_text_of_all(kind, cases, data, twice):
     """Half characters, spaces at the beginning of words, special tokens, and updates without a new token."""
     tokenizer, tokens = TOKENIZERS[kind], data.draw(cases)
     stream = TextStream(tokenizer, ())
@@ -192,7 +192,7 @@ def test_text_by_the_token_is_the_text_of_all(kind: str, cases: Any, data: st.Da
     assert given == stream.text == tokenizer.decode(tokens)
 
 
-def test_a_long_answer_is_not_decoded_again_for_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_is_not_decoded_again_for_every_token(monkeypatch):
     tokenizer, most = ByteTokenizer(), 0
     decode = tokenizer.decode
 
@@ -210,7 +210,7 @@ def test_a_long_answer_is_not_decoded_again_for_every_token(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("length", [11, 12, 80, 81])
-def test_a_loop_is_found_by_its_length(length: int) -> None:
+def test_a_loop_is_found_by_its_length(length):
     loop = [*range(length)]
     assert loop_length([500, *loop * 3]) == (length if 12 <= length <= 80 else 0)
     assert loop_length([500, *loop * 2]) == loop_length([*loop, 501, *loop * 2]) == 0

@@ -31,25 +31,25 @@ def rows_of(*pending: int) -> list[int]:
     return [rows.get(sequence, 0) for sequence in sequences]
 
 
-def test_prompts_fill_the_pass_in_order_of_arrival() -> None:
+def test_prompts_fill_the_pass_in_order_of_arrival():
     assert rows_of(300, 150, 100) == [300, 150, 50]
     assert rows_of(WHOLE, 2) == [WHOLE, 0]
     assert rows_of(2000) == [WHOLE]
 
 
-def test_a_short_prompt_overtakes_a_long_one_but_not_for_ever() -> None:
+def test_a_short_prompt_overtakes_a_long_one_but_not_for_ever():
     long, soon, late = sequence_of(2000), sequence_of(20, arrived=1.9), sequence_of(20, arrived=2.1)
     assert [*schedule([long, late, soon], ROW_S).items()] == [(soon, 20), (long, WHOLE - 20)]
 
 
-def test_passes_are_as_long_as_the_machine_is_fast() -> None:
+def test_passes_are_as_long_as_the_machine_is_fast():
     assert rows_within(0.5, 0.001) == 500
     assert rows_within(0.125, 0.001) == 125
     assert rows_within(0.5, 1.0) == LEAST_ROWS
     assert rows_within(0.5, 1e-9) == MOST_ROWS
 
 
-def test_short_prompts_do_not_wait_for_the_rows_of_many_answers() -> None:
+def test_short_prompts_do_not_wait_for_the_rows_of_many_answers():
     answers = [sequence_of(1, computed=9) for _ in range(MANY_ANSWERS)]
     long, later, first = sequence_of(200), sequence_of(30, arrived=1.0), sequence_of(20)
     assert [*schedule_alone([*answers, long, later, first], ROW_S).items()] == [(first, 20), (later, 30)]
@@ -60,7 +60,7 @@ def test_short_prompts_do_not_wait_for_the_rows_of_many_answers() -> None:
 
 
 @given(st.lists(st.integers(1, 700), max_size=24))
-def test_passes_are_bounded_full_and_fair(pending: list[int]) -> None:
+def test_passes_are_bounded_full_and_fair(pending):
     rows = rows_of(*pending)
     limit = DECODING if 1 in pending else WHOLE
     assert sum(rows) == min(limit, sum(pending))
@@ -72,7 +72,7 @@ def test_passes_are_bounded_full_and_fair(pending: list[int]) -> None:
 
 
 @given(st.lists(st.integers(1, 700), min_size=1, max_size=12))
-def test_everybody_finishes(pending: list[int]) -> None:
+def test_everybody_finishes(pending):
     sequences = [sequence_of(n) for n in pending]
     for _ in range(sum(pending)):
         waiting = [sequence for sequence in sequences if sequence.pending]
@@ -86,7 +86,7 @@ def test_everybody_finishes(pending: list[int]) -> None:
     assert not any(sequence.pending for sequence in sequences)
 
 
-def test_a_sequence_knows_its_rows_and_positions() -> None:
+def test_a_sequence_knows_its_rows_and_positions():
     sequence = Sequence([5, 6], [10, 11], [Extent(40, 1), Extent(20, 1)], computed=1)
     chunk = sequence.chunk(1)
     assert (chunk.first, chunk.last, chunk.slots) == (1, 2, [20])

@@ -1,7 +1,6 @@
 """Module files that several engines share, in a folder and in a store without folders."""
 
 import logging
-from pathlib import Path
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -63,7 +62,7 @@ fsspec.register_implementation(ObjectStore.protocol, ObjectStore)
 
 
 @pytest.fixture(params=["folder", "memory", "objects"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def location(request, tmp_path):
     return str(tmp_path / "shared") if request.param == "folder" else f"{request.param}://{uuid4().hex}"
 
 
@@ -71,7 +70,7 @@ def header(name: str) -> ModuleHeader:
     return ModuleHeader.of(make_segment(name, name), fingerprint="model", tenant="public")
 
 
-def test_what_one_writes_the_others_find_and_read(location: str) -> None:
+def test_what_one_writes_the_others_find_and_read(location):
     one, other, module = SharedTier(location, 1 << 20), SharedTier(location, 1 << 20), header("a")
     one.write(module, ROWS)
     assert module.key not in other
@@ -83,7 +82,7 @@ def test_what_one_writes_the_others_find_and_read(location: str) -> None:
     assert SharedTier(location, 1 << 20).headers() == [module]
 
 
-def test_what_one_removes_is_gone_for_all(location: str) -> None:
+def test_what_one_removes_is_gone_for_all(location):
     one, other, module = SharedTier(location, 1 << 20), SharedTier(location, 1 << 20), header("a")
     one.write(module, ROWS)
     other.refresh()
@@ -96,7 +95,7 @@ def test_what_one_removes_is_gone_for_all(location: str) -> None:
     assert other.remove(module.key)
 
 
-def test_a_listing_that_is_late_brings_nothing_back(location: str) -> None:
+def test_a_listing_that_is_late_brings_nothing_back(location):
     tier, removed, written = SharedTier(location, 1 << 20), header("removed"), header("written")
     tier.write(removed, ROWS)
     store, ls = tier._files_of, tier._files_of.ls
@@ -115,7 +114,7 @@ def test_a_listing_that_is_late_brings_nothing_back(location: str) -> None:
     assert set(tier.entries) == {written.key}
 
 
-def test_a_store_that_lists_late_brings_nothing_back() -> None:
+def test_a_store_that_lists_late_brings_nothing_back():
     location = f"objects://{uuid4().hex}"
     one, other, module = SharedTier(location, 1 << 20), SharedTier(location, 1 << 20), header("a")
     one.write(module, ROWS)
@@ -130,9 +129,7 @@ def test_a_store_that_lists_late_brings_nothing_back() -> None:
     assert not ObjectStore.late
 
 
-def test_where_no_file_is_left_nothing_is_listed_and_nothing_said(
-    location: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_no_file_is_left_nothing_is_listed_and_nothing_said(location, caplog):
     one, other, module = SharedTier(location, 1 << 20), SharedTier(location, 1 << 20), header("a")
     one.write(module, ROWS)
     other.refresh()
@@ -144,7 +141,7 @@ def test_where_no_file_is_left_nothing_is_listed_and_nothing_said(
     assert not caplog.text
 
 
-def test_the_oldest_go_where_there_is_too_much(location: str) -> None:
+def test_the_oldest_go_where_there_is_too_much(location):
     tier, modules = SharedTier(location, 1 << 20), [header(name) for name in "abc"]
     tier.write(modules[0], ROWS)
     tier.capacity = tier.num_bytes * 2
@@ -156,7 +153,7 @@ def test_the_oldest_go_where_there_is_too_much(location: str) -> None:
     assert set(tier.entries) == {modules[0].key, modules[2].key}
 
 
-def test_damaged_and_foreign_files_are_misses(location: str) -> None:
+def test_damaged_and_foreign_files_are_misses(location):
     tier, module = SharedTier(location, 1 << 20), header("a")
     tier.write(module, ROWS)
     path = tier._place(module.key)
@@ -173,7 +170,7 @@ def test_damaged_and_foreign_files_are_misses(location: str) -> None:
     assert tier._files_of.exists(f"{tier._root}/notes.txt")
 
 
-def test_half_written_files_of_others_stay_until_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_written_files_of_others_stay_until_they_are_old(tmp_path, monkeypatch):
     tier = SharedTier(str(tmp_path), 1 << 20)
     half = tmp_path / f"x.safetensors.1{shared.HALF}"
     half.write_bytes(b"half")
@@ -186,9 +183,7 @@ def test_half_written_files_of_others_stay_until_they_are_old(tmp_path: Path, mo
     assert not half.exists()
 
 
-def test_a_store_that_fails_costs_what_is_in_it_and_says_so(
-    location: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_fails_costs_what_is_in_it_and_says_so(location, monkeypatch, caplog):
     tier, module = SharedTier(location, 1 << 20), header("a")
     tier.write(module, ROWS)
 
@@ -213,7 +208,7 @@ def test_a_store_that_fails_costs_what_is_in_it_and_says_so(
     assert not tier._files_of.exists(tier._place(module.key))
 
 
-def test_a_store_that_does_not_answer_once_loses_no_file(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_once_loses_no_file(location, monkeypatch):
     """Was wrong once: who could not reach it deleted the file for all."""
     tier = SharedTier(location, 1 << 20)
     writer, store = (Store(Arena(SHAPE, 20, torch.device("cpu")), "model", tier) for _ in range(2))
@@ -233,12 +228,12 @@ def test_a_store_that_does_not_answer_once_loses_no_file(location: str, monkeypa
     store.close()
 
 
-def test_a_location_that_cannot_be_opened_is_named() -> None:
+def test_a_location_that_cannot_be_opened_is_named():
     with pytest.raises(CacheError, match=r"the shared modules in foo://x cannot be opened: .*foo"):
         SharedTier("foo://x", 1)
 
 
-def test_an_engine_loads_what_another_encoded_and_forgets_it_for_both(location: str, tmp_path: Path) -> None:
+def test_an_engine_loads_what_another_encoded_and_forgets_it_for_both(location, tmp_path):
     module = make_segment("a", "Returns take 30 days from delivery.")
     question = Span(start=len(module.tokens), tokens=tuple(b"How long?"))
     request = Request(

@@ -1,7 +1,6 @@
 """The store: where modules are found, why they are missing, what is evicted, and that the accounting is right."""
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
@@ -78,13 +77,13 @@ def use(store: Store, segment: Segment) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     store = store_of(folder=tmp_path)
     yield store
     store.close()
 
 
-def test_what_was_put_is_found_in_the_arena(store: Store) -> None:
+def test_what_was_put_is_found_in_the_arena(store):
     entry = build(store, A)
     found = store.find(A, TENANT)
     assert (found.entry, found.source, found.reason) == (entry, "device", None)
@@ -97,7 +96,7 @@ def test_what_was_put_is_found_in_the_arena(store: Store) -> None:
     store.check_integrity()
 
 
-def test_a_restart_finds_it_on_disk_bit_for_bit(tmp_path: Path) -> None:
+def test_a_restart_finds_it_on_disk_bit_for_bit(tmp_path):
     first = store_of(folder=tmp_path)
     add(first, A)
     first.close()
@@ -113,7 +112,7 @@ def test_a_restart_finds_it_on_disk_bit_for_bit(tmp_path: Path) -> None:
     second.close()
 
 
-def test_an_evicted_module_comes_back_from_disk_or_is_evicted_for_good(tmp_path: Path) -> None:
+def test_an_evicted_module_comes_back_from_disk_or_is_evicted_for_good(tmp_path):
     for folder, source, reason in ((None, "computed", "evicted"), (tmp_path, "disk", None)):
         store = store_of(slots=10, folder=folder)
         add(store, A, B)
@@ -124,7 +123,7 @@ def test_an_evicted_module_comes_back_from_disk_or_is_evicted_for_good(tmp_path:
         store.close()
 
 
-def test_miss_reasons(store: Store) -> None:
+def test_miss_reasons(store):
     prefix = segment_of("system")
     add(store, prefix, segment_of("doc", "old text", prefix, 10))
     assert find(store, segment_of("other")).reason == "never built"
@@ -137,7 +136,7 @@ def test_miss_reasons(store: Store) -> None:
     assert find(store, segment_of("renamed", "old text", prefix, 10)).source == "device"
 
 
-def test_tenants_do_not_share(store: Store) -> None:
+def test_tenants_do_not_share(store):
     add(store, A)
     found = find(store, A, "other")
     assert (found.source, found.reason) == ("computed", "never built")
@@ -146,7 +145,7 @@ def test_tenants_do_not_share(store: Store) -> None:
         store.find(A, "not a tenant")
 
 
-def test_a_damaged_file_is_load_failed_once_and_frees_what_it_reserved(tmp_path: Path) -> None:
+def test_a_damaged_file_is_load_failed_once_and_frees_what_it_reserved(tmp_path):
     first = store_of(folder=tmp_path)
     add(first, A)
     first.close()
@@ -162,7 +161,7 @@ def test_a_damaged_file_is_load_failed_once_and_frees_what_it_reserved(tmp_path:
     second.close()
 
 
-def test_rows_of_another_shape_are_load_failed(tmp_path: Path) -> None:
+def test_rows_of_another_shape_are_load_failed(tmp_path):
     for rows in (torch.zeros(2, 2, 9, 2, 4), torch.zeros(2, 2, 10, 2, 4, dtype=torch.float16)):
         store = store_of(folder=tmp_path)
         key = store.key(A, TENANT)
@@ -177,7 +176,7 @@ def test_rows_of_another_shape_are_load_failed(tmp_path: Path) -> None:
         store.close()
 
 
-def test_pinned_modules_and_prefixes_are_never_evicted() -> None:
+def test_pinned_modules_and_prefixes_are_never_evicted():
     store = store_of(slots=40)
     pinned = build(store, A)
     add(store, B)
@@ -198,7 +197,7 @@ def test_pinned_modules_and_prefixes_are_never_evicted() -> None:
     assert store.device.evictions == {"module": 2, "prefix": 1}
 
 
-def test_a_capacity_error_says_how_much_and_what_to_do() -> None:
+def test_a_capacity_error_says_how_much_and_what_to_do():
     store = store_of(slots=20)
     entry = build(store, A)
     with pytest.raises(CapacityError) as caught:
@@ -210,7 +209,7 @@ def test_a_capacity_error_says_how_much_and_what_to_do() -> None:
     store.device.release(entry)
 
 
-def test_what_cannot_fit_evicts_nothing() -> None:
+def test_what_cannot_fit_evicts_nothing():
     """Was wrong once: one question that is too long, alone or beside pinned entries, cost everything that was warm."""
     store = store_of(slots=40)
     pinned = build(store, A)
@@ -222,7 +221,7 @@ def test_what_cannot_fit_evicts_nothing() -> None:
     store.device.release(pinned)
 
 
-def test_the_least_valuable_module_is_evicted_first() -> None:
+def test_the_least_valuable_module_is_evicted_first():
     store = store_of(slots=30)
     add(store, A, B, C)
     for segment in (A, A, C):
@@ -232,7 +231,7 @@ def test_the_least_valuable_module_is_evicted_first() -> None:
     assert find(store, A).source == find(store, C).source == "device"
 
 
-def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path: Path) -> None:
+def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path):
     store = store_of(slots=20, folder=tmp_path)
     add(store, A, B)
     store.flush()
@@ -246,7 +245,7 @@ def test_what_is_on_disk_goes_before_what_must_be_computed(tmp_path: Path) -> No
     store.close()
 
 
-def test_a_used_module_outlives_an_unused_one_on_disk_as_in_memory(tmp_path: Path) -> None:
+def test_a_used_module_outlives_an_unused_one_on_disk_as_in_memory(tmp_path):
     """Was wrong once: priced when it was put, an unused module counted what computing costs; the used one, priced after
     it was written, what loading costs, a hundredth.
     """
@@ -260,7 +259,7 @@ def test_a_used_module_outlives_an_unused_one_on_disk_as_in_memory(tmp_path: Pat
     store.close()
 
 
-def test_looking_a_module_up_again_and_again_is_no_use() -> None:
+def test_looking_a_module_up_again_and_again_is_no_use():
     store = store_of(slots=20)
     add(store, A, B)
     for _ in range(9):
@@ -271,7 +270,7 @@ def test_looking_a_module_up_again_and_again_is_no_use() -> None:
     assert store.key(B, TENANT) in store.device.entries
 
 
-def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
+def test_much_used_but_long_ago_is_evicted_in_the_end():
     store = store_of(slots=20)
     add(store, A)
     for _ in range(5):
@@ -284,7 +283,7 @@ def test_much_used_but_long_ago_is_evicted_in_the_end() -> None:
     assert find(store, A).reason == "evicted"
 
 
-def test_what_comes_back_is_known_for_its_uses() -> None:
+def test_what_comes_back_is_known_for_its_uses():
     """Was wrong once: what was evicted began anew, however popular it had been, so it was the next victim again."""
     store = store_of(slots=20)
     add(store, A)
@@ -298,7 +297,7 @@ def test_what_comes_back_is_known_for_its_uses() -> None:
     assert store.key(B, TENANT) not in store.device.entries
 
 
-def test_what_is_to_be_kept_is_evicted_last() -> None:
+def test_what_is_to_be_kept_is_evicted_last():
     store = store_of(slots=30)
     add(store, A, B, C)
     store.keep({store.key(A)})
@@ -315,7 +314,7 @@ def test_what_is_to_be_kept_is_evicted_last() -> None:
     store.check_integrity()
 
 
-def test_files_that_are_to_be_kept_go_last(tmp_path: Path) -> None:
+def test_files_that_are_to_be_kept_go_last(tmp_path):
     store = store_of(folder=tmp_path)
     add(store, A, B)
     store.flush()
@@ -327,7 +326,7 @@ def test_files_that_are_to_be_kept_go_last(tmp_path: Path) -> None:
     assert [store.key(one) in store.disk for one in (A, B, C)] == [True, False, True]
 
 
-def test_a_module_is_taken_out_of_memory_unless_it_is_in_use(store: Store) -> None:
+def test_a_module_is_taken_out_of_memory_unless_it_is_in_use(store):
     entry = build(store, A)
     assert not store.device.evict(store.key(A))
     assert not store.remove(store.key(A))
@@ -345,7 +344,7 @@ def test_a_module_is_taken_out_of_memory_unless_it_is_in_use(store: Store) -> No
     store.check_integrity()
 
 
-def test_rows_are_taken_in_pieces_and_evict_no_more_than_they_need() -> None:
+def test_rows_are_taken_in_pieces_and_evict_no_more_than_they_need():
     """Was wrong once: rows needed one piece, so that fitting a request evicted every other module, too."""
     store = store_of(slots=400)
     many = [segment_of(str(i), str(i) * 40) for i in range(10)]
@@ -368,7 +367,7 @@ def test_rows_are_taken_in_pieces_and_evict_no_more_than_they_need() -> None:
     store.check_integrity()
 
 
-def test_a_module_takes_the_place_of_neighbours_that_are_worth_least() -> None:
+def test_a_module_takes_the_place_of_neighbours_that_are_worth_least():
     """Was wrong once: victims went by value alone, wherever they were, until a piece happened to be long enough."""
     store = store_of(slots=100)
     many = [segment_of(str(i)) for i in range(10)]
@@ -400,7 +399,7 @@ class FinishesWhileAsked(DiskTier):
         return there
 
 
-def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> None:
+def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path):
     """Was wrong once: a write that ended between looking at the disk and at the pending writes was seen by neither."""
     disk = FinishesWhileAsked(tmp_path, BIG)
     disk.finish, disk.finished = threading.Event(), threading.Event()
@@ -421,7 +420,7 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path: Path) -> No
     store.close()
 
 
-def test_the_writer_survives_an_unexpected_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writer_survives_an_unexpected_error(store, monkeypatch):
     """Was wrong once: anything but an OSError ended the writer's thread, and later the engine waited for ever."""
     assert store.disk is not None
     assert store._writer is not None
@@ -436,7 +435,7 @@ def test_the_writer_survives_an_unexpected_error(store: Store, monkeypatch: pyte
     assert store._writer.failures == 1
 
 
-def test_integrity_finds_pins_and_lost_slots() -> None:
+def test_integrity_finds_pins_and_lost_slots():
     store = store_of()
     entry = build(store, A)
     with pytest.raises(AssertionError, match="pinned while idle"):
@@ -448,7 +447,7 @@ def test_integrity_finds_pins_and_lost_slots() -> None:
         store.check_integrity()
 
 
-def test_of_a_forgotten_module_no_use_is_remembered() -> None:
+def test_of_a_forgotten_module_no_use_is_remembered():
     store = store_of(slots=20)
     add(store, A, B)
     use(store, A)
@@ -457,7 +456,7 @@ def test_of_a_forgotten_module_no_use_is_remembered() -> None:
     assert [set(rehearsal._marks) for rehearsal in rehearsals] == [{store.key(B, TENANT)}] * 2
 
 
-def test_memory_is_given_back_when_a_module_cannot_be_loaded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_given_back_when_a_module_cannot_be_loaded(store, monkeypatch):
     """Was wrong once: given back only where the file was at fault."""
     add(store, A)
     store.flush()
@@ -472,7 +471,7 @@ def test_memory_is_given_back_when_a_module_cannot_be_loaded(store: Store, monke
     store.check_integrity()
 
 
-def test_what_is_dropped_and_not_evicted_does_not_stay_in_the_queue() -> None:
+def test_what_is_dropped_and_not_evicted_does_not_stay_in_the_queue():
     store = store_of()
     for n in range(1000):
         path = [PathStep(start=0, tokens=(n,) * 3)]
@@ -481,7 +480,7 @@ def test_what_is_dropped_and_not_evicted_does_not_stay_in_the_queue() -> None:
     assert len(store.device._queue._heap) < 200
 
 
-def test_names_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_remembered_up_to_a_limit(monkeypatch):
     monkeypatch.setattr("cache.memory.store.REMEMBERED_NAMES", 3)
     store = store_of()
     add(store, *(segment_of(f"m{number}") for number in range(6)))

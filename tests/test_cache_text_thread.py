@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from test_cache_engine import plan_of
@@ -69,12 +69,12 @@ class Recorded(Generation):
 
 
 @pytest.fixture
-def tokenizer() -> HeldTokenizer:
+def tokenizer():
     return HeldTokenizer()
 
 
 @pytest.fixture
-def engine(tokenizer: HeldTokenizer) -> Iterator[Engine]:
+def engine(tokenizer):
     model = build()
     model.tokenizer = tokenizer
     engine = Engine(model, memory=8 << 20).start()
@@ -115,7 +115,7 @@ def opened_by(monkeypatch: pytest.MonkeyPatch, tokenizer: HeldTokenizer, *names:
         monkeypatch.setattr(TextThread, name, opening(getattr(TextThread, name)))
 
 
-def test_the_engine_does_not_wait_for_text_which_comes_in_order(engine: Engine, tokenizer: HeldTokenizer) -> None:
+def test_the_engine_does_not_wait_for_text_which_comes_in_order(engine, tokenizer):
     tokenizer.gate.clear()
     began = time.perf_counter()
     asked = [ask(engine, number, tokens=12) for number in range(16)]
@@ -133,9 +133,7 @@ def test_the_engine_does_not_wait_for_text_which_comes_in_order(engine: Engine, 
     assert tokenizer.names == {"warmdesk-text"}
 
 
-def test_text_that_cannot_be_made_ends_its_own_answer(
-    engine: Engine, tokenizer: HeldTokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_text_that_cannot_be_made_ends_its_own_answer(engine, tokenizer, caplog):
     expected = [ask(engine, number).completion for number in range(3)]
     assert all(one.tokens for one in expected)
     known = [set(one.tokens or ()) for one in expected]
@@ -150,9 +148,7 @@ def test_text_that_cannot_be_made_ends_its_own_answer(
     engine.call(Store.check_integrity)
 
 
-def test_text_that_cannot_be_made_at_the_last_token_is_an_error(
-    engine: Engine, tokenizer: HeldTokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_text_that_cannot_be_made_at_the_last_token_is_an_error(engine, tokenizer, caplog):
     """The engine has ended the answer before anybody knows."""
     tokenizer.gate.clear()
     asked = ask(engine, tokens=1)
@@ -166,7 +162,7 @@ def test_text_that_cannot_be_made_at_the_last_token_is_an_error(
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_an_answer_without_text_takes_no_more_passes(is_cancelled: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_without_text_takes_no_more_passes(is_cancelled, caplog):
     """Was wrong once: where the answer had just been cancelled, the engine failed and began anew."""
     core, tokenizer = a_core(), HeldTokenizer()
     core.model.tokenizer = tokenizer
@@ -182,7 +178,7 @@ def test_an_answer_without_text_takes_no_more_passes(is_cancelled: bool, caplog:
     core.store.check_integrity()
 
 
-def test_a_cancelled_answer_has_all_its_text(engine: Engine, tokenizer: HeldTokenizer) -> None:
+def test_a_cancelled_answer_has_all_its_text(engine, tokenizer):
     tokenizer.gate.clear()
     asked = ask(engine, tokens=FOR_EVER)
     tokenizer.asked.wait()
@@ -195,9 +191,7 @@ def test_a_cancelled_answer_has_all_its_text(engine: Engine, tokenizer: HeldToke
     assert asked.pieces == whole.text == ByteTokenizer().decode(whole.tokens or ()) != ""
 
 
-def test_closing_delivers_what_was_computed_and_leaves_no_thread(
-    engine: Engine, tokenizer: HeldTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_delivers_what_was_computed_and_leaves_no_thread(engine, tokenizer, monkeypatch):
     tokenizer.gate.clear()
     done, under_way = ask(engine), ask(engine, tokens=FOR_EVER)
     wait_until(lambda: on_its_thread(engine) == (1, 0))
@@ -209,9 +203,7 @@ def test_closing_delivers_what_was_computed_and_leaves_no_thread(
     assert not any(thread.is_alive() for thread in tokenizer.threads)
 
 
-def test_a_restart_delivers_what_was_computed_and_goes_on_with_one_thread(
-    engine: Engine, tokenizer: HeldTokenizer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_restart_delivers_what_was_computed_and_goes_on_with_one_thread(engine, tokenizer, monkeypatch, caplog):
     tokenizer.gate.clear()
     done, under_way = ask(engine), ask(engine, tokens=FOR_EVER)
     wait_until(lambda: on_its_thread(engine) == (1, 0))
@@ -227,9 +219,7 @@ def test_a_restart_delivers_what_was_computed_and_goes_on_with_one_thread(
     assert not any(thread.is_alive() for thread in tokenizer.threads)
 
 
-def test_who_settles_finds_answers_over(
-    engine: Engine, tokenizer: HeldTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_settles_finds_answers_over(engine, tokenizer, monkeypatch):
     tokenizer.gate.clear()
     opened_by(monkeypatch, tokenizer, "flush")
     asked = ask(engine)
@@ -237,7 +227,7 @@ def test_who_settles_finds_answers_over(
     assert asked.is_over
 
 
-def test_a_stop_string_is_found_before_the_next_pass(engine: Engine, tokenizer: HeldTokenizer) -> None:
+def test_a_stop_string_is_found_before_the_next_pass(engine, tokenizer):
     whole = ask(engine, tokens=24).completion
     letter = next(letter for letter in whole.text[2:] if letter.isascii() and letter.isprintable())
     tokenizer.threads.clear()
@@ -250,7 +240,7 @@ def test_a_stop_string_is_found_before_the_next_pass(engine: Engine, tokenizer: 
     assert tokenizer.names == {"warmdesk-engine"}
 
 
-def test_text_is_made_of_the_tokens_that_were_there() -> None:
+def test_text_is_made_of_the_tokens_that_were_there():
     """The answer grows while earlier tokens wait to become text."""
 
     class Later(TextDelivery):
@@ -271,7 +261,7 @@ def test_text_is_made_of_the_tokens_that_were_there() -> None:
     assert generation.made_of == [[*b"a"], [*b"ab"], [*b"abc"]]
 
 
-def test_jobs_run_in_order_and_one_that_fails_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_run_in_order_and_one_that_fails_stops_no_other(caplog):
     texts, done = TextThread(), list[int]()
     texts.flush()
     texts.close()

@@ -1,7 +1,6 @@
 """Modules between device, host memory and disk: where they go when room ends, and where they come back from."""
 
 import weakref
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,7 +40,7 @@ def store_of(
 
 
 @pytest.fixture(params=["memory", "pinned"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def kind(request, monkeypatch):
     """Host memory as on a processor, and as on a GPU."""
     monkeypatch.setattr("cache.memory.host.UNIT", 4)
     with streams(monkeypatch) if request.param == "pinned" else nullcontext():
@@ -49,7 +48,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
-def store(kind: None) -> Iterator[Store]:
+def store(kind):
     """Memory for two modules of ten tokens, and host memory for three; no disk."""
     store = store_of()
     yield store
@@ -60,7 +59,7 @@ def held(store: Store) -> dict[str, str | None]:
     return {one.name: store.tier(store.key(one)) for one in (A, B, C, LAST)}
 
 
-def test_what_is_evicted_goes_to_host_memory_and_comes_back_bit_for_bit(store: Store) -> None:
+def test_what_is_evicted_goes_to_host_memory_and_comes_back_bit_for_bit(store):
     add(store, A, B, C)
     assert held(store) == {"a": "host", "b": "device", "c": "device", "d": None}
     assert store.host.num_bytes == MODULE
@@ -77,7 +76,7 @@ def test_what_is_evicted_goes_to_host_memory_and_comes_back_bit_for_bit(store: S
     store.check_integrity()
 
 
-def test_what_has_left_host_memory_takes_none() -> None:
+def test_what_has_left_host_memory_takes_none():
     """Was wrong at first: the eviction queue held the rows of what had gone, far beyond the budget."""
     store = store_of()
     add(store, A, B, C)
@@ -93,7 +92,7 @@ def test_what_has_left_host_memory_takes_none() -> None:
 
 
 @pytest.mark.usefixtures("kind")
-def test_without_a_budget_nothing_is_kept_in_host_memory() -> None:
+def test_without_a_budget_nothing_is_kept_in_host_memory():
     store = store_of(host=0)
     add(store, A, B, C)
     assert held(store)["a"] is None
@@ -102,7 +101,7 @@ def test_without_a_budget_nothing_is_kept_in_host_memory() -> None:
 
 
 @pytest.mark.usefixtures("kind")
-def test_host_memory_is_never_over_its_budget_and_loses_what_is_worth_least() -> None:
+def test_host_memory_is_never_over_its_budget_and_loses_what_is_worth_least():
     store = store_of(slots=10, host=2 * MODULE + 1)
     add(store, A)
     for _ in range(4):
@@ -117,7 +116,7 @@ def test_host_memory_is_never_over_its_budget_and_loses_what_is_worth_least() ->
 
 
 @pytest.mark.usefixtures("kind")
-def test_what_is_to_be_kept_leaves_host_memory_last() -> None:
+def test_what_is_to_be_kept_leaves_host_memory_last():
     store = store_of(slots=10, host=2 * MODULE)
     store.keep({store.key(B)})
     add(store, A)
@@ -129,7 +128,7 @@ def test_what_is_to_be_kept_leaves_host_memory_last() -> None:
 
 
 @pytest.mark.usefixtures("kind")
-def test_what_is_larger_than_host_memory_is_not_kept_there_and_costs_no_other_its_place() -> None:
+def test_what_is_larger_than_host_memory_is_not_kept_there_and_costs_no_other_its_place():
     store = store_of(slots=30, host=2 * MODULE)
     large = segment_of("large", "l" * 30)
     add(store, A, B, C, large)
@@ -141,7 +140,7 @@ def test_what_is_larger_than_host_memory_is_not_kept_there_and_costs_no_other_it
     store.check_integrity()
 
 
-def test_what_disk_has_goes_from_host_memory_before_what_must_be_computed(tmp_path: Path) -> None:
+def test_what_disk_has_goes_from_host_memory_before_what_must_be_computed(tmp_path):
     store = store_of(slots=10, host=2 * MODULE, folder=tmp_path)
     add(store, A, B)
     store.flush()
@@ -154,7 +153,7 @@ def test_what_disk_has_goes_from_host_memory_before_what_must_be_computed(tmp_pa
     store.close()
 
 
-def test_uses_count_in_host_memory_and_when_a_module_comes_back(store: Store) -> None:
+def test_uses_count_in_host_memory_and_when_a_module_comes_back(store):
     add(store, A)
     for _ in range(5):
         use(store, A)
@@ -168,7 +167,7 @@ def test_uses_count_in_host_memory_and_when_a_module_comes_back(store: Store) ->
     assert again > marks
 
 
-def test_what_finds_no_room_on_the_device_stays_in_host_memory(store: Store) -> None:
+def test_what_finds_no_room_on_the_device_stays_in_host_memory(store):
     add(store, A)
     assert store.device.evict(store.key(A))
     pinned = [build(store, B), build(store, C)]
@@ -182,7 +181,7 @@ def test_what_finds_no_room_on_the_device_stays_in_host_memory(store: Store) -> 
 
 
 @pytest.mark.usefixtures("kind")
-def test_what_is_wanted_from_host_memory_is_not_evicted_by_what_goes_for_it() -> None:
+def test_what_is_wanted_from_host_memory_is_not_evicted_by_what_goes_for_it():
     """Was wrong at first: it was worth least there, and was computed again."""
     store = store_of(slots=10, host=MODULE)
     add(store, A, B)
@@ -198,7 +197,7 @@ def test_what_is_wanted_from_host_memory_is_not_evicted_by_what_goes_for_it() ->
 
 @pytest.mark.parametrize("is_loading", [False, True])
 @pytest.mark.parametrize("end", ["forget", "remove"])
-def test_forgetting_reaches_host_memory(store: Store, end: str, is_loading: bool) -> None:
+def test_forgetting_reaches_host_memory(store, end, is_loading):
     add(store, A, B, C)
     if is_loading:
         found = store.find(A, TENANT)
@@ -219,7 +218,7 @@ def test_forgetting_reaches_host_memory(store: Store, end: str, is_loading: bool
 
 @pytest.mark.parametrize("in_arena", [True, False])
 @pytest.mark.parametrize("on_disk", [True, False])
-def test_forget_removes_a_module_from_every_tier(tmp_path: Path, in_arena: bool, on_disk: bool) -> None:
+def test_forget_removes_a_module_from_every_tier(tmp_path, in_arena, on_disk):
     store = store_of(100 if in_arena else 10, 0, tmp_path)
     add(store, A, B)
     store.flush()
@@ -242,7 +241,7 @@ def placed(segment: Segment, store: Store, start: int = 0) -> PathStep:
     return PathStep(start=start, tokens=segment.tokens, key=step_key(store.key(segment, TENANT), 0))
 
 
-def test_forget_takes_the_prefixes_computed_with_a_module_and_its_sessions() -> None:
+def test_forget_takes_the_prefixes_computed_with_a_module_and_its_sessions():
     store = store_of(100, 0)
     add(store, A, B)
     root, question = store.device.prefixes.root(TENANT), PathStep(start=10, tokens=(1, 2, 3))
@@ -263,7 +262,7 @@ def test_forget_takes_the_prefixes_computed_with_a_module_and_its_sessions() -> 
     store.check_integrity()
 
 
-def test_what_is_forgotten_while_it_is_read_is_found_by_nobody_and_free_in_the_end() -> None:
+def test_what_is_forgotten_while_it_is_read_is_found_by_nobody_and_free_in_the_end():
     store = store_of(100, 0)
     entry = build(store, A)
     path = [placed(A, store), PathStep(start=10, tokens=(1, 2, 3))]
@@ -284,7 +283,7 @@ def test_what_is_forgotten_while_it_is_read_is_found_by_nobody_and_free_in_the_e
     store.check_integrity()
 
 
-def test_a_forgotten_module_was_not_evicted() -> None:
+def test_a_forgotten_module_was_not_evicted():
     """Was wrong once: a key once evicted is called "evicted" for ever, even after it was forgotten."""
     store = store_of(10, 0)
     add(store, A, B, A)
@@ -304,7 +303,7 @@ actions = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(actions, st.sampled_from([0, 11, 30, 300]), st.sampled_from([0, 2_000, BIG]))
-def test_any_history_keeps_the_books_of_all_tiers(history: list[tuple[str, str]], host: int, disk: int) -> None:
+def test_any_history_keeps_the_books_of_all_tiers(history, host, disk):
     """Contents belong to their keys wherever they come from, budgets hold, what is forgotten does not come back."""
     with TemporaryDirectory() as folder:
         store = store_of(37, host * SHAPE.bytes_per_token, Path(folder) if disk else None, disk)
@@ -372,7 +371,7 @@ def asked(engine: Engine, *segments: Segment) -> list[str]:
     return [use.source for use in completion.modules]
 
 
-def test_an_answer_behind_modules_from_host_memory_equals_one_full_pass() -> None:
+def test_an_answer_behind_modules_from_host_memory_equals_one_full_pass():
     model, logits = build_model(), list[Tensor]()
     forward = model.forward
     model.forward = lambda *args: (logits.append(forward(*args)), logits[-1])[1]  # type: ignore[method-assign]
@@ -389,7 +388,7 @@ def test_an_answer_behind_modules_from_host_memory_equals_one_full_pass() -> Non
     engine.close()
 
 
-def test_a_desk_shows_its_host_memory(tmp_path: Path) -> None:
+def test_a_desk_shows_its_host_memory(tmp_path):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), host_memory=64 << 20) as desk:
         desk.prepare()
         finish(desk, "How long do returns take?")

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -40,7 +39,7 @@ def training(
 
 
 @pytest.mark.parametrize("left_contexts", [LEFT_CONTEXTS, (LEFT_CONTEXTS[0], (), LEFT_CONTEXTS[0])])
-def test_a_query_sees_what_a_request_sees(left_contexts: tuple[tuple[int, ...], ...], tmp_path: Path) -> None:
+def test_a_query_sees_what_a_request_sees(left_contexts, tmp_path):
     system = Segment(name="s", tokens=PREFIX)
     logits = training(tmp_path)._model.logits(replace(EXAMPLE, left_contexts=left_contexts), modular=True)
     row = -1
@@ -58,7 +57,7 @@ def test_a_query_sees_what_a_request_sees(left_contexts: tuple[tuple[int, ...], 
         assert (logits[row] - expected).abs().max() < 1e-4
 
 
-def test_with_full_attention_a_query_is_an_ordinary_prompt(tmp_path: Path) -> None:
+def test_with_full_attention_a_query_is_an_ordinary_prompt(tmp_path):
     hf = stock("llama")
     example = replace(EXAMPLE, gaps=(0, 0, 0), queries=QUERIES[:1])
     one = AdapterTraining(stock("llama"), lambda step: example, [example], SCHEDULE, tmp_path, subject="tiny")
@@ -69,13 +68,13 @@ def test_with_full_attention_a_query_is_an_ordinary_prompt(tmp_path: Path) -> No
     assert (logits - expected).abs().max() < 1e-4
 
 
-def test_rows_are_those_before_the_answers_tokens() -> None:
+def test_rows_are_those_before_the_answers_tokens():
     packed = pack(EXAMPLE, modular=True)
     fed = packed.tokens[0][packed.rows].tolist()
     assert fed == [t for query in QUERIES for t in (query.question[-1], *query.answer[:-1])]
 
 
-def test_a_left_context_that_passages_share_is_read_once() -> None:
+def test_a_left_context_that_passages_share_is_read_once():
     shared, apart = (
         replace(EXAMPLE, left_contexts=left_contexts)
         for left_contexts in ((LEFT_CONTEXTS[0],) * 3, (LEFT_CONTEXTS[0], LEFT_CONTEXTS[0][1:], LEFT_CONTEXTS[2]))
@@ -94,7 +93,7 @@ def expected_loss(said: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("objective", ["answers", "distil"])
-def test_training_lowers_the_loss_and_keeps_the_adapter(objective: Any, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_keeps_the_adapter(objective, tmp_path):
     seen: list[TrainingProgress] = []
     one = training(tmp_path, replace(SCHEDULE, steps=15, objective=objective))
     modular, full = (one._model.logits(EXAMPLE, modular=modular).log_softmax(-1) for modular in (True, False))
@@ -117,7 +116,7 @@ def parameters(training: AdapterTraining) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("objective", ["answers", "distil"])
-def test_examples_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_a_step_count_alike(objective, tmp_path, monkeypatch):
     moved: list[list[torch.Tensor]] = []
 
     def note(parameters: list[torch.nn.Parameter], most: float) -> None:
@@ -136,7 +135,7 @@ def test_examples_of_a_step_count_alike(objective: Any, tmp_path: Path, monkeypa
         assert torch.allclose(both, (first + second) / 2, atol=1e-6)
 
 
-def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path: Path) -> None:
+def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path):
     moved: list[float] = []
     for weight in (0.0, 10.0):
         schedule = replace(SCHEDULE, steps=10, objective="distil", anchor_weight=weight)
@@ -147,7 +146,7 @@ def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path: Path)
     assert 0 < 3 * moved[1] < moved[0]
 
 
-def test_how_far_full_attention_moved_is_told_apart(tmp_path: Path) -> None:
+def test_how_far_full_attention_moved_is_told_apart(tmp_path):
     one = training(tmp_path, replace(SCHEDULE, steps=8, evaluate_every=8, objective="distil", learning_rate=1e-3))
     before = one._model.logits(EXAMPLE, modular=False)
     one.run(lambda progress: None)
@@ -160,7 +159,7 @@ def test_how_far_full_attention_moved_is_told_apart(tmp_path: Path) -> None:
     )
 
 
-def test_the_optimizer_keeps_what_the_model_rounds(tmp_path: Path) -> None:
+def test_the_optimizer_keeps_what_the_model_rounds(tmp_path):
     hf = stock("llama", dtype=torch.bfloat16)
     one = AdapterTraining(hf, lambda number: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path, subject="tiny")
     one.run(lambda progress: None)
@@ -169,7 +168,7 @@ def test_the_optimizer_keeps_what_the_model_rounds(tmp_path: Path) -> None:
     assert any(not torch.equal(p, like.float()) for p, like in zip(one._parameters, rounded, strict=True))
 
 
-def test_a_training_ends_after_so_many_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_ends_after_so_many_minutes(tmp_path, monkeypatch):
     clock = count(step=5)
     monkeypatch.setattr("cache.training.trainer.time.perf_counter", lambda: float(next(clock)))
     schedule = replace(SCHEDULE, steps=None, minutes=1.0, evaluate_every=100)
@@ -188,11 +187,11 @@ def test_a_training_ends_after_so_many_minutes(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("steps", "minutes", "done"), [(10, None, 0.5), (None, 2.0, 0.25), (10, 2.0, 0.5), (100, 2.0, 0.25), (4, 9.0, 1.0)]
 )
-def test_what_comes_first_ends_a_training(steps: int | None, minutes: float | None, done: float) -> None:
+def test_what_comes_first_ends_a_training(steps, minutes, done):
     assert Schedule(steps=steps, minutes=minutes).done(5, 30.0) == done
 
 
-def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path):
     straight = training(tmp_path / "a")
     straight.run(lambda progress: None)
 
@@ -213,7 +212,7 @@ def test_an_interrupted_training_goes_on_as_if_it_had_not_been(tmp_path: Path) -
         assert torch.allclose(one, other, atol=1e-6)
 
 
-def test_what_is_not_this_training_does_not_go_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_what_is_not_this_training_does_not_go_on_from_its_checkpoint(tmp_path):
     training(tmp_path).run(lambda progress: None)
     with pytest.raises(ModelError, match="another schedule"):
         training(tmp_path, replace(SCHEDULE, seed=7))
@@ -233,13 +232,13 @@ def test_what_is_not_this_training_does_not_go_on_from_its_checkpoint(tmp_path: 
         training(tmp_path)
 
 
-def test_training_ends_when_the_held_out_loss_no_longer_falls(tmp_path: Path) -> None:
+def test_training_ends_when_the_held_out_loss_no_longer_falls(tmp_path):
     one = training(tmp_path, replace(SCHEDULE, steps=20, patience=2, learning_rate=0.0))
     assert one.run(lambda progress: None).step == 6
     assert one.state.best == one.state.before
 
 
-def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path: Path) -> None:
+def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path):
     one = training(tmp_path, replace(SCHEDULE, steps=60, patience=2, learning_rate=1.0, objective="distil"))
     one.run(lambda progress: None)
     assert one.state.best == one.state.before
@@ -249,7 +248,7 @@ def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path
         assert torch.allclose(merged.get_parameter(name), parameter, atol=1e-6)
 
 
-def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
+def test_a_merged_adapter_answers_as_the_trained_model(tmp_path):
     one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, modular_share=1.0))
     one.run(lambda progress: None)
     merged, fingerprint = merge_adapter(stock("llama"), tmp_path)
@@ -264,7 +263,7 @@ def test_a_merged_adapter_answers_as_the_trained_model(tmp_path: Path) -> None:
     assert (trained - logits).abs().max() < 0.1, "half precision on disk"
 
 
-def test_an_adapter_on_top_of_another_brings_it_along(tmp_path: Path) -> None:
+def test_an_adapter_on_top_of_another_brings_it_along(tmp_path):
     for name, seed in (("first", 0), ("second", 1)):
         training(tmp_path / name, replace(SCHEDULE, seed=seed)).run(lambda progress: None)
     plain, fingerprint = merge_adapter(stock("llama"), tmp_path / "second")
@@ -282,7 +281,7 @@ def test_an_adapter_on_top_of_another_brings_it_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", ["adapter_config.json", "adapter_model.safetensors", "base/adapter_config.json"])
-def test_every_file_of_an_adapter_is_part_of_its_fingerprint(tmp_path: Path, changed: str) -> None:
+def test_every_file_of_an_adapter_is_part_of_its_fingerprint(tmp_path, changed):
     """How strongly weights count stands in the configuration."""
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         for folder in (tmp_path, tmp_path / "base"):
@@ -293,7 +292,7 @@ def test_every_file_of_an_adapter_is_part_of_its_fingerprint(tmp_path: Path, cha
     assert adapter_fingerprint(tmp_path) != before
 
 
-def test_what_is_no_adapter_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_what_is_no_adapter_is_refused_in_one_line(tmp_path):
     with pytest.raises(ModelError, match="there is no adapter in"):
         merge_adapter(stock("llama"), tmp_path)
     one = training(tmp_path)

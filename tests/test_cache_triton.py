@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,14 +101,14 @@ def both(
 
 @settings(max_examples=10, deadline=None)
 @given(chunks=passes(), most_keys=st.sampled_from([16, 40, 512]))
-def test_items_of_all_kinds_equal_the_plain_kernel(chunks: list[Chunk], most_keys: int) -> None:
+def test_items_of_all_kinds_equal_the_plain_kernel(chunks, most_keys):
     out, expected = both(chunks, most_keys=most_keys)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @settings(max_examples=5, deadline=None)
 @given(chunks=passes(), steepest=st.sampled_from([0.01, 1.0]))
-def test_alibi_equals_the_plain_kernel(chunks: list[Chunk], steepest: float) -> None:
+def test_alibi_equals_the_plain_kernel(chunks, steepest):
     slopes = steepest / 2 ** torch.arange(2, dtype=torch.float32)
     out, expected = both(chunks, kv_heads=2, group=1, most_keys=40, slopes=slopes)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
@@ -125,24 +124,24 @@ CHUNKS = [
 
 
 @pytest.mark.parametrize("size", [80, 256])
-def test_sizes_of_heads(size: int) -> None:
+def test_sizes_of_heads(size):
     out, expected = both(CHUNKS[:2], group=3, size=size)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @pytest.mark.parametrize("group", [7, 20])
-def test_heads_that_share_keys(group: int) -> None:
+def test_heads_that_share_keys(group):
     out, expected = both(CHUNKS[:2], group=group, most_keys=16)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def test_rows_of_many_partial_results() -> None:
+def test_rows_of_many_partial_results():
     out, expected = both(CHUNKS[1:2], group=1, most_keys=3)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @pytest.mark.parametrize("options", [{"window": 30}, {"window": 1}, {"softcap": 0.7}], ids=str)
-def test_windows_and_soft_caps(options: dict[str, Any]) -> None:
+def test_windows_and_soft_caps(options):
     """In a narrow window most rows see no key of most extents."""
     chunks = [replace(chunk, views=[replace(view, offset=0) for view in chunk.views]) for chunk in CHUNKS]
     out, expected = both(chunks, most_keys=16, group=1, **options)
@@ -150,7 +149,7 @@ def test_windows_and_soft_caps(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_precision(dtype, monkeypatch):
     """The interpreter multiplies bfloat16 as whole numbers; here it is made to convert them first."""
     dot = interpreter.InterpreterBuilder.create_dot
 
@@ -165,7 +164,7 @@ def test_half_precision(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(out, expected, atol=2e-2, rtol=2e-2)
 
 
-def test_rows_that_see_no_key_are_zero() -> None:
+def test_rows_that_see_no_key_are_zero():
     plan = plan_tiles(CHUNKS[:2], 2, CPU)
     plan.readers[:, 1] = 0
     arena = arena_of(1, 10, torch.float32)
@@ -179,7 +178,7 @@ def tables(plan: TilePlan) -> list[Tensor]:
 
 @settings(max_examples=30, deadline=None)
 @given(chunks=passes(), group=st.sampled_from([1, 4, 7, 71]), most_keys=st.sampled_from([1, 16, 512]))
-def test_tiles_hold_every_row_and_key_once(chunks: list[Chunk], group: int, most_keys: int) -> None:
+def test_tiles_hold_every_row_and_key_once(chunks, group, most_keys):
     """As the whole runs do, and tables lie where Triton takes them all for aligned."""
     plan, whole = plan_tiles(chunks, group, CPU, most_keys), plan_tiles(chunks, 1, CPU, 10_000)
 
@@ -211,7 +210,7 @@ PLAN = plan_of(SYSTEM, B, A, "Gift?")
 """Short texts: the interpreter takes milliseconds for each row and head."""
 
 
-def test_answers_equal_one_forward_with_the_block_mask() -> None:
+def test_answers_equal_one_forward_with_the_block_mask():
     """Of a model without rotary angles; those of others are computed by graphs (`test_cache_graphs`)."""
     model = build("bloom", kinds=PassKinds(tiled=TiledPass))
     recorder = Recorder(model)
@@ -220,13 +219,13 @@ def test_answers_equal_one_forward_with_the_block_mask() -> None:
     assert (recorder.logits[-1] - oracle_logits(stock("bloom"), PLAN)).abs().max() < TOLERANCE
 
 
-def test_a_pass_is_given_up() -> None:
+def test_a_pass_is_given_up():
     running_pass = TiledPass.of(CHUNKS, arena_of(1, 10, torch.float32), 2, rotation=ROTATION, give_up=lambda: True)
     with pytest.raises(PassGivenUp):
         running_pass.attend(0, *(torch.zeros(1, 2, 47, 10) for _ in range(3)), SCALE)
 
 
-def test_a_pass_waits_for_what_is_copied() -> None:
+def test_a_pass_waits_for_what_is_copied():
     rows = torch.randn(2, 13, 1, 10)
     chunks, (q, k, v) = [chunk_at(0, 2, [Extent(200, 4)], [KVView(SHARED[2])])], torch.randn(3, 1, 2, 2, 10)
     late, there = (arena_of(1, 10, torch.float32) for _ in range(2))
@@ -237,7 +236,7 @@ def test_a_pass_waits_for_what_is_copied() -> None:
     assert torch.equal(out, expected)
 
 
-def test_scoring_runs_through_plain_kernels() -> None:
+def test_scoring_runs_through_plain_kernels():
     model = build(kinds=PassKinds(tiled=TiledPass))
     arena = Arena(model.info.kv, SLOTS, CPU)
     squares = {(SHARED[2], 0): torch.zeros(len(model.info.scored_layers), 13)}
@@ -284,7 +283,7 @@ compiled(merge_partials, 80, {}, first_partial="*i32", partials="*i32", merged="
 """For two kinds of GPU; a kernel needs no more memory than small GPUs have for a block, 99 KiB."""
 
 
-def test_kernels_can_be_compiled_for_gpus(tmp_path: Path) -> None:
+def test_kernels_can_be_compiled_for_gpus(tmp_path):
     """The interpreter takes what a compiler refuses, so this runs without it, in a process of its own."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)

@@ -44,7 +44,7 @@ def arguments(name: str) -> list[str]:
     return [rest for found, rest in instructions() if found == name]
 
 
-def test_the_image_runs_as_a_user_with_one_volume_and_no_secrets() -> None:
+def test_the_image_runs_as_a_user_with_one_volume_and_no_secrets():
     names = [name for name, _ in instructions()]
     [user], [volume], [port] = arguments("USER"), arguments("VOLUME"), arguments("EXPOSE")
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", user)
@@ -65,7 +65,7 @@ def test_the_image_runs_as_a_user_with_one_volume_and_no_secrets() -> None:
     assert int(port) == PORT
 
 
-def test_the_image_serves_on_all_its_addresses_and_looks_after_itself(tmp_path: Path) -> None:
+def test_the_image_serves_on_all_its_addresses_and_looks_after_itself(tmp_path):
     assert json.loads(arguments("ENTRYPOINT")[0]) == ["warmdesk"]
     command = json.loads(arguments("CMD")[0])
     flags_exist(shlex.join(command))
@@ -80,7 +80,7 @@ def test_the_image_serves_on_all_its_addresses_and_looks_after_itself(tmp_path: 
     site.close()
 
 
-def test_the_image_gets_what_it_is_made_of_and_nothing_else() -> None:
+def test_the_image_gets_what_it_is_made_of_and_nothing_else():
     copied = [source for rest in arguments("COPY") if "--from" not in rest for source in rest.split()[:-1]]
     assert all((ROOT / source).exists() for source in copied)
     ignored = (ROOT / ".containerignore").read_text().split("\n")
@@ -108,7 +108,7 @@ def unit(name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", ["warmdesk.service", "warmdesk-backup.service"])
-def test_a_service_may_write_its_own_folders_only(name: str) -> None:
+def test_a_service_may_write_its_own_folders_only(name):
     service = unit(name)
     for key, value in {
         "User": "warmdesk",
@@ -129,7 +129,7 @@ def test_a_service_may_write_its_own_folders_only(name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_systemd_takes_the_units(tmp_path):
     for file in DEPLOY.glob("warmdesk*.[st]*"):
         (tmp_path / file.name).write_text(file.read_text().replace("/opt/warmdesk/bin/warmdesk", sys.executable))
     files = sorted(map(str, tmp_path.iterdir()))
@@ -139,7 +139,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nginx.conf", "Caddyfile"])
-def test_a_proxy_leads_to_the_desk_streams_and_takes_uploads(name: str) -> None:
+def test_a_proxy_leads_to_the_desk_streams_and_takes_uploads(name):
     text = re.sub(r"#.*", "", (DEPLOY / name).read_text())
     assert re.findall(r"(?:proxy_pass http://|reverse_proxy )([\w.:]+)", text) == [f"127.0.0.1:{PORT}"]
     assert text.count("{") == text.count("}")
@@ -151,7 +151,7 @@ def test_a_proxy_leads_to_the_desk_streams_and_takes_uploads(name: str) -> None:
     assert name == "Caddyfile" or "listen 443 ssl http2;" in text
 
 
-def test_nginx_says_what_the_desk_believes() -> None:
+def test_nginx_says_what_the_desk_believes():
     """One address and not a list: what a customer sends as X-Forwarded-For is replaced. Caddy does so by itself."""
     text = (DEPLOY / "nginx.conf").read_text()
     for line in ("Host $host", "X-Forwarded-For $remote_addr", "X-Forwarded-Proto $scheme"):
@@ -160,7 +160,7 @@ def test_nginx_says_what_the_desk_believes() -> None:
     assert all(line.endswith((";", "{", "}")) for line in lines if line)
 
 
-def test_alerts_are_of_metrics_that_there_are(tmp_path: Path) -> None:
+def test_alerts_are_of_metrics_that_there_are(tmp_path):
     rules = [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
     assert len({rule["alert"] for rule in rules}) == len(rules) > 5
     site = Site(tmp_path)
@@ -186,7 +186,7 @@ def test_alerts_are_of_metrics_that_there_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no Prometheus here")
-def test_alerts_fire_when_they_must_and_not_before() -> None:
+def test_alerts_fire_when_they_must_and_not_before():
     command = ["promtool", "test", "rules", str(Path(__file__).with_name("alerts_test.yml"))]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stdout + ran.stderr

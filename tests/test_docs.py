@@ -25,7 +25,7 @@ PAGES = [
 ]
 
 
-def test_every_setting_is_documented_in_its_group_with_its_own_words_and_default() -> None:
+def test_every_setting_is_documented_in_its_group_with_its_own_words_and_default():
     page = (ROOT / "docs" / "configuration.md").read_text()
     for group in GROUPS:
         table = page.partition(f"\n## {group.title}\n")[2].partition("\n## ")[0]
@@ -40,7 +40,7 @@ def test_every_setting_is_documented_in_its_group_with_its_own_words_and_default
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_and_commands_a_page_names_exist(page: Path) -> None:
+def test_files_and_commands_a_page_names_exist(page):
     text = page.read_text()
     for path in re.findall(r"`((?:app|cache|retrieval|evals|tests|data|docs)/[\w./-]+)`", text):
         assert "NAME" in path or (ROOT / path).exists(), path
@@ -52,7 +52,7 @@ def test_files_and_commands_a_page_names_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pml_on_a_page_is_accepted(page: Path) -> None:
+def test_pml_on_a_page_is_accepted(page):
     """Schemas parse, and prompts too; a prompt for a schema that stands above it on the page can be bound."""
     layouts: dict[str, Layout] = {}
     for block in re.findall(r"^```xml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
@@ -65,7 +65,7 @@ def test_pml_on_a_page_is_accepted(page: Path) -> None:
                 bind(prompt, layouts[prompt.schema])
 
 
-def test_the_chinese_readme_says_the_same_as_the_english_one() -> None:
+def test_the_chinese_readme_says_the_same_as_the_english_one():
     """Sections, commands, files, pictures and every number of a table; what stands between them cannot be compared."""
     english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md"))
     for pattern in (

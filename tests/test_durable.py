@@ -1,13 +1,11 @@
 """Files that appear whole or not at all."""
 
-from pathlib import Path
-
 import pytest
 
 from durable import replacing, scratch_folder
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     file = tmp_path / "a.json"
     for text in ("first", "second"):
         with replacing(file) as temporary:
@@ -26,7 +24,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert (file.read_text(), list(tmp_path.iterdir())) == ("second", [file])
 
 
-def test_a_scratch_folder_that_cannot_be_removed_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratch_folder_that_cannot_be_removed_costs_nothing(tmp_path, monkeypatch):
     """Was wrong once: `tempfile.TemporaryDirectory` recursed until Python ended it."""
 
     def fail(*_: object, **__: object) -> None:

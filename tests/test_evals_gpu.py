@@ -31,7 +31,7 @@ DIFFERENCES = {"float32": 1e-4, "bfloat16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def trial(tmp_path_factory):
     """Every row on a processor, in a process of its own."""
     pytest.importorskip("torchao", reason="needs pip install -e '.[gpu]'")
     return measure_gpu(
@@ -44,7 +44,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
 
 
-def test_a_trial_run_measures_every_row_and_judges_none(trial: dict[str, Any]) -> None:
+def test_a_trial_run_measures_every_row_and_judges_none(trial):
     assert {row["row"] for row in trial["rows"]} == {plan.name for plan in PLANS}
     assert [row["note"] for row in trial["rows"] if row["value"] is None] == [
         "the engine's bookkeeping is consistent; a CPU has no device memory to count"
@@ -55,7 +55,7 @@ def test_a_trial_run_measures_every_row_and_judges_none(trial: dict[str, Any]) -
     assert "this says nothing about a GPU" in markdown(trial, "command")
 
 
-def test_what_has_a_goal_has_a_baseline_or_a_floor(trial: dict[str, Any]) -> None:
+def test_what_has_a_goal_has_a_baseline_or_a_floor(trial):
     found = {row["row"]: row for row in trial["rows"] if row["goal"]}
     for name in ("ttft-8b", "ttft-4b", "decode-64-8b"):
         assert found[name]["ratio"] > 0, name
@@ -66,7 +66,7 @@ def test_what_has_a_goal_has_a_baseline_or_a_floor(trial: dict[str, Any]) -> Non
     assert 0.5 < found["kv-memory-8b"]["value"] <= 1.2
 
 
-def test_a_processor_computes_what_it_should(trial: dict[str, Any]) -> None:
+def test_a_processor_computes_what_it_should(trial):
     rows = [row for row in trial["rows"] if row["row"] in ("attention", "logits")]
     assert len(rows) == 6
     for row in rows:
@@ -74,7 +74,7 @@ def test_a_processor_computes_what_it_should(trial: dict[str, Any]) -> None:
         assert row["value"] < allowed, row
 
 
-def test_modules_are_found_in_every_place(trial: dict[str, Any]) -> None:
+def test_modules_are_found_in_every_place(trial):
     places = " ".join(row["what"] for row in trial["rows"] if row["row"] == "many-modules" and row["unit"] == "ms")
     assert all(f"the slowest from: {place}" in places for place in ("host", "disk"))
 
@@ -108,7 +108,7 @@ def faked(code: str, names: str, minutes: float) -> tuple[list[tuple[str, Any, s
     return [(row["row"], row["value"], row["note"]) for row in result["rows"]], said
 
 
-def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
+def test_rows_that_fail_end_or_hang_do_not_stop_the_others():
     names = "card,attention,ttft-8b,decode-64-8b,kv-memory-8b"
     rows, said = faked(FAKE, names, minutes=0.2)
     assert rows == [
@@ -132,21 +132,19 @@ def test_rows_that_fail_end_or_hang_do_not_stop_the_others() -> None:
     assert len(said) == len(rows)
 
 
-def test_what_does_not_fit_into_the_time_says_so() -> None:
+def test_what_does_not_fit_into_the_time_says_so():
     rows, _ = faked(FAKE, "card,many-modules", minutes=0.001)
     assert rows == [("card", None, NO_TIME), ("many-modules", None, NO_TIME)]
 
 
-def test_a_device_that_cannot_be_used_is_one_line() -> None:
+def test_a_device_that_cannot_be_used_is_one_line():
     with pytest.raises(DeskError, match="no such device"):
         faked('import json; print(json.dumps({"unusable": "no such device"}))', "card", minutes=1)
     rows, _ = faked("exit(1)", "card", minutes=1)
     assert rows == [("card", None, "not measured: its process could not start: see its stderr")]
 
 
-def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(tmp_path, monkeypatch):
     told: list[dict[str, Any]] = []
     seen = child.LastError()
     log = logging.getLogger("engine")
@@ -171,7 +169,7 @@ def a_row(**fields: Any) -> GpuRow:
     return GpuRow(row="r", what="w", shape="s", **fields)
 
 
-def test_a_wrong_kernel_is_far_from_the_reference() -> None:
+def test_a_wrong_kernel_is_far_from_the_reference():
     """Of many keys one is left out, and modules are placed a little elsewhere."""
     chunks = correctness.random_chunks(0, 60)
     right = correctness.kernels(CPU)["matmul"]
@@ -193,7 +191,7 @@ def test_a_wrong_kernel_is_far_from_the_reference() -> None:
     assert correctness.difference(moved, chunks, torch.float32, CPU) > 1e-3
 
 
-def test_kernels_for_gpus_are_among_those_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_for_gpus_are_among_those_compared(monkeypatch):
     pytest.importorskip("triton", reason="needs pip install -e '.[gpu]'")
     from cache.gpu.tiled_pass import TiledPass
 
@@ -202,14 +200,14 @@ def test_kernels_for_gpus_are_among_those_compared(monkeypatch: pytest.MonkeyPat
     assert correctness.difference(tiled, correctness.random_chunks(1, 20)[:2], torch.float32, CPU) < 1e-4
 
 
-def test_one_pass_of_transformers_is_the_oracle() -> None:
+def test_one_pass_of_transformers_is_the_oracle():
     hf = stock()
     documents = RandomDocuments.make(36, 300, random.Random(0), module_tokens=12)
     plan = documents.plan((7, 8, 9), documents.modules[::-1])
     torch.testing.assert_close(correctness.one_pass(hf, plan), oracle_logits(hf, plan), atol=1e-5, rtol=1e-5)
 
 
-def test_a_twin_has_the_same_tensors_and_modules_of_its_own() -> None:
+def test_a_twin_has_the_same_tensors_and_modules_of_its_own():
     hf = stock()
     other = twin(hf)
     assert [id(tensor) for tensor in tensors_of(other)] == [id(tensor) for tensor in tensors_of(hf)]
@@ -218,13 +216,13 @@ def test_a_twin_has_the_same_tensors_and_modules_of_its_own() -> None:
     assert not {id(module) for module in hf.modules()} & {id(module) for module in other.modules()}
 
 
-def test_the_page_has_every_row() -> None:
+def test_the_page_has_every_row():
     head, tail = read_section(PAGE, "gpu")
     section = PAGE.read_text(encoding="utf-8")[len(head) : -len(tail)]
     assert set(re.findall(r"^\| `([\w.-]+)` \|", section, re.MULTILINE)) == {plan.name for plan in PLANS}
 
 
-def test_the_command_writes_into_a_page_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_writes_into_a_page_and_draws(tmp_path, monkeypatch):
     asked: dict[str, Any] = {}
 
     def measure(**options: Any) -> dict[str, Any]:

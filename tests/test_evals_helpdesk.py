@@ -1,7 +1,6 @@
 """`warmdesk eval helpdesk`: what counts as a fact, beside the point, a dead end, contradicted; and the whole run."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def judged(
     return JudgedAnswer(question=question(**asked), shown=shown, added_ms=0.5)
 
 
-def test_advice_from_a_page_that_must_not_be_quoted_is_harmful() -> None:
+def test_advice_from_a_page_that_must_not_be_quoted_is_harmful():
     right, other = "desk/sv-3-pro.md", "desk/sv-3.md"
     assert judged("Charge it.", documents=(other, right), not_from=("sv-3.md",)).is_harmful
     only_near = judged("Charge it.", documents=(right, other), not_from=("sv-3.md",))
@@ -62,7 +61,7 @@ def test_advice_from_a_page_that_must_not_be_quoted_is_harmful() -> None:
         ("full-width ３ days", "3 days"),
     ],
 )
-def test_a_fact_is_found_however_it_is_spelled(text: str, form: str) -> None:
+def test_a_fact_is_found_however_it_is_spelled(text, form):
     assert holds_fact(text, ["something else", form])
 
 
@@ -77,11 +76,11 @@ def test_a_fact_is_found_however_it_is_spelled(text: str, form: str) -> None:
         ("anything", ""),
     ],
 )
-def test_a_fact_counts_only_as_whole_words(text: str, form: str) -> None:
+def test_a_fact_counts_only_as_whole_words(text, form):
     assert not holds_fact(text, [form])
 
 
-def test_another_value_for_the_same_thing_contradicts() -> None:
+def test_another_value_for_the_same_thing_contradicts():
     asked = question(question="How long do returns of lamps take?", gold="Returns of lamps take 30 days.")
     assert contradictions(asked, ["Returns of lamps take 14 days."]) == ["Returns of lamps take 14 days."]
     assert contradictions(asked, ["Returns of lamps take 30 days."]) == []
@@ -89,14 +88,14 @@ def test_another_value_for_the_same_thing_contradicts() -> None:
     assert contradictions(asked, ["Parcels take 14 days."]) == []  # of something else
 
 
-def test_the_opposite_contradicts() -> None:
+def test_the_opposite_contradicts():
     asked = question(facts=(("cannot be returned",),), gold="No, opened pillows cannot be returned.")
     assert contradictions(asked, ["Yes, of course."])
     assert contradictions(asked, ["Opened pillows are returned free of charge."])
     assert not contradictions(asked, ["No.", "Opened curtains need to be washed."])
 
 
-def test_what_is_said_of_another_model_contradicts_if_the_facts_are_not_shown() -> None:
+def test_what_is_said_of_another_model_contradicts_if_the_facts_are_not_shown():
     asked = question(question="KM-450 shows E3", facts=(("jammed",),), gold="The grinder is jammed.")
     assert contradictions(asked, ["E06 means an empty tank."]) == ["E06 means an empty tank."]
     assert contradictions(asked, ["E06 means an empty tank.", "E03: the grinder is jammed."]) == []
@@ -104,7 +103,7 @@ def test_what_is_said_of_another_model_contradicts_if_the_facts_are_not_shown() 
     assert contradictions(asked, ["Unplug it."]) == []
 
 
-def test_both_forms_of_lines_are_read(tmp_path: Path) -> None:
+def test_both_forms_of_lines_are_read(tmp_path):
     file = tmp_path / "questions.jsonl"
     rows: list[dict[str, Any]] = [
         {"id": "a", "question": "A?", "articles": ["a.md"], "facts": [["x", "y"]], "answer": "x"},
@@ -130,7 +129,7 @@ def test_both_forms_of_lines_are_read(tmp_path: Path) -> None:
         read_questions(file)
 
 
-def test_every_question_counts_where_it_belongs() -> None:
+def test_every_question_counts_where_it_belongs():
     found = figures(
         [
             judged("30 days.", "Nice.", documents=("/p/returns.md",)),
@@ -154,7 +153,7 @@ def test_every_question_counts_where_it_belongs() -> None:
 
 
 @pytest.mark.parametrize("arm", ["search", "shipped"])
-def test_a_desk_is_asked_from_end_to_end(tmp_path: Path, arm: Any) -> None:
+def test_a_desk_is_asked_from_end_to_end(tmp_path, arm):
     asked = [
         question(facts=(("thirty days",),)),
         question(id="f", question="And gift cards?", articles=("gift-cards.md",), history=(("Returns?", "30 days."),)),
@@ -176,14 +175,14 @@ def test_a_desk_is_asked_from_end_to_end(tmp_path: Path, arm: Any) -> None:
     assert said[1].startswith("1/3 answered, 1 of 1 facts, page first: How long")
 
 
-def test_a_desk_with_other_documents_is_not_measured(tmp_path: Path) -> None:
+def test_a_desk_with_other_documents_is_not_measured(tmp_path):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "other")) as desk:
         pages = write_pages(tmp_path / "pages")
         with pytest.raises(DeskError, match="holds other documents"):
             measure_helpdesk(desk, pages, [question()], arm="search", report=print)
 
 
-def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
+def test_a_demo_asks_the_questions_of_its_sample(tmp_path):
     for name, sample_desk in samples().items():
         assert (SHIPPED_DATA / name).is_dir()
         assert sample_of(SHIPPED_DATA / name) == sample_desk
@@ -194,7 +193,7 @@ def test_a_demo_asks_the_questions_of_its_sample(tmp_path: Path) -> None:
     ("name", "folder"),
     [("chinese-questions", ""), ("chinese-shop-questions", "knowledge-zh"), ("browser-questions", "knowledge")],
 )
-def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name: str, folder: str) -> None:
+def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name, folder):
     asked = read_questions(SHIPPED_DATA / f"{name}.jsonl")
     for one in (one for one in asked if one.is_answerable):
         assert one.facts, one.id

@@ -51,12 +51,12 @@ def labelled(folder: Path, *rows: dict[str, Any]) -> list[LabelledQuestion]:
         ),
     ],
 )
-def test_every_form_of_a_line(tmp_path: Path, row: dict[str, Any], expected: LabelledQuestion) -> None:
+def test_every_form_of_a_line(tmp_path, row, expected):
     assert labelled(tmp_path, row) == [expected]
     assert expected.is_answerable == bool(row.get("answers") or row.get("facts") or row.get("answer"))
 
 
-def test_a_line_of_a_collection_has_many_questions_and_small_talk_is_none(tmp_path: Path) -> None:
+def test_a_line_of_a_collection_has_many_questions_and_small_talk_is_none(tmp_path):
     rows = (
         {
             "title": "t",
@@ -74,7 +74,7 @@ def test_a_line_of_a_collection_has_many_questions_and_small_talk_is_none(tmp_pa
 
 
 @pytest.mark.parametrize("text", ["{", "5", '{"answer": "x"}', '{"qas": [{"question": "x"}]}', '["a"]'])
-def test_another_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
+def test_another_file_is_one_clear_error(tmp_path, text):
     file = tmp_path / "questions.jsonl"
     file.write_text(text)
     with pytest.raises(DeskError, match=r"questions\.jsonl, line 1 is not a question") as caught:
@@ -124,17 +124,17 @@ def right(question: LabelledQuestion) -> list[str]:
         ("", []),
     ],
 )
-def test_statements_that_hold_the_answer_or_a_part_of_it_are_right(answer: str, expected: list[str]) -> None:
+def test_statements_that_hold_the_answer_or_a_part_of_it_are_right(answer, expected):
     assert right(LabelledQuestion(question="?", answers=(answer,))) == expected
 
 
-def test_one_of_several_answers_is_enough() -> None:
+def test_one_of_several_answers_is_enough():
     question = LabelledQuestion(question="?", answers=("Keep the receipt", "ten days"))
     assert right(question) == ["Returns take ten days.", "Keep the receipt."]
     assert right(LabelledQuestion(question="?")) == []
 
 
-def test_statements_with_one_of_the_facts_are_right() -> None:
+def test_statements_with_one_of_the_facts_are_right():
     assert right(LabelledQuestion(question="?", facts=(("10 days", "ten days"), ("receipt",)))) == [
         "Returns take ten days.",
         "Keep the receipt.",
@@ -142,7 +142,7 @@ def test_statements_with_one_of_the_facts_are_right() -> None:
     assert right(LabelledQuestion(question="?", facts=(("zebras",),))), "facts are looked for in what is shown"
 
 
-def test_other_documents_than_those_named_do_not_answer() -> None:
+def test_other_documents_than_those_named_do_not_answer():
     question = LabelledQuestion(question="q?", answers=("ten days",), articles=("other.md",))
     assert right(question) == []
     assert right(LabelledQuestion(question="q?", answers=("ten days",), articles=("d.md",))) == [

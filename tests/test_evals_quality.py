@@ -37,7 +37,7 @@ OTHERS = [name for name in ARMS if name != FULL]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     rows = [
         {
             "src": "squad",
@@ -55,7 +55,7 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench(tmp_path, monkeypatch):
     monkeypatch.setattr("evals.answers.quality.ANSWER_TOKENS", 12)
     settings = Settings(data_dir=tmp_path, repetition_penalty=1.0)
     engine = Engine(build(), memory=8 << 20).start()
@@ -65,7 +65,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def reader(bench: Bench) -> CaseReader:
+def reader(bench):
     tokenizer = bench.engine.model.tokenizer
     return CaseReader(PromptBuilder(tokenizer.template, "Answer."), tokenizer, HashEmbedder(), neighbours=1)
 
@@ -74,7 +74,7 @@ def text_of(tokens: tuple[int, ...]) -> str:
     return bytes(tokens).decode()
 
 
-def test_cases_are_the_same_every_time_and_hold_their_document(reader: CaseReader, data: Path) -> None:
+def test_cases_are_the_same_every_time_and_hold_their_document(reader, data):
     cases = reader.read(data, 3, 8)
     assert cases == reader.read(data, 3, 8)
     assert reader.read(data, 3, 4) == cases[:4]
@@ -90,7 +90,7 @@ def test_cases_are_the_same_every_time_and_hold_their_document(reader: CaseReade
         reader.read(data, 9, 1)
 
 
-def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> None:
+def test_several_passages_may_be_needed(reader, tmp_path):
     file = tmp_path / "hops.json"
     rows = [
         {"question": "Who?", "answers": ["Ann"], "ctxs": [{"title": "", "text": t} for t in ("Ann.", "Bo.", "Cy.")]}
@@ -113,7 +113,7 @@ def test_several_passages_may_be_needed(reader: CaseReader, tmp_path: Path) -> N
         read_list(file)
 
 
-def test_conversations_bring_their_earlier_turns(reader: CaseReader, tmp_path: Path) -> None:
+def test_conversations_bring_their_earlier_turns(reader, tmp_path):
     row = {
         "src": "talk",
         "title": "",
@@ -139,7 +139,7 @@ def test_conversations_bring_their_earlier_turns(reader: CaseReader, tmp_path: P
     assert reader.conversations(file, 3, 1) == [first]
 
 
-def test_sample_questions_are_asked_among_the_nearest_others(reader: CaseReader) -> None:
+def test_sample_questions_are_asked_among_the_nearest_others(reader):
     root = Path(__file__).parent.parent / "data"
     cases = reader.knowledge(root / "questions.jsonl", root / "knowledge", 5, 6)
     assert len(cases) == 6
@@ -166,12 +166,12 @@ def a_case(**more: object) -> Case:
     return Case(**{**values, **more})  # type: ignore[arg-type]
 
 
-def test_the_page_of_evidence_names_every_arm() -> None:
+def test_the_page_of_evidence_names_every_arm():
     page = (Path(__file__).parent.parent / "docs" / "evidence.md").read_text()
     assert [name for name in [*ARMS, NOISE] if f"`{name}`" not in page] == []
 
 
-def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench) -> None:
+def test_full_attention_has_no_distance_from_itself_and_others_have(bench):
     cases = [a_case(), a_case(id="y", question=tuple(b"What do cups cost?"), answers=(), gold=())]
     outcomes = [bench.run(case, OTHERS) for case in cases]
     rows = {name: quality_row(name, cases, outcomes) for name in [FULL, *OTHERS, NOISE]}
@@ -201,7 +201,7 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench: Bench
     )
 
 
-def test_a_run_goes_on_where_it_stopped(bench: Bench) -> None:
+def test_a_run_goes_on_where_it_stopped(bench):
     cases = [a_case(), a_case(id="y")]
     kept = io.StringIO()
     kept.fileno = lambda: 1  # type: ignore[method-assign]
@@ -235,19 +235,15 @@ def row(policy: str, kl: float, gold: float, right: float) -> dict[str, object]:
         ((0.02, -0.01, 0.5), (0.01, 0.0, 0.7), ("balanced", "checked")),
     ],
 )
-def test_the_fastest_policy_that_keeps_the_answers_is_chosen(
-    fast: tuple[float, float, float], balanced: tuple[float, float, float], expected: tuple[str, str]
-) -> None:
+def test_the_fastest_policy_that_keeps_the_answers_is_chosen(fast, balanced, expected):
     assert decide([row("full", 0, 0, 0.7), row("fast", *fast), row("balanced", *balanced)]) == expected
 
 
-def test_a_model_that_does_not_know_what_it_reads_may_only_quote() -> None:
+def test_a_model_that_does_not_know_what_it_reads_may_only_quote():
     assert decide([row("full", 0, 0, 0.2), row("fast", 0, 0, 0.2), row("balanced", 0, 0, 0.2)]) == ("fast", "quote")
 
 
-def test_calibrate_finds_the_bias_first_and_measures_with_it(
-    bench: Bench, reader: CaseReader, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calibrate_finds_the_bias_first_and_measures_with_it(bench, reader, data, monkeypatch):
     @contextmanager
     def opened(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
         bench.refusal_bias = None
@@ -271,7 +267,7 @@ def test_calibrate_finds_the_bias_first_and_measures_with_it(
     assert found.refusal_bias == -2.5
 
 
-def test_the_refusal_is_held_back_until_few_answerable_questions_are_refused() -> None:
+def test_the_refusal_is_held_back_until_few_answerable_questions_are_refused():
     margins = [3.0, 2.0, *[-1.0] * 18]
     assert refusal_bias(margins) == 0.0, "2 of 20 are no more than 10 %"
     for more in ([4.0, *margins[:-1]], [4.0, 3.0, 3.0, *margins[3:]], [0.0] * 20):
@@ -281,7 +277,7 @@ def test_the_refusal_is_held_back_until_few_answerable_questions_are_refused() -
     assert refusal_bias([]) == 0.0
 
 
-def test_a_bias_is_of_the_refusal_it_was_measured_with(tmp_path: Path) -> None:
+def test_a_bias_is_of_the_refusal_it_was_measured_with(tmp_path):
     settings = Settings(data_dir=tmp_path)
     found = find_calibration(settings)
     assert found is not None

@@ -20,7 +20,7 @@ from evals.answers.recall import (
 
 
 @pytest.fixture(autouse=True)
-def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_models(monkeypatch):
     """Passages are cut and ranked by words, files read in this process: all else takes seconds."""
     monkeypatch.setattr("evals.answers.recall.FileReader", ReaderHere)
     monkeypatch.setattr("evals.answers.recall.StatementEncoder", lambda _: HashRanker())
@@ -83,7 +83,7 @@ CONTEXTS = [
 ]
 
 
-def test_contexts_are_counted_by_hand(tmp_path: Path) -> None:
+def test_contexts_are_counted_by_hand(tmp_path):
     rows = measured(tmp_path, write_rows(tmp_path / "contexts.jsonl", CONTEXTS), ["left"])
     assert {source for source, _ in rows} == {"faq", "more", "all"}
     assert {retriever for _, retriever in rows} >= {"dense", "keyword", "rrf", "fused"}
@@ -102,7 +102,7 @@ def test_contexts_are_counted_by_hand(tmp_path: Path) -> None:
         assert (row["refusal_precision"], row["refusal_recall"]) == (None, None)
 
 
-def test_distractors_are_searched_and_not_asked(tmp_path: Path) -> None:
+def test_distractors_are_searched_and_not_asked(tmp_path):
     data = write_rows(tmp_path / "contexts.jsonl", CONTEXTS)
     other = {"src": "other", "title": "Zebras", "qas": [qa("?", None)]}
     better = {**other, "context": "Parcel labels printed: drivers printed parcel labels."}
@@ -129,7 +129,7 @@ def test_distractors_are_searched_and_not_asked(tmp_path: Path) -> None:
     assert ranks[0] > ranks[1] == ranks[2], "the better document comes before the one asked for"
 
 
-def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path) -> None:
+def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path):
     folder = tmp_path / "knowledge" / "money"
     folder.mkdir(parents=True)
     (folder / "returns.md").write_text("# Returns\n\nReturns take thirty days from delivery.\n")
@@ -183,7 +183,7 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path: Path) -> None:
         ("[1]\n", "line 1 is not a question"),
     ],
 )
-def test_files_that_hold_no_questions_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_files_that_hold_no_questions_are_refused(tmp_path, text, message):
     file = tmp_path / "q.jsonl"
     file.write_text(text)
     with pytest.raises(DeskError, match=message):
@@ -192,7 +192,7 @@ def test_files_that_hold_no_questions_are_refused(tmp_path: Path, text: str, mes
         read_questions(tmp_path / "none", frozenset())
 
 
-def test_a_folder_without_documents_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_documents_is_refused(tmp_path):
     (tmp_path / "knowledge").mkdir()
     file = write_rows(tmp_path / "q.jsonl", [{"question": "?", "article": None}])
     with pytest.raises(DeskError, match="there are no documents in"):

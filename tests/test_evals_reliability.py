@@ -39,7 +39,7 @@ print(json.dumps({"denied": in_process(denied), **measure(rounds=2, seed=0)}))
 """
 
 
-def test_a_few_rounds_of_chaos_in_which_a_read_only_folder_takes_nothing_from_root_either(tmp_path: Path) -> None:
+def test_a_few_rounds_of_chaos_in_which_a_read_only_folder_takes_nothing_from_root_either(tmp_path):
     """In a process of its own, because it forks."""
     (tmp_path / "a.md").write_text("as it was")
     root = Path(__file__).parents[1]
@@ -59,7 +59,7 @@ def test_a_few_rounds_of_chaos_in_which_a_read_only_folder_takes_nothing_from_ro
     assert (tmp_path / "a.md").read_text() == "changed", "as before, once it is thawed"
 
 
-def test_chaos_sees_what_is_lost_and_what_is_half_there(tmp_path: Path) -> None:
+def test_chaos_sees_what_is_lost_and_what_is_half_there(tmp_path):
     place = Place(tmp_path)
     write_pages(place.pages)
     with small_desk(place.desk) as desk:
@@ -69,7 +69,7 @@ def test_chaos_sees_what_is_lost_and_what_is_half_there(tmp_path: Path) -> None:
     assert examine(place) == ["conversation lost: no-such-conversation", "left over: left.tmp"]
 
 
-def test_chaos_sees_what_a_migration_loses(tmp_path: Path) -> None:
+def test_chaos_sees_what_a_migration_loses(tmp_path):
     place = Place(tmp_path)
     rows = make_older(place)
     open_older(place)
@@ -84,13 +84,13 @@ def test_chaos_sees_what_a_migration_loses(tmp_path: Path) -> None:
     assert examine_older(place, rows)[1:] == ["0 copies from before the migration"]
 
 
-def test_a_few_hostile_cases() -> None:
+def test_a_few_hostile_cases():
     result = measure(cases=30, seed=0)
     assert result["findings"] == []
     assert set(result["done"].values()) == {3}, "three in each place"
 
 
-def test_hostile_sees_an_element_that_is_not_the_desks_own() -> None:
+def test_hostile_sees_an_element_that_is_not_the_desks_own():
     seeds = [text.encode(errors="replace") for text in TEXTS]
     assert [mutated(seeds[0], Random(1), seeds)] == [mutated(seeds[0], Random(1), seeds)]
     elements = Elements()

@@ -109,7 +109,7 @@ def probabilities(classifier: Any, cases: Sequence[JudgedCase]) -> list[float]:
     return found
 
 
-def test_two_desks_that_can_be_told_apart_are() -> None:
+def test_two_desks_that_can_be_told_apart_are():
     cases = [*desk_of("shop", 200, gap=6.0), *desk_of("bank", 100, gap=6.0, seed=2)]
     classifier, found = fit(cases, "small", "first")
     assert (found["answerable"], found["unanswerable"]) == (150, 150)
@@ -129,7 +129,7 @@ def test_two_desks_that_can_be_told_apart_are() -> None:
     assert right >= 0.95 * 150
 
 
-def test_thresholds_answer_and_refuse_their_shares() -> None:
+def test_thresholds_answer_and_refuse_their_shares():
     cases = [*desk_of("shop", 400, gap=1.5), *desk_of("bank", 400, gap=1.5, seed=2)]
     classifier, found = fit(cases, "small", "first")
     assert 0 < classifier.threshold < classifier.certain < 1
@@ -143,7 +143,7 @@ def test_thresholds_answer_and_refuse_their_shares() -> None:
     assert 0.6 < sure < 0.95
 
 
-def test_quality_is_that_of_models_fitted_on_other_desks() -> None:
+def test_quality_is_that_of_models_fitted_on_other_desks():
     """What speaks for an answer in one desk speaks against it in the other."""
     opposite = [*desk_of("shop", 100, gap=4.0, feature="cosine"), *desk_of("bank", 100, gap=-4.0, feature="cosine")]
     assert fit(opposite, "small", "first")[1]["auc"] < 0.5
@@ -151,7 +151,7 @@ def test_quality_is_that_of_models_fitted_on_other_desks() -> None:
         assert fit(one, "small", "first")[1]["auc"] > 0.9, "alone it is judged by tenths"
 
 
-def test_languages_that_the_embedder_does_not_know_have_models_of_their_own() -> None:
+def test_languages_that_the_embedder_does_not_know_have_models_of_their_own():
     """What speaks for an answer in one language speaks against it in the other; the thresholds hold for both."""
     known = desk_of("shop", 200, gap=6.0, feature="score")
     foreign = [in_another_language(one) for one in desk_of("bank", 200, gap=-3.0, feature="score", seed=2)]
@@ -162,7 +162,7 @@ def test_languages_that_the_embedder_does_not_know_have_models_of_their_own() ->
     assert sum(p >= classifier.certain for p in judged[1::2]) / 100 == pytest.approx(ANSWERED, abs=0.05)
 
 
-def test_every_desk_counts_the_same() -> None:
+def test_every_desk_counts_the_same():
     large, small = (
         desk_of("shop", 300, gap=2.0, feature="score"),
         desk_of("bank", 50, gap=-2.0, feature="score", seed=2),
@@ -173,7 +173,7 @@ def test_every_desk_counts_the_same() -> None:
     assert abs(both) < 0.35 * alone
 
 
-def test_a_desk_may_have_only_questions_without_or_only_with_an_answer() -> None:
+def test_a_desk_may_have_only_questions_without_or_only_with_an_answer():
     noise = random.Random(3)
     bad, good = (
         [case("bank", noise, is_answerable=is_good, score=noise.gauss(4 * is_good, 1)) for _ in range(30)]
@@ -187,7 +187,7 @@ def test_a_desk_may_have_only_questions_without_or_only_with_an_answer() -> None
 
 
 @pytest.mark.parametrize(("answerable", "others"), [(LEAST - 1, LEAST), (LEAST, LEAST - 1), (0, 0)])
-def test_too_few_questions_of_either_kind_are_refused(answerable: int, others: int) -> None:
+def test_too_few_questions_of_either_kind_are_refused(answerable, others):
     noise = random.Random(4)
     cases = [case("shop", noise, is_answerable=n < answerable, score=0.0) for n in range(answerable + others)]
     with pytest.raises(DeskError, match=f"^{answerable} questions with an answer .*, {others} without: 20") as caught:
@@ -199,7 +199,7 @@ def test_too_few_questions_of_either_kind_are_refused(answerable: int, others: i
 
 
 @pytest.fixture(autouse=True)
-def _without_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_models(monkeypatch):
     """Desks rank by words and read files in this process: all else takes seconds."""
     monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
@@ -232,7 +232,7 @@ def help_centre(folder: Path, kind: str, answered: int = 20, unanswered: int = 2
     return write_rows(folder / f"{kind}.jsonl", rows), pages
 
 
-def test_calibrated_on_two_tiny_help_centres(tmp_path: Path) -> None:
+def test_calibrated_on_two_tiny_help_centres(tmp_path):
     files, folders = zip(*(help_centre(tmp_path, kind, 10, 10) for kind in ("things", "goods")), strict=True)
     told: list[str] = []
     classifier, found = calibrate(Settings(data_dir=tmp_path / "data"), files, folders, report=told.append)
@@ -246,7 +246,7 @@ def test_calibrated_on_two_tiny_help_centres(tmp_path: Path) -> None:
     assert asdict(load_classifier(tmp_path / "search.json")) == asdict(classifier)
 
 
-def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path: Path) -> None:
+def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path):
     """Its questions may stand in several files, also those without an answer alone."""
     file, pages = help_centre(tmp_path, "things")
     lines = file.read_text().splitlines(keepends=True)
@@ -263,7 +263,7 @@ def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path: Path) -> No
     assert classifier.threshold <= classifier.certain
 
 
-def test_near_misses_in_other_languages_are_also_pages_that_lack_the_statement(tmp_path: Path) -> None:
+def test_near_misses_in_other_languages_are_also_pages_that_lack_the_statement(tmp_path):
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "a.md").write_text("# 退款\n\n退款需要五天。请保留收据。\n", encoding="utf-8")
     parts = {"embedder": lambda _: MeaningEmbedder({}, 0.1), "ranker": lambda _: HashRanker()}
@@ -275,13 +275,13 @@ def test_near_misses_in_other_languages_are_also_pages_that_lack_the_statement(t
     assert [one.statement.text for _, one in near_miss.ranked] == ["请保留收据。"]
 
 
-def test_folders_and_files_must_be_as_many(tmp_path: Path) -> None:
+def test_folders_and_files_must_be_as_many(tmp_path):
     file, pages = help_centre(tmp_path, "things", 1, 1)
     with pytest.raises(DeskError, match="1 files of questions and 2 folders of documents: give one folder for each"):
         calibrate(Settings(data_dir=tmp_path), [file], [pages, pages], report=lambda _: None)
 
 
-def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path: Path) -> None:
+def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path):
     _, pages = help_centre(tmp_path, "things", 3, 0)
     parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
     with Service(Settings(data_dir=tmp_path), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]

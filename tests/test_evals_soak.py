@@ -11,7 +11,7 @@ from stored_answers import an_answer
 STEADY = [ProcessReading(memory_mib=700.0, files=20, threads=15)] * PARTS
 
 
-def test_a_small_soak_finds_nothing() -> None:
+def test_a_small_soak_finds_nothing():
     result = measure(requests=16, clients=2, minutes=5.0, seed=0)
     assert (result["requests"], sum(result["outcomes"].values()), sum(result["changes"].values())) == (16, 16, 1)
     assert len(result["readings"]) == PARTS
@@ -20,13 +20,13 @@ def test_a_small_soak_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize(("name", "by"), [("memory_mib", 10.0), ("files", 1), ("threads", 1)])
-def test_soak_sees_a_leak(name: str, by: float) -> None:
+def test_soak_sees_a_leak(name, by):
     growing = [replace(one, **{name: getattr(one, name) + number * by}) for number, one in enumerate(STEADY)]
     [found] = growth(growing)
     assert found.startswith(f"{name} grew from ")
 
 
-def test_soak_sees_an_answer_that_quotes_what_was_replaced() -> None:
+def test_soak_sees_an_answer_that_quotes_what_was_replaced():
     said = replace(an_answer("c" * 32), answer="Item 1 of page 3 edition 4 costs 5.")
     assert quoted_before(said, {3: 4}) == []
     assert quoted_before(said, {3: 5}) == ["quotes page 3 edition 4"]
@@ -34,7 +34,7 @@ def test_soak_sees_an_answer_that_quotes_what_was_replaced() -> None:
     assert quoted_before(cited, {2: 2}) == ["quotes page 2 edition 1"]
 
 
-def test_soak_sees_that_forgetting_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_sees_that_forgetting_does_nothing(monkeypatch):
     """The whole way: every page counts as replaced from the first question on, and is found all the same."""
 
     def replaced(pages: ChangingPages, folder: Path, rng: Random) -> None:

@@ -5,7 +5,6 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy
@@ -28,13 +27,13 @@ from evals.speed.throughput import LoadTest, run_load
 
 
 @pytest.fixture
-def measured() -> Measured:
+def measured():
     model = build()
     model.info = no_stop_tokens(model.info)
     return Measured(model=model, cost=ModelCost.of(stock()))
 
 
-def test_the_store_is_replayed_beside_the_policies(tmp_path: Path) -> None:
+def test_the_store_is_replayed_beside_the_policies(tmp_path):
     traces = [eviction.draw_trace(modules=40, requests=60, exponent=1.0, seed=seed) for seed in (1, 2)]
     result = eviction.measure_eviction(traces, [8, 40], "drawn")
     assert set(json.loads(json.dumps(result))) == {"machine", "trace", "traces", "requests", "modules", "rows"}
@@ -50,7 +49,7 @@ def test_the_store_is_replayed_beside_the_policies(tmp_path: Path) -> None:
     assert "<!-- optimum -->" in file.read_text(encoding="utf-8")
 
 
-def test_a_recorded_trace_is_read(tmp_path: Path) -> None:
+def test_a_recorded_trace_is_read(tmp_path):
     file = tmp_path / "trace.jsonl"
     file.write_text('{"modules": ["a", "b", "a"]}\n\n{"modules": ["c"]}\n')
     assert eviction.read_trace(file) == eviction.Trace([["a", "b"], ["c"]])
@@ -63,7 +62,7 @@ def test_a_recorded_trace_is_read(tmp_path: Path) -> None:
         eviction.measure_eviction([eviction.Trace([["a", "b", "c"]])], [2], "recorded")
 
 
-def test_the_floor_of_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_floor_of_the_machine_is_measured(monkeypatch):
     monkeypatch.setattr(floor, "READ_BYTES", 1 << 16)
     monkeypatch.setattr(floor, "PRODUCT", (4, 16, 16))
     found = floor.measure_floor(torch.float32)
@@ -73,7 +72,7 @@ def test_the_floor_of_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -
     assert floor.allowed(ModelCost.of(stock()), found, 100)["decode_tokens_per_s"] > 0
 
 
-def test_the_engine_answers_a_load(measured: Measured) -> None:
+def test_the_engine_answers_a_load(measured):
     load = LoadTest(documents=3, passages=2, answer_tokens=4, requests=3)
     documents = RandomDocuments.make(600, 300, random.Random(0), throughput.MODULE_TOKENS)
     plans = throughput.draw_plans(documents, load, 300, 3)
@@ -85,7 +84,7 @@ def test_the_engine_answers_a_load(measured: Measured) -> None:
     assert row["refused"] == 0 < row["tokens_per_s"]
 
 
-def test_decoding_is_measured_for_one_and_for_several(measured: Measured) -> None:
+def test_decoding_is_measured_for_one_and_for_several(measured):
     rng = random.Random(0)
     documents = RandomDocuments.make(50, 300, rng, module_tokens=25)
     plans = [documents.shuffled((7, 8, 9), rng) for _ in range(2)]
@@ -94,7 +93,7 @@ def test_decoding_is_measured_for_one_and_for_several(measured: Measured) -> Non
     assert decode.served_rate([lambda: (1.0, 3.0), lambda: (2.0, 4.0)]) == 2 * (decode.ANSWER_TOKENS - 1) / 3
 
 
-def test_conversations_that_share_modules_hold_one_copy(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversations_that_share_modules_hold_one_copy(measured, monkeypatch):
     monkeypatch.setattr(memory, "MODULE_TOKENS", 60)
     monkeypatch.setattr(memory, "ANSWER_TOKENS", 3)
     row = memory.measure_conversations(measured, conversations=4, modules=3)
@@ -104,13 +103,13 @@ def test_conversations_that_share_modules_hold_one_copy(measured: Measured, monk
     assert shared < used <= 1.2 * (shared + row["private_tokens"])
 
 
-def test_transformers_answers_beside_each_other() -> None:
+def test_transformers_answers_beside_each_other():
     with ContinuousBatching(stock(), tokens=1024) as batching:
         assert batching.answer([5, 6, 7] * 10, 3) > 0
 
 
 @pytest.fixture
-def model_file(tmp_path: Path) -> Path:
+def model_file(tmp_path):
     """A GGUF file with a matrix, a vector and a list."""
     file = tmp_path / "one.gguf"
     writer = gguf.GGUFWriter(file, "llama")
@@ -127,7 +126,7 @@ def model_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("kind", "error"), [("bf16", 0.0), ("q8_0", 0.02)])
-def test_weights_are_written_in_another_type(model_file: Path, kind: Any, error: float, tmp_path: Path) -> None:
+def test_weights_are_written_in_another_type(model_file, kind, error, tmp_path):
     written = convert_weights(model_file, kind, tmp_path / "models")
     assert convert_weights(model_file, kind, tmp_path / "models") == written
     assert [path.name for path in (tmp_path / "models").iterdir()] == [written.name]  # nothing half written
@@ -140,7 +139,7 @@ def test_weights_are_written_in_another_type(model_file: Path, kind: Any, error:
     assert abs(tensors["matrix"] - rounded).max() <= error
 
 
-def test_what_llama_cpp_needs_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_llama_cpp_needs_is_said_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(DeskError, match=r"reads \.gguf files"):
         LlamaCpp.find("owner/model", tmp_path, None)
     with pytest.raises(DeskError, match="there is no program"):
@@ -166,7 +165,7 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 
 
-def test_a_server_is_asked_and_stopped(tmp_path: Path) -> None:
+def test_a_server_is_asked_and_stopped(tmp_path):
     program = tmp_path / "server.py"
     program.write_text(SERVER)
     with LlamaServer((sys.executable, str(program)), tmp_path, threads=1, slots=1, context=9) as server:
@@ -177,7 +176,7 @@ def test_a_server_is_asked_and_stopped(tmp_path: Path) -> None:
         LlamaServer((sys.executable, "-c", "exit('no such model')"), tmp_path, threads=1, slots=1, context=9)
 
 
-def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path, monkeypatch):
     need_plot(None)
     need_plot(tmp_path / "a.svg")
     for name in ("a.png", "nowhere/a.svg"):
@@ -191,7 +190,7 @@ def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path: Path, mon
 FLOOR = floor.Floor(threads=1, bytes_per_s=1e9, flops=1e9)
 
 
-def test_every_arm_is_measured_as_often_as_asked(measured: Measured, tmp_path: Path) -> None:
+def test_every_arm_is_measured_as_often_as_asked(measured, tmp_path):
     rows = [
         *latency.measure_size(measured, TransformersPeer(stock()), None, 120, FLOOR, 2, decode=True, arms=latency.ARMS)
     ]
@@ -217,7 +216,7 @@ def test_every_arm_is_measured_as_often_as_asked(measured: Measured, tmp_path: P
     assert "<!-- full_prefill -->" in file.read_text(encoding="utf-8")
 
 
-def test_only_the_arms_asked_for_are_measured(measured: Measured) -> None:
+def test_only_the_arms_asked_for_are_measured(measured):
     (row,) = latency.measure_size(
         measured, TransformersPeer(stock()), None, 100, FLOOR, 1, decode=False, arms=("reuse", "llama.cpp bf16")
     )
@@ -228,7 +227,7 @@ PAGE = "# Evidence\n\n<!-- begin: speed -->\nold\n<!-- end: speed -->\n\nbehind\
 SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"
 
 
-def test_a_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+def test_a_section_is_replaced_and_nothing_else(tmp_path):
     page = tmp_path / "evidence.md"
     page.write_text(PAGE)
     write_section(page, "speed", "new\n")
@@ -240,7 +239,7 @@ def test_a_section_is_replaced_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "<!-- begin: speed -->", "<!-- end: speed --><!-- begin: speed -->", PAGE + PAGE]
 )
-def test_a_page_without_the_section_is_left_alone(content: str, tmp_path: Path) -> None:
+def test_a_page_without_the_section_is_left_alone(content, tmp_path):
     page = tmp_path / "evidence.md"
     page.write_text(content)
     with pytest.raises(DeskError, match="no section between"):
@@ -264,7 +263,7 @@ class Words:
         return "x" * len(tokens)
 
 
-def test_the_three_use_cases_of_the_paper_are_measured() -> None:
+def test_the_three_use_cases_of_the_paper_are_measured():
     model = build()
     model.tokenizer = Words()
     rows = [*use_cases.measure_model(model, SCHEMAS, threads=1, repeats=1)]

@@ -26,7 +26,7 @@ OTHERS = sorted({path.stem for path in EXAMPLES.glob("*.py")} - LOOKED_AT - {"sh
 
 
 @pytest.fixture(scope="module")
-def small_model(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_model(bundled_model, tmp_path_factory):
     """The bundled model with its tokenizer and random weights of a few small layers: it counts the same tokens."""
     folder = tmp_path_factory.mktemp("small") / "model"
     shutil.copytree(bundled_model, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
@@ -38,7 +38,7 @@ def small_model(bundled_model: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def run(small_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(small_model, monkeypatch, capsys):
     monkeypatch.setenv("WARMDESK_MODEL", str(small_model))
     monkeypatch.setenv("WARMDESK_DATA_DIR", str(small_model.parent))
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -57,7 +57,7 @@ def counts(output: str) -> list[tuple[int, int]]:
 
 
 @pytest.mark.bundled
-def test_a_trip_computes_its_arguments_and_its_question(run: Run) -> None:
+def test_a_trip_computes_its_arguments_and_its_question(run):
     output = run("trip_planner")
     (lisbon, _), (vienna, same), (everything, prompt) = counts(output)
     assert max(lisbon, vienna) < 50
@@ -66,21 +66,21 @@ def test_a_trip_computes_its_arguments_and_its_question(run: Run) -> None:
 
 
 @pytest.mark.bundled
-def test_files_are_computed_when_they_are_first_imported(run: Run) -> None:
+def test_files_are_computed_when_they_are_first_imported(run):
     (first, prompt), (second, _), (third, _) = counts(run("code_generation"))
     assert first == prompt
     assert second < 50 < third < 300
 
 
 @pytest.mark.bundled
-def test_a_learner_made_of_known_traits_costs_the_question(run: Run) -> None:
+def test_a_learner_made_of_known_traits_costs_the_question(run):
     (first, prompt), (second, _), (third, _) = counts(run("persona"))
     assert first == prompt
     assert third < 30 < second < first
 
 
 @pytest.mark.bundled
-def test_the_second_question_about_the_table_is_exact_and_costs_itself(run: Run) -> None:
+def test_the_second_question_about_the_table_is_exact_and_costs_itself(run):
     output = run("employee_table")
     (first, prompt), (second, _) = counts(output)
     assert first == prompt > 1200
@@ -90,19 +90,19 @@ def test_the_second_question_about_the_table_is_exact_and_costs_itself(run: Run)
 
 @pytest.mark.bundled
 @pytest.mark.parametrize("name", OTHERS)
-def test_the_other_examples_run(run: Run, name: str) -> None:
+def test_the_other_examples_run(run, name):
     assert run(name).strip()
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
+def test_an_example_is_short_and_says_what_it_shows(path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith('"""')
     assert len(text.splitlines()) < 60
 
 
 @pytest.mark.parametrize("prompt", sorted(SCHEMAS.glob("*-prompt.pml")), ids=lambda path: path.stem)
-def test_a_sample_prompt_fits_its_schema(prompt: Path) -> None:
+def test_a_sample_prompt_fits_its_schema(prompt):
     schema = prompt.with_name(prompt.name.replace("-prompt", ""))
     parsed = parse_schema(schema.read_bytes(), folder=SCHEMAS)
     layout = lay_out(parsed, WordTokenizer(), roles=NAMED["chatml"], max_positions=8192)
@@ -110,7 +110,7 @@ def test_a_sample_prompt_fits_its_schema(prompt: Path) -> None:
     assert bound.plan.num_tokens > len(bound.text)
 
 
-def test_the_sample_program_runs() -> None:
+def test_the_sample_program_runs():
     """What the code schema takes as modules is a working game."""
     game = [sys.executable, "-B", str(SCHEMAS / "harbour" / "game.py")]
     output = subprocess.run(game, capture_output=True, text=True, check=True).stdout

@@ -39,9 +39,7 @@ def load_as(monkeypatch: pytest.MonkeyPatch, model: Saved) -> None:
         monkeypatch.setattr(f"cache.model.loading.{name}.from_pretrained", lambda *_, loaded=loaded, **__: loaded)
 
 
-def test_a_conversion_that_another_process_ended_first_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_that_another_process_ended_first_is_taken(tmp_path, monkeypatch):
     folder = tmp_path / "models" / "one"
     load_as(monkeypatch, Faster(folder))
     assert convert_gguf(tmp_path / "one.gguf", folder) == folder
@@ -49,7 +47,7 @@ def test_a_conversion_that_another_process_ended_first_is_taken(
     assert list(folder.parent.iterdir()) == [folder]  # nothing half converted is left
 
 
-def test_a_conversion_that_cannot_be_kept_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversion_that_cannot_be_kept_says_so(tmp_path, monkeypatch):
     load_as(monkeypatch, Saved())
 
     def refuse(*_: Any) -> None:
@@ -61,7 +59,7 @@ def test_a_conversion_that_cannot_be_kept_says_so(tmp_path: Path, monkeypatch: p
     assert not list((tmp_path / "models").iterdir())
 
 
-def test_a_conversion_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversion_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     """Was wrong once: after a power cut the name was there, with a cut file, and every start failed."""
     load_as(monkeypatch, Saved())
     did: list[str] = []
@@ -79,7 +77,7 @@ def test_a_conversion_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monk
     assert did[2:] == ["renamed", "models"]
 
 
-def test_what_killed_conversions_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_killed_conversions_left_is_removed(tmp_path, monkeypatch):
     load_as(monkeypatch, Saved())
     left, running = tmp_path / "models" / "converting-left", tmp_path / "models" / "converting-running"
     for folder in (left, running):
@@ -90,7 +88,7 @@ def test_what_killed_conversions_left_is_removed(tmp_path: Path, monkeypatch: py
     assert {*folder.parent.iterdir()} == {folder, running}
 
 
-def test_the_header_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_header_is_read_once(monkeypatch, tmp_path):
     read: list[str] = []
     monkeypatch.setattr("gguf.GGUFReader", lambda path: read.append(path) or object())
 
@@ -106,7 +104,7 @@ def test_the_header_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert read == ["one.gguf"]
 
 
-def test_weights_go_straight_to_the_device(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_go_straight_to_the_device(tiny_folder, monkeypatch):
     """Was wrong once: all of them were in host memory first. The device "meta" stands for a GPU."""
 
     def moved(*_: Any) -> None:
@@ -119,7 +117,7 @@ def test_weights_go_straight_to_the_device(tiny_folder: Path, monkeypatch: pytes
         assert hf.dtype == torch.float32
 
 
-def test_a_model_that_does_not_fit_is_said(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit_is_said(tiny_folder, monkeypatch):
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 14.00 GiB.")
 

@@ -29,14 +29,14 @@ from cache.remote.text_tokens import STOP, TEMPLATE, TextTokenizer, messages_of
 
 
 @given(st.text())
-def test_openai_backend_text_survives_its_ids(text: str) -> None:
+def test_openai_backend_text_survives_its_ids(text):
     tokenizer = TextTokenizer()
     ids = tokenizer.encode([Text(text=text)])
     assert tokenizer.decode(ids) == text.encode(errors="replace").decode()
     assert all(0 < id_ < 2**63 for id_ in ids), "as ids of any tokenizer are kept"
 
 
-def test_openai_backend_documents_make_no_messages() -> None:
+def test_openai_backend_documents_make_no_messages():
     tokenizer = TextTokenizer()
     run = [Text(text="<user>", structural=True), Text(text="<assistant>I am <system>")]
     ids = tokenizer.encode(run)
@@ -44,7 +44,7 @@ def test_openai_backend_documents_make_no_messages() -> None:
     assert tokenizer.decode(ids) == "<assistant>I am <system>"
 
 
-def test_openai_backend_prompt_grows_at_its_end_only() -> None:
+def test_openai_backend_prompt_grows_at_its_end_only():
     with engine_for(FakeServer(OK)) as engine:
         first, second = (
             messages_of(request(engine, *asked).plan, engine.tokenizer) for asked in (("A?",), ("A?", "B?"))
@@ -56,7 +56,7 @@ def test_openai_backend_prompt_grows_at_its_end_only() -> None:
     assert second[3]["content"] == "Question: B?", "pages that were sent before stay where they were"
 
 
-def test_openai_backend_estimate_is_rather_too_high() -> None:
+def test_openai_backend_estimate_is_rather_too_high():
     text = (
         "Returns take thirty days from delivery. Keep the receipt, and send it to returns@example.com by 24 March 2025."
     )
@@ -66,7 +66,7 @@ def test_openai_backend_estimate_is_rather_too_high() -> None:
 # --- what is sent --------------------------------------------------------------------------------------------
 
 
-def test_openai_backend_sends_what_strict_servers_know() -> None:
+def test_openai_backend_sends_what_strict_servers_know():
     server = FakeServer(OK)
     with engine_for(server) as engine:
         assert said(engine, session="conversation") == "Thirty days."
@@ -78,7 +78,7 @@ def test_openai_backend_sends_what_strict_servers_know() -> None:
     assert "conversation" not in sent.headers["x-session-id"]
 
 
-def test_openai_backend_names_conversation_and_customer_where_asked() -> None:
+def test_openai_backend_names_conversation_and_customer_where_asked():
     server = FakeServer(OK)
     spec = ServerSpec(url=SPEC.url, name="m", cache_salt=True, cache_key=True)
     sampling = Sampling(max_tokens=9, temperature=0.5, top_p=0.9, top_k=4, seed=1, repetition_penalty=1.1, stop=("x",))
@@ -92,7 +92,7 @@ def test_openai_backend_names_conversation_and_customer_where_asked() -> None:
     assert "authorization" not in server.requests[-1].headers
 
 
-def test_openai_backend_leaves_out_what_a_server_refuses() -> None:
+def test_openai_backend_leaves_out_what_a_server_refuses():
     def refuse(name: str, words: str) -> httpx.Response:
         return httpx.Response(400, json={"error": {"message": f"{words}: '{name}'"}})
 
@@ -131,15 +131,13 @@ def test_openai_backend_leaves_out_what_a_server_refuses() -> None:
         ({}, {}, (0, 0, 0)),
     ],
 )
-def test_openai_backend_counts_what_a_server_says_it_reused(
-    usage: dict[str, Any], timings: dict[str, Any], expected: tuple[int, int, int]
-) -> None:
+def test_openai_backend_counts_what_a_server_says_it_reused(usage, timings, expected):
     counted = usage_of(usage, timings)
     assert (counted.prompt_tokens, counted.computed, counted.prefix) == expected
     assert counted.is_reuse_known == (sum(expected[1:]) == expected[0]), "unknown is not 0"
 
 
-def test_openai_backend_events_are_found_however_they_come() -> None:
+def test_openai_backend_events_are_found_however_they_come():
     text = 'data: {"a": "1\u2028é"}\r\n\r\n: still here\n\nevent: x\ndata: two\ndata:lines\n\n\n\ndata: no end'
     expected = ['{"a": "1\u2028é"}', "two\nlines", "no end"]
 
@@ -164,7 +162,7 @@ def test_openai_backend_events_are_found_however_they_come() -> None:
     ],
     ids=["without DONE", "without the last line's end", "with thoughts"],
 )
-def test_openai_backend_takes_odd_streams(pieces: list[str]) -> None:
+def test_openai_backend_takes_odd_streams(pieces):
     with engine_for(FakeServer(stream(pieces))) as engine:
         completion = engine.submit(request(engine, "How long?")).completion
     assert completion.text == "Thirty days."
@@ -172,7 +170,7 @@ def test_openai_backend_takes_odd_streams(pieces: list[str]) -> None:
     assert [use.name for use in completion.modules] == ["system", "page0.md#0", "page1.md#0", "page2.md#0"]
 
 
-def test_openai_backend_takes_replies_in_one_piece() -> None:
+def test_openai_backend_takes_replies_in_one_piece():
     choice = {"message": {"role": "assistant", "content": "Thirty days."}, "finish_reason": "length"}
     usage = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
     with engine_for(FakeServer(httpx.Response(200, json={"choices": [choice], "usage": usage}))) as engine:
@@ -196,13 +194,13 @@ def tried(server: FakeServer, spec: ServerSpec = SPEC) -> list[Any]:
 @pytest.mark.parametrize(
     "failing", [httpx.Response(503), httpx.Response(429, headers={"retry-after": "0"}), httpx.ConnectError("refused")]
 )
-def test_openai_backend_asks_again_before_the_first_word(failing: httpx.Response | Exception) -> None:
+def test_openai_backend_asks_again_before_the_first_word(failing):
     server = FakeServer(failing, failing, OK)
     assert tried(server)
     assert len(server.chats) == 3
 
 
-def test_openai_backend_asks_three_times_at_most_and_never_after_a_long_wait() -> None:
+def test_openai_backend_asks_three_times_at_most_and_never_after_a_long_wait():
     server = FakeServer(httpx.Response(503, text="loading the model"))
     with pytest.raises(Refusal, match="503"):
         tried(server)
@@ -226,7 +224,7 @@ def test_openai_backend_asks_three_times_at_most_and_never_after_a_long_wait() -
     ],
     ids=["broken", "ended without a word why", "an error"],
 )
-def test_openai_backend_asks_nothing_again_after_the_first_word(reply: httpx.Response) -> None:
+def test_openai_backend_asks_nothing_again_after_the_first_word(reply):
     server = FakeServer(reply)
     with engine_for(server) as engine:
         generation = engine.submit(request(engine, "How long?"))
@@ -260,9 +258,7 @@ def test_openai_backend_asks_nothing_again_after_the_first_word(reply: httpx.Res
         ),
     ],
 )
-def test_openai_backend_says_what_is_wrong_in_one_line(
-    reply: httpx.Response, kind: type[CacheError], line: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_openai_backend_says_what_is_wrong_in_one_line(reply, kind, line, caplog):
     server = FakeServer(reply)
     server.models = httpx.Response(200, json={"data": [{"id": "other"}]})
     with caplog.at_level(logging.DEBUG), engine_for(server) as engine, pytest.raises(kind, match=line) as raised:
@@ -272,9 +268,7 @@ def test_openai_backend_says_what_is_wrong_in_one_line(
         assert private not in str(raised.value) + caplog.text + repr(SPEC)
 
 
-def test_openai_backend_says_once_that_the_server_is_away_and_that_it_is_back(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openai_backend_says_once_that_the_server_is_away_and_that_it_is_back(caplog, monkeypatch):
     monkeypatch.setattr("cache.remote.remote_engine.FRESH_S", 0)
     server = FakeServer(OK)
     server.models = httpx.ConnectError("refused")
@@ -312,7 +306,7 @@ def test_openai_backend_says_once_that_the_server_is_away_and_that_it_is_back(
         "Input length (1000 tokens) exceeds the maximum allowed length (900 tokens).",
     ],
 )
-def test_openai_backend_sends_fewer_passages_where_all_are_too_long(message: str) -> None:
+def test_openai_backend_sends_fewer_passages_where_all_are_too_long(message):
     too_long = httpx.Response(400, json={"error": {"message": message}})
     server = FakeServer(too_long, too_long, OK)
     with engine_for(server) as engine:
@@ -328,7 +322,7 @@ def test_openai_backend_sends_fewer_passages_where_all_are_too_long(message: str
 # --- ending it -----------------------------------------------------------------------------------------------
 
 
-def test_openai_backend_ends_the_stream_of_a_cancelled_answer() -> None:
+def test_openai_backend_ends_the_stream_of_a_cancelled_answer():
     events = Events([words("Thirty")], "wait")
     server = FakeServer(lambda: httpx.Response(200, stream=events))
     with engine_for(server) as engine:
@@ -344,7 +338,7 @@ def test_openai_backend_ends_the_stream_of_a_cancelled_answer() -> None:
         generation.cancel()  # again, and too late
 
 
-def test_openai_backend_cancels_what_has_not_begun() -> None:
+def test_openai_backend_cancels_what_has_not_begun():
     server = FakeServer(lambda: stream([], "wait"))
     with engine_for(server, limits=Limits(running=1, waiting=1)) as engine:
         first, second, third = (engine.submit(request(engine, "How long?")) for _ in range(3))
@@ -360,7 +354,7 @@ def test_openai_backend_cancels_what_has_not_begun() -> None:
 
 
 @pytest.mark.parametrize("pieces", [[], [": keep-alive\n\n"] * 3])
-def test_openai_backend_does_not_wait_forever_for_the_first_word(pieces: list[str]) -> None:
+def test_openai_backend_does_not_wait_forever_for_the_first_word(pieces):
     spec = ServerSpec(url=SPEC.url, name="m", first_token_s=0.05)
     server, line = FakeServer(lambda: stream(pieces, "wait")), r"said nothing for 0\.05 s"
     with engine_for(server, spec) as engine, pytest.raises(ServerFailed, match=line):
@@ -368,7 +362,7 @@ def test_openai_backend_does_not_wait_forever_for_the_first_word(pieces: list[st
 
 
 @pytest.mark.parametrize(("pieces", "ends"), [([words("Thirty")], "timeout"), ([], None)])
-def test_openai_backend_an_answer_may_take_so_long(pieces: list[str], ends: str | None) -> None:
+def test_openai_backend_an_answer_may_take_so_long(pieces, ends):
     with engine_for(FakeServer(lambda: stream(pieces, "wait")), limits=Limits(seconds=0.1)) as engine:
         generation = engine.submit(request(engine, "How long?"))
         if ends is None:
@@ -378,7 +372,7 @@ def test_openai_backend_an_answer_may_take_so_long(pieces: list[str], ends: str 
             assert generation.completion.finish_reason == ends
 
 
-def test_openai_backend_does_not_wait_forever_for_the_next_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_backend_does_not_wait_forever_for_the_next_word(monkeypatch):
     monkeypatch.setattr("cache.remote.chat_server.BETWEEN_S", 0.05)
     server, line = FakeServer(lambda: stream([words("Thirty")], "wait")), r"said nothing for 0\.05 s"
     with engine_for(server) as engine, pytest.raises(ServerFailed, match=line):
@@ -392,7 +386,7 @@ def ranked(text: str, logit: float) -> RankedStatement:
     return RankedStatement(passage=0, text=text, logit=logit, start=0, end=len(text))
 
 
-def test_openai_backend_quotes_what_search_found_without_asking() -> None:
+def test_openai_backend_quotes_what_search_found_without_asking():
     server = FakeServer(httpx.Response(500))
     shown = [ranked("Returns take 30 days.", 2.0), ranked("Keep the receipt.", 1.8)]
     with engine_for(server) as engine:
@@ -409,7 +403,7 @@ def test_openai_backend_quotes_what_search_found_without_asking() -> None:
 # --- what is not there ---------------------------------------------------------------------------------------
 
 
-def test_openai_backend_has_no_modules() -> None:
+def test_openai_backend_has_no_modules():
     ask: list[Callable[[RemoteEngine], object]] = [
         lambda engine: engine.bring_to_device(segment),
         lambda engine: engine.verify(segment),

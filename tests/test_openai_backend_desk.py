@@ -2,10 +2,8 @@
 `test_openai_backend_llama_cpp`.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import httpx
 import pytest
@@ -22,7 +20,6 @@ from app.cli.main import app as command_line
 from app.cli.reports import print_forgotten
 from app.desk.doctor import examine
 from app.desk.parts import remote_engine
-from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer, key_for, model_server
@@ -42,7 +39,7 @@ UNKNOWN = stream(whole("Thirty days.", prompt_tokens=50))
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+def server(monkeypatch):
     fake = FakeServer(KNOWN)
     monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=fake))
     monkeypatch.setenv("WARMDESK_OPENAI_API_KEY", "sk-secret")
@@ -50,7 +47,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, server: FakeServer) -> Iterator[Service]:
+def desk(tmp_path, server):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), model=MODEL) as desk:
         yield desk
 
@@ -66,7 +63,7 @@ def desk(tmp_path: Path, server: FakeServer) -> Iterator[Service]:
         ("openai:http://[::1]:1/openai/v2#a#b", "http://[::1]:1/openai/v2", "a#b"),
     ],
 )
-def test_openai_backend_is_named_by_the_model_setting(model: str, url: str, name: str) -> None:
+def test_openai_backend_is_named_by_the_model_setting(model, url, name):
     found = model_server(model)
     assert found is not None
     assert (found.url, found.name) == (url, name)
@@ -81,12 +78,12 @@ def test_openai_backend_is_named_by_the_model_setting(model: str, url: str, name
         *("openai:http://a/\n#m", "openai:http://a b/v1#m"),
     ],
 )
-def test_openai_backend_refuses_other_names(model: str) -> None:
+def test_openai_backend_refuses_other_names(model):
     with pytest.raises(DeskError, match=r"^model is .* in the flag --model: it must be .*openai:URL#NAME"):
         load_settings({"model": model}, {})
 
 
-def test_openai_backend_key_is_of_the_environment_only(tmp_path: Path) -> None:
+def test_openai_backend_key_is_of_the_environment_only(tmp_path):
     environ = {"WARMDESK_OPENAI_API_KEY": "sk-secret", "WARMDESK_DATA_DIR": str(tmp_path), "OPENAI_API_KEY": "sk-other"}
     assert "sk-" not in repr(load_settings({}, environ))
     server = ModelServer("http://model.test/v1", "m")
@@ -113,7 +110,7 @@ def test_openai_backend_key_is_of_the_environment_only(tmp_path: Path) -> None:
         *((wrong, False, False) for wrong in ("model.test", "http://model.test@a.test", "http://model.test:x", "-")),
     ],
 )
-def test_openai_backend_key_goes_to_one_server(url: str, is_of_file: bool, is_sent: bool) -> None:
+def test_openai_backend_key_goes_to_one_server(url, is_of_file, is_sent):
     """A restored settings file cannot send it elsewhere."""
     environ = {"OPENAI_API_KEY": "sk-other", "WARMDESK_OPENAI_URL": url}
     assert load_settings({}, environ).model is None, "it is no setting"
@@ -126,7 +123,7 @@ def test_openai_backend_key_goes_to_one_server(url: str, is_of_file: bool, is_se
     assert "sk-other" not in str(raised.value)
 
 
-def test_openai_backend_key_is_not_sent_where_the_file_says(tmp_path: Path, server: FakeServer) -> None:
+def test_openai_backend_key_is_not_sent_where_the_file_says(tmp_path, server):
     (tmp_path / "warmdesk.toml").write_text(f'model = "{MODEL}"\n')
     with pytest.raises(DeskError, match=r"^WARMDESK_OPENAI_API_KEY is sent where only"):
         remote_engine(load_settings({"data_dir": str(tmp_path)}, {}), ModelServer("http://model.test/v1", "m"))
@@ -136,7 +133,7 @@ def test_openai_backend_key_is_not_sent_where_the_file_says(tmp_path: Path, serv
 # --- answers -------------------------------------------------------------------------------------------------
 
 
-def test_openai_backend_answers_with_what_the_server_reused(desk: Service, server: FakeServer) -> None:
+def test_openai_backend_answers_with_what_the_server_reused(desk, server):
     answer = finish(desk, "How long do returns take?")
     assert answer.answer == "Thirty days."
     assert (answer.policy, answer.exact, answer.usage.prefix, answer.usage.computed) == ("exact", True, 40, 10)
@@ -157,7 +154,7 @@ def test_openai_backend_answers_with_what_the_server_reused(desk: Service, serve
     assert (totals.prefix_tokens, totals.computed_tokens) == (40, 10), "what is not known is not counted"
 
 
-def test_openai_backend_checks_what_the_model_says(tmp_path: Path, server: FakeServer) -> None:
+def test_openai_backend_checks_what_the_model_says(tmp_path, server):
     with small_desk(
         tmp_path / "desk", pages=write_pages(tmp_path / "pages"), model=MODEL, answer_mode="checked"
     ) as desk:
@@ -168,7 +165,7 @@ def test_openai_backend_checks_what_the_model_says(tmp_path: Path, server: FakeS
         assert finish(desk, "How long do returns take?").outcome == "nothing"
 
 
-def test_openai_backend_opens_while_the_server_is_away(tmp_path: Path, server: FakeServer) -> None:
+def test_openai_backend_opens_while_the_server_is_away(tmp_path, server):
     server.models, server.replies = httpx.ConnectError("refused"), [httpx.Response(401)]
     with small_desk(tmp_path / "desk", model=MODEL) as desk:
         desk.prepare()
@@ -181,7 +178,7 @@ def test_openai_backend_opens_while_the_server_is_away(tmp_path: Path, server: F
 # --- pages and commands --------------------------------------------------------------------------------------
 
 
-def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk: Service) -> None:
+def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk):
     finish(desk, "How long do returns take?")
     line = "The language model is remote: its server manages its own memory."
     overview = desk.overview()
@@ -205,7 +202,7 @@ def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk
         assert "sk-secret" not in settings
 
 
-def test_openai_backend_forgets_what_is_here(desk: Service, capsys: pytest.CaptureFixture[str]) -> None:
+def test_openai_backend_forgets_what_is_here(desk, capsys):
     finish(desk, "How long do returns take?")
     forgotten = desk.forget("returns.md")
     assert forgotten.left == NOTHING
@@ -213,7 +210,7 @@ def test_openai_backend_forgets_what_is_here(desk: Service, capsys: pytest.Captu
     assert "the model's server http://model.test/v1 may still have its text" in capsys.readouterr().out
 
 
-def test_openai_backend_forgets_files_of_an_engine_that_ran_here_before(tmp_path: Path, server: FakeServer) -> None:
+def test_openai_backend_forgets_files_of_an_engine_that_ran_here_before(tmp_path, server):
     with small_desk(tmp_path / "desk") as here:
         here.ingest([write_pages(tmp_path / "pages")])
     with small_desk(tmp_path / "desk", model=MODEL) as desk:
@@ -226,7 +223,7 @@ def test_openai_backend_forgets_files_of_an_engine_that_ran_here_before(tmp_path
         assert len(list(desk.settings.modules_folder.iterdir())) < files
 
 
-def test_openai_backend_doctor_asks_the_server(tmp_path: Path, server: FakeServer) -> None:
+def test_openai_backend_doctor_asks_the_server(tmp_path, server):
     settings = Settings(data_dir=tmp_path / "none", model=MODEL)
     checks = {check.name: check for check in examine(settings)}
     assert checks["language model"].detail.startswith("m at http://model.test/v1, with a key, 900 tokens of context")
@@ -237,9 +234,7 @@ def test_openai_backend_doctor_asks_the_server(tmp_path: Path, server: FakeServe
     assert "refused the key" in checks["language model"].detail
 
 
-def test_openai_backend_has_no_place_where_the_model_itself_is_needed(
-    desk: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openai_backend_has_no_place_where_the_model_itself_is_needed(desk, tmp_path, monkeypatch):
     schema, prompt = tmp_path / "s.xml", tmp_path / "p.xml"
     schema.write_text('<schema name="s"><module name="a">A</module></schema>')
     prompt.write_text('<prompt schema="s"><a/>Q</prompt>')

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 
 import httpx
 import pytest
@@ -56,12 +55,12 @@ READER = Reader(owner="v-ann", session="tab")
 
 
 @pytest.fixture(scope="module")
-def server() -> FakeServer:
+def server():
     return FakeServer(OK)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, server: FakeServer) -> Iterator[Service]:
+def shared(tmp_path_factory, server):
     """One desk for all tests, which keep to conversations of their own."""
     folder = tmp_path_factory.mktemp("desk")
     with pytest.MonkeyPatch.context() as patched:
@@ -85,19 +84,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory, server: FakeServer) -> Iter
 
 
 @pytest.fixture
-def desk(shared: Service, server: FakeServer) -> Iterator[Service]:
+def desk(shared, server):
     server.replies, server.chats = [OK], []
     yield shared
     server.replies = [OK]
 
 
 @pytest.fixture
-def flow(desk: Service) -> ChatFlow:
+def flow(desk):
     return ChatFlow(desk, QuestionLimits(desk.settings), desk.settings)
 
 
 @pytest.fixture(scope="module")
-def site(shared: Service) -> Iterator[TestClient]:
+def site(shared):
     """The pages, with an admin signed in."""
     with TestClient(create_app(shared, shared.database, shared.settings), base_url=BASE) as client:
         client.cookies.set(COOKIE, new_token(), domain="127.0.0.1")
@@ -112,7 +111,7 @@ def drawn(views: Iterator[ChatView]) -> ChatView:
 # --- customers -----------------------------------------------------------------------------------------------
 
 
-def test_openai_flows_ask_go_on_again_and_change_the_question(flow: ChatFlow, server: FakeServer) -> None:
+def test_openai_flows_ask_go_on_again_and_change_the_question(flow, server):
     first = drawn(flow.ask(QUESTION, "", READER))
     id_ = first.conversation_id
     assert id_
@@ -131,9 +130,7 @@ def test_openai_flows_ask_go_on_again_and_change_the_question(flow: ChatFlow, se
 
 
 @pytest.mark.parametrize("mode", ["checked", "free"])
-def test_openai_flows_stop_before_the_first_word_and_nothing_is_said(
-    desk: Service, server: FakeServer, monkeypatch: pytest.MonkeyPatch, mode: str
-) -> None:
+def test_openai_flows_stop_before_the_first_word_and_nothing_is_said(desk, server, monkeypatch, mode):
     """Was wrong once: it was checked, and seemed to say that the documents answer nothing."""
     monkeypatch.setattr(desk._answering, "_answer_mode", mode)
     server.replies = [lambda: stream([], "wait")]
@@ -146,9 +143,7 @@ def test_openai_flows_stop_before_the_first_word_and_nothing_is_said(
     assert [turn.role for turn in desk.turns(asked.conversation_id, READER.owner)] == ["user"]
 
 
-def test_openai_flows_what_is_typed_costs_the_server_nothing(
-    desk: Service, site: TestClient, server: FakeServer
-) -> None:
+def test_openai_flows_what_is_typed_costs_the_server_nothing(desk, site, server):
     assert site.post("/typing", json={"text": "How long do returns"}).status_code == 204
     assert server.chats == []
     widget = site.get("/widget")
@@ -157,7 +152,7 @@ def test_openai_flows_what_is_typed_costs_the_server_nothing(
     assert "data-typing" not in widget.text + foot
 
 
-def test_openai_flows_answer_in_the_language_of_the_question(desk: Service, server: FakeServer, tmp_path: Path) -> None:
+def test_openai_flows_answer_in_the_language_of_the_question(desk, server, tmp_path):
     pages = tmp_path / "pages"
     pages.mkdir()
     (pages / "退货.md").write_text("# 退货\n\n退货须在收货后三十天内办理。请保留收据。\n")
@@ -172,7 +167,7 @@ def test_openai_flows_answer_in_the_language_of_the_question(desk: Service, serv
     desk.forget_collection("zh")
 
 
-def test_openai_flows_say_that_an_answer_was_cut(desk: Service, server: FakeServer) -> None:
+def test_openai_flows_say_that_an_answer_was_cut(desk, server):
     server.replies = [stream([words("Returns take thirty days from delivery.", "length")])]
     answer = finish(desk, QUESTION)
     assert answer.notice is not None
@@ -192,15 +187,15 @@ FAILING = [
 
 @pytest.mark.parametrize(("reply", "line", "status"), FAILING, ids=[line[:20] for _, line, _ in FAILING])
 def test_openai_flows_fail_with_one_line_and_go_on(
-    reply: httpx.Response | Exception,
-    line: str,
-    status: int,
-    desk: Service,
-    flow: ChatFlow,
-    site: TestClient,
-    server: FakeServer,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    reply,
+    line,
+    status,
+    desk,
+    flow,
+    site,
+    server,
+    caplog,
+):
     server.replies = [reply]
     failed = drawn(flow.ask(QUESTION, "", READER))
     assert failed.box == QUESTION, "it can be sent again"
@@ -227,7 +222,7 @@ def key(desk: Service) -> str:
     return keys.create("program", ("chat", "admin"), 1000)
 
 
-def test_openai_flows_a_silent_model_is_no_missing_page(desk: Service, server: FakeServer) -> None:
+def test_openai_flows_a_silent_model_is_no_missing_page(desk, server):
     """Was wrong once: that it said nothing was stored as an answer that the documents do not hold."""
     server.replies = [SILENT]
     asked = desk.ask(QUESTION)
@@ -242,7 +237,7 @@ def test_openai_flows_a_silent_model_is_no_missing_page(desk: Service, server: F
 # --- programs ------------------------------------------------------------------------------------------------
 
 
-def test_openai_flows_programs_get_the_desk_and_the_model(desk: Service, site: TestClient, server: FakeServer) -> None:
+def test_openai_flows_programs_get_the_desk_and_the_model(desk, site, server):
     bearer = {"authorization": f"Bearer {key(desk)}"}
     models = site.get("/v1/models", headers=bearer).json()["data"]
     assert [model["id"] for model in models][:2] == ["warmdesk", "m"]
@@ -271,9 +266,7 @@ def test_openai_flows_programs_get_the_desk_and_the_model(desk: Service, site: T
 # --- agents --------------------------------------------------------------------------------------------------
 
 
-def test_openai_flows_faq_is_saved_while_the_server_is_away(
-    desk: Service, site: TestClient, server: FakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openai_flows_faq_is_saved_while_the_server_is_away(desk, site, server, monkeypatch):
     """Was wrong once: the pair was there, and the page said that something had gone wrong."""
     monkeypatch.setattr(desk.curated, "answer", lambda *args, **named: None)
     draft = {"question": "Can a toaster be fixed?", "answer": "Yes, in Galway.", "wordings": []}
@@ -290,7 +283,7 @@ def test_openai_flows_faq_is_saved_while_the_server_is_away(
 # --- operators -----------------------------------------------------------------------------------------------
 
 
-def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk: Service, server: FakeServer) -> None:
+def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, server):
     finish(desk, QUESTION)
     overview = desk.overview()
     tiles = render("admin/tiles.html", language="en", overview=overview)
@@ -309,9 +302,7 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk: Se
     assert {layer.name for layer in shown[0].layers if layer.path} == {"prefix", "computed"}
 
 
-def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(
-    desk: Service, server: FakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(desk, server, capsys):
     """Was wrong once: all of 0 tokens had been read now."""
     server.replies = [UNCOUNTED]
     meter = Meter(desk)
@@ -328,7 +319,7 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(
     assert "the model's server does not report how many prompt tokens were computed" in capsys.readouterr().out
 
 
-def test_openai_flows_settings_make_nothing_read_again(site: TestClient) -> None:
+def test_openai_flows_settings_make_nothing_read_again(site):
     saved = site.post("/admin/settings", data={"system_text": "Be brief."}, follow_redirects=False)
     assert saved.status_code == 303, "no passage is read again"
 
@@ -343,9 +334,7 @@ def test_openai_flows_settings_make_nothing_read_again(site: TestClient) -> None
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
-def test_openai_flows_commands_say_what_needs_a_model_here(
-    command: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openai_flows_commands_say_what_needs_a_model_here(command, line, tmp_path, monkeypatch):
     data = tmp_path / "data.jsonl"
     data.write_text('{"title": "A", "context": "B", "qas": []}\n')
     monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path / "desk"))
@@ -356,12 +345,12 @@ def test_openai_flows_commands_say_what_needs_a_model_here(
     assert "\n" not in str(ran.exception)
 
 
-def test_openai_flows_demo_compares_nothing(desk: Service, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_openai_flows_demo_compares_nothing(desk, capsys, tmp_path):
     compare(desk, tmp_path)
     assert "with and without reuse cannot be compared" in capsys.readouterr().out
 
 
-def test_openai_flows_search_is_fitted_without_the_model(desk: Service, server: FakeServer) -> None:
+def test_openai_flows_search_is_fitted_without_the_model(desk, server):
     question = LabelledQuestion(question=QUESTION, answers=("thirty days from delivery",))
     [case, *_] = judged_cases(desk.finder, [question], "this desk", 5, lambda line: None)
     assert case.is_answerable
@@ -371,7 +360,7 @@ def test_openai_flows_search_is_fitted_without_the_model(desk: Service, server: 
 # --- opening -------------------------------------------------------------------------------------------------
 
 
-def test_openai_flows_a_slow_server_keeps_no_desk_from_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_flows_a_slow_server_keeps_no_desk_from_opening(tmp_path, monkeypatch):
     """Was wrong once: the desk waited for the first word, and did not open if the server was busy."""
     slow = FakeServer(lambda: stream([], "wait"))
     monkeypatch.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=slow))

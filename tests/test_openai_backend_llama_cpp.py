@@ -3,14 +3,12 @@
 import logging
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from desks import finish, small_desk
 
-from app.desk.service import Service
 from app.domain.answers import PlainOptions, Said
 from app.domain.errors import DeskError
 from cache.decoding.sampling import Sampling
@@ -75,7 +73,7 @@ class LlamaCppServer:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LlamaCppServer]:
+def server():
     server = LlamaCppServer()
     server.start()
     yield server
@@ -83,7 +81,7 @@ def server() -> Iterator[LlamaCppServer]:
 
 
 @pytest.fixture(scope="module")
-def desk(server: LlamaCppServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def desk(server, tmp_path_factory):
     folder = tmp_path_factory.mktemp("desk")
     (folder / "pages").mkdir()
     (folder / "pages" / "returns.md").write_text(RETURNS)
@@ -98,12 +96,12 @@ def desk(server: LlamaCppServer, tmp_path_factory: pytest.TempPathFactory) -> It
         yield desk
 
 
-def test_openai_backend_knows_the_context_of_a_real_server(desk: Service) -> None:
+def test_openai_backend_knows_the_context_of_a_real_server(desk):
     assert desk.engine.info.max_positions == CONTEXT
     assert desk.missing() == ()
 
 
-def test_openai_backend_real_conversation_is_found_again_by_the_server(desk: Service) -> None:
+def test_openai_backend_real_conversation_is_found_again_by_the_server(desk):
     stream = desk.ask("How long do returns take?")
     pieces = list(stream)
     first = stream.answer
@@ -125,7 +123,7 @@ def test_openai_backend_real_conversation_is_found_again_by_the_server(desk: Ser
         assert answer.usage.module == answer.usage.session == 0, "exact beginnings are all that the server reuses"
 
 
-def test_openai_backend_real_question_is_asked_again_and_changed(desk: Service) -> None:
+def test_openai_backend_real_question_is_asked_again_and_changed(desk):
     first = finish(desk, "How long do returns take?")
     for question in ("How long do returns take?", "How long does a refund take?"):
         last = desk.last_question(first.conversation_id, "operator")
@@ -134,9 +132,7 @@ def test_openai_backend_real_question_is_asked_again_and_changed(desk: Service) 
     assert [turn.role for turn in desk.turns(first.conversation_id)] == ["user", "assistant"]
 
 
-def test_openai_backend_real_key_is_needed_and_stands_in_no_log(
-    desk: Service, server: LlamaCppServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_openai_backend_real_key_is_needed_and_stands_in_no_log(desk, server, caplog):
     with caplog.at_level(logging.DEBUG):
         finish(desk, "How long do returns take?")
         for key, cure in ((None, "set"), ("sk-wrong-0123456789", "correct")):
@@ -151,7 +147,7 @@ def test_openai_backend_real_key_is_needed_and_stands_in_no_log(
     assert "sk-wrong" not in caplog.text
 
 
-def test_openai_backend_real_answer_stops_when_nobody_wants_it(desk: Service) -> None:
+def test_openai_backend_real_answer_stops_when_nobody_wants_it(desk):
     stream = desk.ask("How long do returns take?")
     for _ in stream:
         stream.cancel()
@@ -161,7 +157,7 @@ def test_openai_backend_real_answer_stops_when_nobody_wants_it(desk: Service) ->
     assert finish(desk, "How long do returns take?").answer.startswith(answer.answer)
 
 
-def test_openai_backend_real_server_is_sent_fewer_passages_where_all_are_too_long(server: LlamaCppServer) -> None:
+def test_openai_backend_real_server_is_sent_fewer_passages_where_all_are_too_long(server):
     engine = RemoteEngine(ServerSpec(url=server.url, name="any", key=KEY, context_tokens=10_000), Limits())
     try:
         system = TextModule(
@@ -182,15 +178,13 @@ def test_openai_backend_real_server_is_sent_fewer_passages_where_all_are_too_lon
         engine.close()
 
 
-def test_openai_backend_serves_a_real_model_alone(desk: Service) -> None:
+def test_openai_backend_serves_a_real_model_alone(desk):
     options = PlainOptions(max_tokens=4, temperature=0.7, top_p=0.9, seed=1, stop=("\n",))
     answers = ["".join(desk.complete([Said(role="user", text="Hi")], options, owner="a")) for _ in range(2)]
     assert answers[0] == answers[1] != ""
 
 
-def test_openai_backend_recovers_when_a_killed_server_is_back(
-    desk: Service, server: LlamaCppServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_openai_backend_recovers_when_a_killed_server_is_back(desk, server, monkeypatch):
     monkeypatch.setattr("cache.remote.remote_engine.FRESH_S", 0)
     pieces = iter(desk.ask("Write a long story about returns, with many details"))
     next(pieces)

@@ -45,14 +45,14 @@ def thought(text: str, name: str = "reasoning_content") -> str:
     ),
     st.lists(st.integers(0, 50), max_size=8),
 )
-def test_openai_backend_leaves_out_thoughts_however_they_are_cut(case: tuple[str, str, bool], cuts: list[int]) -> None:
+def test_openai_backend_leaves_out_thoughts_however_they_are_cut(case, cuts):
     text, expected, has_any = case
     thoughts = Thoughts()
     found = "".join(thoughts.without(piece) for piece in pieces_of(text, cuts)) + thoughts.end()
     assert (found, thoughts.has_any) == (expected, has_any)
 
 
-def test_openai_backend_gives_no_thoughts_to_readers() -> None:
+def test_openai_backend_gives_no_thoughts_to_readers():
     reply = stream(
         [thought("thirty?"), words("<thi"), words("nk>or sixty</think>"), words("\n\nThirty"), words(".", "stop")]
     )
@@ -62,7 +62,7 @@ def test_openai_backend_gives_no_thoughts_to_readers() -> None:
         assert generation.completion.text == "Thirty."
 
 
-def test_openai_backend_refuses_thoughts_that_seem_to_be_the_answer() -> None:
+def test_openai_backend_refuses_thoughts_that_seem_to_be_the_answer():
     """Some templates write <think> into the prompt: then only its end comes."""
     reply = stream([words("Hm, thirty."), words("</thi"), words("nk>Thirty."), words("", "stop"), DONE])
     with engine_for(FakeServer(reply)) as engine, pytest.raises(CacheError, match="thoughts as its answer: turn"):
@@ -83,7 +83,7 @@ NOTHING = [
 
 
 @pytest.mark.parametrize(("pieces", "line"), NOTHING)
-def test_openai_backend_says_why_nothing_was_said(pieces: list[str], line: str) -> None:
+def test_openai_backend_says_why_nothing_was_said(pieces, line):
     with engine_for(FakeServer(stream(pieces))) as engine:
         completion = engine.submit(request(engine, "How long?")).completion
         assert completion.silence.startswith(f"the model m at http://model.test/v1 {line}")
@@ -91,13 +91,13 @@ def test_openai_backend_says_why_nothing_was_said(pieces: list[str], line: str) 
     assert not completion.text.strip()
 
 
-def test_openai_backend_is_not_silent_where_there_are_words() -> None:
+def test_openai_backend_is_not_silent_where_there_are_words():
     with engine_for(FakeServer(stream([words("Thirty", "length"), DONE]))) as engine:
         completion = engine.submit(request(engine, "How long?", sampling=Sampling(max_tokens=1))).completion
     assert (completion.text, completion.finish_reason, completion.silence) == ("Thirty", "length", "")
 
 
-def test_openai_backend_says_that_a_model_thought_too_long() -> None:
+def test_openai_backend_says_that_a_model_thought_too_long():
     server = FakeServer(lambda: stream([thought("hm")], "wait"))
     line = r"thought for 0\.1 s and did not answer: turn its thinking off, or raise answer_seconds$"
     with engine_for(server, limits=Limits(seconds=0.1)) as engine, pytest.raises(CacheError, match=line):
@@ -110,7 +110,7 @@ ENDED = [words("Thirty days."), words("", "stop")]
 
 
 @pytest.mark.parametrize("then", ["end", "break", "wait"])
-def test_openai_backend_takes_an_answer_whose_last_word_was_said(then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_backend_takes_an_answer_whose_last_word_was_said(then, monkeypatch):
     monkeypatch.setattr("cache.remote.chat_server.LOOK_S", 0.05)
     with engine_for(FakeServer(stream(ENDED, then))) as engine:
         completion = engine.submit(request(engine, "How long?")).completion
@@ -126,14 +126,14 @@ def test_openai_backend_takes_an_answer_whose_last_word_was_said(then: str, monk
         ([words("Thirty"), 'data: "days"\n\n'], "invalid chat events: ask again"),
     ],
 )
-def test_openai_backend_says_what_to_do_about_what_is_no_event(pieces: list[str], line: str) -> None:
+def test_openai_backend_says_what_to_do_about_what_is_no_event(pieces, line):
     server = FakeServer(stream(pieces))
     with engine_for(server) as engine, pytest.raises(ServerFailed, match=line):
         said(engine)
     assert len(server.chats) == 1
 
 
-def test_openai_backend_ignores_what_it_does_not_know() -> None:
+def test_openai_backend_ignores_what_it_does_not_know():
     odd: list[dict[str, Any]] = [
         {},
         {"choices": None},
@@ -146,7 +146,7 @@ def test_openai_backend_ignores_what_it_does_not_know() -> None:
         assert said(engine) == "Thirty days."
 
 
-def test_openai_backend_waits_as_long_as_it_is_told_to() -> None:
+def test_openai_backend_waits_as_long_as_it_is_told_to():
     busy = httpx.Response(429, headers={"retry-after": "21"}, json={"error": {"message": "rate limit reached"}})
     server = FakeServer(busy)
     with (

@@ -42,7 +42,7 @@ DATA = Path(__file__).parent.parent / "data"
 # --- the model ------------------------------------------------------------------------------------------
 
 
-def test_a_logistic_model_weighs_standardised_features() -> None:
+def test_a_logistic_model_weighs_standardised_features():
     model = LogisticModel(
         weights={"a": 2.0, "b": -1.0}, means={"a": 1.0, "b": 0.0}, deviations={"a": 0.5, "b": 2.0}, bias=0.5
     )
@@ -53,7 +53,7 @@ def test_a_logistic_model_weighs_standardised_features() -> None:
 
 
 @pytest.mark.parametrize(("feature", "expected"), [(1e9, 1.0), (-1e9, 0.0)])
-def test_features_beyond_measure_do_not_overflow(feature: float, expected: float) -> None:
+def test_features_beyond_measure_do_not_overflow(feature, expected):
     model = LogisticModel(weights={"a": 1.0}, means={"a": 0.0}, deviations={"a": 1e-6}, bias=0.0)
     assert model.probability({"a": feature}) == pytest.approx(expected)
 
@@ -62,7 +62,7 @@ def constant(bias: float) -> LogisticModel:
     return LogisticModel(weights={}, means={}, deviations={}, bias=bias)
 
 
-def test_below_least_trust_words_alone_judge_and_rank() -> None:
+def test_below_least_trust_words_alone_judge_and_rank():
     classifier = replace(rule_of_thumb("x", "y"), relevance=constant(math.log(3)), written=constant(-math.log(3)))
     classifier = replace(classifier, statement=constant(1.0), written_statement=constant(-1.0))
     trusts = (0.0, LEAST_TRUST - 0.01, LEAST_TRUST, 1.0)
@@ -72,7 +72,7 @@ def test_below_least_trust_words_alone_judge_and_rank() -> None:
     assert [classifier.answers(replace(PLAIN, trust=trust)) for trust in trusts] == [-1.0, -1.0, 1.0, 1.0]
 
 
-def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker() -> None:
+def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker():
     classifier = rule_of_thumb("any", "some")
     assert (classifier.embedder, classifier.ranker) == ("any", "some")
     assert 0 < classifier.threshold < 0.5 < classifier.certain < 1
@@ -85,7 +85,7 @@ def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker() -> None:
     assert classifier.answers(better) > classifier.answers(replace(better, passage=-1.0))
 
 
-def test_what_is_shipped_is_for_the_shipped_ranker_and_tells_good_features_from_bad() -> None:
+def test_what_is_shipped_is_for_the_shipped_ranker_and_tells_good_features_from_bad():
     classifier = load_classifier(DATA / "search.json")
     assert as_json(classifier) == (DATA / "search.json").read_text("utf-8")
     assert classifier.ranker == json.loads((DATA / "ranker" / "ranker.json").read_text())["name"]
@@ -146,7 +146,7 @@ def measured(
     return measures.features([(2.0 - place, candidates[n]) for place, n in enumerate(order)])
 
 
-def test_features_of_statements_by_hand() -> None:
+def test_features_of_statements_by_hand():
     retriever, passages = case(0.8)
     query = retriever.query(QUESTION)
     assert query.trust == pytest.approx(0.64)
@@ -176,7 +176,7 @@ def test_features_of_statements_by_hand() -> None:
     assert [one.features.expected for one in candidates_of(retriever, query, many, passages, LOGITS)] == [-1, 1, -1]
 
 
-def test_features_of_a_question_by_hand() -> None:
+def test_features_of_a_question_by_hand():
     retriever, passages = case(0.8)
     assert asdict(measured(retriever, passages, [1, 0, 2])) == pytest.approx(
         {
@@ -197,7 +197,7 @@ def test_features_of_a_question_by_hand() -> None:
     assert measured(retriever, passages[:1], [0, 1]).others == FAR, "there is no other passage"
 
 
-def test_without_trust_only_words_are_left() -> None:
+def test_without_trust_only_words_are_left():
     retriever, passages = case(0.0)
     features = measured(retriever, passages, [0, 1, 2])
     assert (features.trust, features.cosine) == (0.0, 0.0)
@@ -208,7 +208,7 @@ def test_without_trust_only_words_are_left() -> None:
         assert one.features.ranked == 0.0
 
 
-def test_a_question_of_common_words_is_covered_by_them() -> None:
+def test_a_question_of_common_words_is_covered_by_them():
     retriever, passages = case(1.0)
     question = retriever.query("Is it the?")
     assert candidates_of(retriever, question, question, passages, LOGITS)[0].features.covered > 0
@@ -238,7 +238,7 @@ def texts_of(found: JudgedStatements) -> list[str]:
     return [one.statement.text for _, one in found.ranked]
 
 
-def test_statements_are_judged_likeliest_first() -> None:
+def test_statements_are_judged_likeliest_first():
     pages = {1: ("Stores", "Stores open at nine."), 2: ("Cards", "A card lasts five years. Cards are made of paper.")}
     found = judged(pages, "How many years does a card last?")
     assert texts_of(found)[0] == "A card lasts five years."
@@ -252,7 +252,7 @@ def test_statements_are_judged_likeliest_first() -> None:
     }
 
 
-def test_statements_about_another_model_are_left_out() -> None:
+def test_statements_about_another_model_are_left_out():
     pages = {
         1: ("Vacuum SV-3", "The SV-3 is charged for four hours."),
         2: ("Vacuum SV-3 Pro", "The SV-3 Pro is charged for six hours."),
@@ -267,7 +267,7 @@ def test_statements_about_another_model_are_left_out() -> None:
     assert "The SV-3 is charged for four hours." not in texts_of(follow_up), "the model may be named in the turn before"
 
 
-def test_a_statement_that_names_the_code_comes_first() -> None:
+def test_a_statement_that_names_the_code_comes_first():
     text = "The hob shows a code. E3: The pan is too hot. E4: The pan is too small."
     retriever = retriever_of({1: [text]}, MeaningEmbedder({}))
     hit = PassageHit(id=1, score=1.0, cosine=0.0, share=1.0)
@@ -284,13 +284,13 @@ def test_a_statement_that_names_the_code_comes_first() -> None:
     assert best("my hob shows e04, what does that mean").startswith("E4")
 
 
-def test_a_statement_of_two_passages_is_judged_once_in_the_better_one() -> None:
+def test_a_statement_of_two_passages_is_judged_once_in_the_better_one():
     text = "It is free of charge."
     (_, one), *others = judged({1: ("Cards", text), 2: ("Shoes", text)}, "Is it free?").ranked
     assert (one.passage, others) == (0, [])
 
 
-def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_out() -> None:
+def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_out():
     pages = {1: ("Vacuum SV-3", "The SV-3 costs 90 euros."), 2: ("Vacuum SV-5", "The SV-5 costs 120 euros.")}
     retriever, passages = help_desk(pages)
     query = retriever.query("What does the SV-5 cost?")
@@ -300,7 +300,7 @@ def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_o
     assert only.features.ranked == pytest.approx(float(logits[1]))
 
 
-def test_passages_without_statements_give_nothing_to_judge() -> None:
+def test_passages_without_statements_give_nothing_to_judge():
     found = judged({1: ("Returns", "Returns?")}, "Returns?")
     assert (found.ranked, found.measures) == ((), None)
     with pytest.raises(AssertionError):
@@ -310,7 +310,7 @@ def test_passages_without_statements_give_nothing_to_judge() -> None:
     assert nothing.measures is None
 
 
-def test_parts_of_chinese_terms_are_characters() -> None:
+def test_parts_of_chinese_terms_are_characters():
     """The pairs "保期" and "期多" of the question stand nowhere, its characters do."""
     heading, text = "吸尘器", "保修期为两年。"
     retriever = retriever_of({1: [f"{heading}\n{text}"]}, MeaningEmbedder({}, 0.1))
@@ -349,18 +349,18 @@ def test_parts_of_chinese_terms_are_characters() -> None:
         ("Which phone number is it?", "Call 091 555 0100.", "Call us."),
     ],
 )
-def test_a_text_that_has_what_is_asked_for(question: str, has: str, has_not: str) -> None:
+def test_a_text_that_has_what_is_asked_for(question, has, has_not):
     assert agreement(question, has) == 1.0
     assert agreement(question, has_not) == -1.0
 
 
-def test_two_things_asked_for_and_one_there() -> None:
+def test_two_things_asked_for_and_one_there():
     question = "How long does delivery take and what does it cost?"
     assert agreement(question, "It takes 3 days and costs EUR 5.") == 1.0
     assert agreement(question, "It takes 3 days.") == 0.0
     assert agreement(question, "The driver carries it in.") == -1.0
 
 
-def test_a_question_for_no_such_thing_expects_nothing() -> None:
+def test_a_question_for_no_such_thing_expects_nothing():
     for question in ("Can I cancel?", "What happens when I cancel?", "Kann ich stornieren?", "", "怎么退货？"):
         assert agreement(question, "EUR 5 within 14 days") == agreement(question, "No.") == 0.0

@@ -15,7 +15,7 @@ KM, SV3, SV3PRO, IH = (
 
 
 @pytest.mark.parametrize("text", ["E3", "E03", "e 03", "E-3", "显示E03错误", "Ｅ０３"])
-def test_an_error_code_has_one_name(text: str) -> None:
+def test_an_error_code_has_one_name(text):
     assert codes(text) == {"e3"}
 
 
@@ -34,7 +34,7 @@ def test_an_error_code_has_one_name(text: str) -> None:
         ("E01, E04", {"e1", "e4"}),
     ],
 )
-def test_codes(text: str, expected: set[str]) -> None:
+def test_codes(text, expected):
     assert codes(text) == expected
 
 
@@ -44,7 +44,7 @@ NO_CODES = """EUR 5|5 EUR|€5|USD20|up to EUR 4.95|24 hours|20 kg|230 V|30 %|A4
 
 
 @pytest.mark.parametrize("text", [text.strip() for text in NO_CODES.split("|")])
-def test_amounts_dates_and_steps_are_no_codes(text: str) -> None:
+def test_amounts_dates_and_steps_are_no_codes(text):
     assert codes(text) == frozenset()
 
 
@@ -72,13 +72,13 @@ def test_amounts_dates_and_steps_are_no_codes(text: str) -> None:
         ("error 7", "Code 7: brush stuck.", ("RV-8",), False),
     ],
 )
-def test_another_model_or_code(question: str, statement: str, headings: tuple[str, ...], expected: bool) -> None:
+def test_another_model_or_code(question, statement, headings, expected):
     assert is_about_another(question, statement, headings) is expected
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(["KM", "RV", "XBG"]), st.integers(1, 9999))
-def test_spelling_does_not_matter(letters: str, number: int) -> None:
+def test_spelling_does_not_matter(letters, number):
     spellings = [f"{letters}-{number}", f"{letters}{number}", f"{letters.lower()} {number}", f"{letters} 0{number}"]
     assert [codes(f"My {spelling} is broken") for spelling in spellings] == [{f"{letters.lower()}{number}"}] * 4
     other = f"{letters}-{number + 1}"
@@ -102,7 +102,5 @@ def test_spelling_does_not_matter(letters: str, number: int) -> None:
         ("How long is delivery?", "Code E3: Pan too hot.", IH, False),
     ],
 )
-def test_a_statement_that_names_the_code(
-    question: str, statement: str, headings: tuple[str, ...], expected: bool
-) -> None:
+def test_a_statement_that_names_the_code(question, statement, headings, expected):
     assert names_code(question, statement, headings) is expected

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from retrieval.search.vector_index import window_texts
 
 
 @pytest.fixture(scope="module")
-def bundled() -> Iterator[SentenceEmbedder]:
+def bundled():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", _no_network)
         yield SentenceEmbedder()
@@ -28,7 +27,7 @@ def _no_network(*_: object) -> None:
     raise AssertionError("the network was used")
 
 
-def test_the_contract(bundled: SentenceEmbedder) -> None:
+def test_the_contract(bundled):
     embedder = bundled
     texts = ["When do I get my refund?", "", "退款", "long " * 2000, "x"]
     rows = embedder.embed_documents(texts)
@@ -47,18 +46,18 @@ def test_the_contract(bundled: SentenceEmbedder) -> None:
     assert np.allclose(rows, alone, atol=5e-3), "the order of the texts, or their neighbours, matter"
 
 
-def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled: SentenceEmbedder) -> None:
+def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled):
     assert load_classifier(Path(__file__).parent.parent / "data" / "search.json").embedder == bundled.name
 
 
-def test_the_bundled_model_understands(bundled: SentenceEmbedder) -> None:
+def test_the_bundled_model_understands(bundled):
     rows = bundled.embed_documents(["Refunds take five working days.", "Our store opens at nine."])
     refund, opening = rows @ bundled.embed_queries(["How long until I have my money back?"])[0]
     assert refund > opening + 0.2
     assert (bundled.name, bundled.dimension) == ("all-MiniLM-L6-v2", 384)
 
 
-def test_batches_have_few_shapes(bundled: SentenceEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_have_few_shapes(bundled, monkeypatch):
     """Kernels are kept for each."""
     shapes: list[tuple[int, ...]] = []
     layer = bundled._model[0]
@@ -74,7 +73,7 @@ def test_batches_have_few_shapes(bundled: SentenceEmbedder, monkeypatch: pytest.
     assert all(length % 8 == 0 for _, length in shapes)
 
 
-def test_the_bundled_model_reads_whole_passages(bundled: SentenceEmbedder) -> None:
+def test_the_bundled_model_reads_whole_passages(bundled):
     """Its own setting stops after 256 tokens, though its position table holds 512."""
     start = "word " * 350
     one, other = bundled.embed_documents([start + "refund money", start + "opening hours"])
@@ -85,13 +84,11 @@ def test_the_bundled_model_reads_whole_passages(bundled: SentenceEmbedder) -> No
     "text",
     ["How do I return a building?", "minimum pasword length", "KM-450", "!?", ""],
 )
-def test_the_bundled_model_knows_english(bundled: SentenceEmbedder, text: str) -> None:
+def test_the_bundled_model_knows_english(bundled, text):
     assert bundled.knowledge(text) == 1.0
 
 
-def test_a_model_that_names_no_language_is_trusted_by_its_tokens(
-    bundled: SentenceEmbedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_names_no_language_is_trusted_by_its_tokens(bundled, monkeypatch):
     for languages in ((), ("de",)):
         monkeypatch.setattr(bundled, "_languages", languages)
         assert bundled.knowledge("Wie lange dauert die Rückerstattung?") == 1.0
@@ -101,16 +98,16 @@ def test_a_model_that_names_no_language_is_trusted_by_its_tokens(
 
 
 @pytest.mark.parametrize("text", ["退款需要多长时间？", "如何退货", "我想换货", "환불은 언제 되나요", "😀"])
-def test_the_bundled_model_does_not_know_chinese_and_korean(bundled: SentenceEmbedder, text: str) -> None:
+def test_the_bundled_model_does_not_know_chinese_and_korean(bundled, text):
     assert 0.0 <= bundled.knowledge(text) < 0.7
 
 
-def test_the_bundled_model_knows_words_and_not_their_misspellings(bundled: SentenceEmbedder) -> None:
+def test_the_bundled_model_knows_words_and_not_their_misspellings(bundled):
     known = ["building", "barcelona", "traking", "delivrey", "退款", "退", ""]
     assert [word for word in known if bundled.knows_word(word)] == ["building", "barcelona"]
 
 
-def test_threads_may_embed_at_once(bundled: SentenceEmbedder) -> None:
+def test_threads_may_embed_at_once(bundled):
     expected = bundled.embed_queries(["refund"])
     wrong: list[str] = []
 
@@ -128,7 +125,7 @@ def test_threads_may_embed_at_once(bundled: SentenceEmbedder) -> None:
     assert not wrong
 
 
-def test_names_that_lead_nowhere_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_lead_nowhere_say_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(RetrievalError, match=r"no/such/folder: no such folder; give a model folder or a hub name"):
         SentenceEmbedder("no/such/folder")
     with pytest.raises(RetrievalError, match="does not hold a usable sentence-transformers model"):
@@ -145,7 +142,7 @@ def _refused(*_: object) -> None:
     raise OSError(111, "Connection refused")
 
 
-def test_german_questions_find_their_documents(bundled: SentenceEmbedder) -> None:
+def test_german_questions_find_their_documents(bundled):
     titles = list(DOCUMENTS)
     windows = {at: window_texts((title,), DOCUMENTS[title]) for at, title in enumerate(titles)}
     retriever = retriever_of(windows, bundled)
@@ -155,7 +152,7 @@ def test_german_questions_find_their_documents(bundled: SentenceEmbedder) -> Non
     assert all(title in three for three, title in zip(found, right, strict=True))
 
 
-def test_languages_of_a_model_card() -> None:
+def test_languages_of_a_model_card():
     assert languages_of_card("---\nlanguage: en\n---\nA model.") == ("en",)
     assert languages_of_card("---\nlanguage: [de, no, zh-Hant]\n---\n") == ("de", "no", "zh")
     for card in ("---\nlanguage:\n- multilingual\n- en\n---\n", "---\nlicense: mit\n---\n", "A model.", ""):

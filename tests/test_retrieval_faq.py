@@ -42,7 +42,7 @@ def records() -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".xlsx", ".jsonl", ".json"])
-def test_each_pair_is_one_passage_in_every_format(tmp_path: Path, suffix: str) -> None:
+def test_each_pair_is_one_passage_in_every_format(tmp_path, suffix):
     data = {
         ".csv": table(","),
         ".tsv": table("\t"),
@@ -56,7 +56,7 @@ def test_each_pair_is_one_passage_in_every_format(tmp_path: Path, suffix: str) -
     assert [block.text for block in document.blocks].count("Payment") == 1
 
 
-def test_pairs_that_are_not_whole_are_left_out_with_a_remark(tmp_path: Path) -> None:
+def test_pairs_that_are_not_whole_are_left_out_with_a_remark(tmp_path):
     rows = "question,answer\nWhere?,Here.\nWhy?,\n,Because.\n,\nWho?,You.\n"
     document = load(put(tmp_path / "a.csv", rows.encode()))
     assert [path[-1] for path, _ in passages(document)] == ["Where?", "Who?"]
@@ -72,7 +72,7 @@ def test_pairs_that_are_not_whole_are_left_out_with_a_remark(tmp_path: Path) -> 
     )
 
 
-def test_only_long_answers_are_cut(tmp_path: Path) -> None:
+def test_only_long_answers_are_cut(tmp_path):
     long = ". ".join(f"Sentence number {number}" for number in range(30))
     document = load(put(tmp_path / "a.csv", f"question,answer\nWhy?,{long}\nWho?,You.\nWhen?,Now.\n".encode()))
     found = passages(document, 50)
@@ -81,7 +81,7 @@ def test_only_long_answers_are_cut(tmp_path: Path) -> None:
     assert found[-2:] == [(("A", "Who?"), "You."), (("A", "When?"), "Now.")]
 
 
-def test_a_question_is_never_lost(tmp_path: Path) -> None:
+def test_a_question_is_never_lost(tmp_path):
     long = "How " + "very " * 40 + "long may a question be?"
     document = load(put(tmp_path / "who.csv", f"question,answer\nWho,You.\n{long},So long.\nWhen?,Now.\n".encode()))
     first, second, third = passages(document, 100)
@@ -95,7 +95,7 @@ def test_a_question_is_never_lost(tmp_path: Path) -> None:
     "header",
     ["QUESTION|Answers", " q |A", "Frage|Antwort", "Pregunta|Respuesta", "问题|答案", "標準問|回答", "FAQ:|Response"],
 )
-def test_names_of_columns(header: str) -> None:
+def test_names_of_columns(header):
     names = header.split("|")
     found = faq_blocks(["id", *names], [["7", "Why?", "So."]])
     assert found is not None
@@ -114,7 +114,7 @@ def reason(path: Path, text: str) -> str:
     return caught.value.reason
 
 
-def test_texts_with_and_without_titles(tmp_path: Path) -> None:
+def test_texts_with_and_without_titles(tmp_path):
     lines = '\ufeff{"title": "Returns", "text": "30 days.", "id": 7}\n \r\n{"Body": ["One", "Two"]}\r\n{"id": 8}\n'
     document = load(put(tmp_path / "a.jsonl", lines.encode()))
     assert [(block.kind, block.level, block.text) for block in document.blocks] == [
@@ -128,7 +128,7 @@ def test_texts_with_and_without_titles(tmp_path: Path) -> None:
     assert [block.text for block in same.blocks] == ["Returns", "30 days."]
 
 
-def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_not_json_is_named(tmp_path):
     path = tmp_path / "a.jsonl"
     assert reason(path, '{"text": "x"}\n\n{"text": }\n') == "line 3 is not JSON: expecting value"
     assert reason(path, '{"text": "x"}\n[1]\n') == "line 2 is not a JSON object"
@@ -137,7 +137,7 @@ def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
     assert reason(path, '{"id": 1}') == f"no record has {NAMES}"
 
 
-def test_json_that_is_no_list_of_records(tmp_path: Path) -> None:
+def test_json_that_is_no_list_of_records(tmp_path):
     path = tmp_path / "a.json"
     assert reason(path, '{"text": "x"}') == f"not a list of objects with {NAMES}"
     assert reason(path, "[1]") == f"not a list of objects with {NAMES}"

@@ -16,7 +16,7 @@ def shown(page: str) -> list[tuple[str, str]]:
     return [(block.kind, block.text) for block in read(page).blocks]
 
 
-def test_the_main_content_without_the_menus() -> None:
+def test_the_main_content_without_the_menus():
     document = read(
         "<html><head><title>Refunds - Larkmoor help</title><style>p{}</style></head><body>"
         "<header>Logo</header><nav><ul><li>Home</li></ul></nav><main><header><h1>Refunds</h1></header>"
@@ -28,7 +28,7 @@ def test_the_main_content_without_the_menus() -> None:
     assert [block.text for block in document.blocks] == ["Refunds", "Within 5 days.", "Never cash."]
 
 
-def test_pages_without_a_main_element() -> None:
+def test_pages_without_a_main_element():
     around = "<nav>Menu</nav><aside>More</aside><div role=navigation>Crumbs</div>"
     assert shown(f"<body>{around}<div>Text<p>more</div>") == [("text", "Text"), ("text", "more")]
     assert shown(f"{around}<p>Teaser</p><article><p>Story</article>") == [("text", "Story")]
@@ -44,7 +44,7 @@ def test_pages_without_a_main_element() -> None:
     assert shown("just text,\n no tags") == [("text", "just text, no tags")]
 
 
-def test_titles() -> None:
+def test_titles():
     assert read("<title>Help</title><h1>Refunds</h1>").title == "Help"
     assert read("<title> Refunds |\n Shop</title><h1><b>Refunds</b></h1>").title == "Refunds"
     assert read("<h1>Refunds</h1>").title == "Refunds"
@@ -52,14 +52,14 @@ def test_titles() -> None:
     assert read("<p>x").title == "Some page"
 
 
-def test_lists() -> None:
+def test_lists():
     assert shown(
         "<ol start=3><li><p>Three</p><p>more</p><li>Four<ul><li>a<br>b</li><li></li></ul>after</ol>"
         "<dl><dt>Term<dd>Meaning<dt>Other:<dd>1<dd>2</dl>"
     ) == [("list", "3. Three more\n4. Four\n  - a\nb\n  after"), ("list", "- Term: Meaning\n- Other: 1 2")]
 
 
-def test_lists_around_sections_are_layout() -> None:
+def test_lists_around_sections_are_layout():
     page = "<ul><li><h3>Question</h3><div hidden>Answer<ul><li>x</ul></div><li><h3>Second</h3>Reply</ul>"
     assert shown(page) == [
         ("heading", "Question"),
@@ -70,7 +70,7 @@ def test_lists_around_sections_are_layout() -> None:
     ]
 
 
-def test_tables() -> None:
+def test_tables():
     page = (
         "<table><caption>Refunds</caption><thead><tr><th>Paid with<th>Takes<th>Note</thead>"
         "<tr><td rowspan=2>Card<td>2 days<td>see <b>E</b>4<tr><td colspan=2>at once"
@@ -95,13 +95,13 @@ def test_tables() -> None:
     ]
 
 
-def test_code_keeps_its_lines_and_buttons_are_not_text() -> None:
+def test_code_keeps_its_lines_and_buttons_are_not_text():
     page = "<pre>\n  a  b\n\n c&lt;\n</pre><button>Copy</button><p>A <a href=x>link</a><img alt=no> &amp;&nbsp;m&shy;"
     assert shown(page) == [("code", "  a  b\n\n c<"), ("text", "A link & m")]
 
 
 @pytest.mark.parametrize("tag", ["div", "ul><li", "b", "table><tr><td", "blockquote"])
-def test_deep_nesting_keeps_the_text(tag: str) -> None:
+def test_deep_nesting_keeps_the_text(tag):
     page = f"<{tag}>" * 10_000 + "the text" + "<p>after"
     assert [text.removeprefix("- ").strip() for _, text in shown(page)] in (
         ["the text", "after"],
@@ -110,12 +110,12 @@ def test_deep_nesting_keeps_the_text(tag: str) -> None:
     )
 
 
-def test_enormous_spans_are_bounded() -> None:
+def test_enormous_spans_are_bounded():
     page = "<table>" + "<tr><td rowspan=99999 colspan=99999>x<td>y" * 20 + "</table>"
     assert len(shown(page)[0][1]) < 100_000
 
 
-def test_numbers_of_thousands_of_digits_are_ignored() -> None:
+def test_numbers_of_thousands_of_digits_are_ignored():
     endless = "9" * 5000
     assert shown(f"<table><tr><td colspan={endless}>x<td>y</table>") == [("table", "x: y")]
     assert shown(f"<ol start={endless}><li>x</ol>") == [("list", "1. x")]

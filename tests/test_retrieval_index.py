@@ -1,7 +1,6 @@
 """The vector index as a snapshot, in memory and on disk."""
 
 import random
-from pathlib import Path
 
 import faiss
 import numpy as np
@@ -31,7 +30,7 @@ def found(index: VectorIndex, vector: Vectors, k: int = 3) -> list[int]:
     return [passage_id(hit.id) for hit in index.search(vector, k)]
 
 
-def test_search_finds_the_nearest_of_all() -> None:
+def test_search_finds_the_nearest_of_all():
     index, stored = index_of(50), vectors(50)
     for query in vectors(10, seed=1):
         scores = stored @ query
@@ -40,14 +39,14 @@ def test_search_finds_the_nearest_of_all() -> None:
         assert [hit.score for hit in hits] == pytest.approx(sorted(scores, reverse=True)[:5], abs=HALF)
 
 
-def test_small_indexes_and_small_k() -> None:
+def test_small_indexes_and_small_k():
     query = vectors(1)[0]
     assert VectorIndex("hash", 8).search(query, 5) == []
     assert sorted(found(index_of(2), query, 5)) == [0, 1]
     assert index_of(2).search(query, 0) == index_of(2).search(query, -1) == []
 
 
-def test_an_update_leaves_the_old_snapshot_alone() -> None:
+def test_an_update_leaves_the_old_snapshot_alone():
     old = index_of(5)
     new = old.updated([0, 1, 99], [7], vectors(1, seed=3))
     assert (old.passage_ids, new.passage_ids) == ({0, 1, 2, 3, 4}, {2, 3, 4, 7})
@@ -56,7 +55,7 @@ def test_an_update_leaves_the_old_snapshot_alone() -> None:
     assert old.updated(old.passage_ids, (), None).search(vectors(1)[0], 3) == []
 
 
-def test_hits_are_windows_numbered_in_the_order_they_were_given() -> None:
+def test_hits_are_windows_numbered_in_the_order_they_were_given():
     stored = vectors(4)
     index = VectorIndex("hash", 8).updated((), [7, 8, 7, 7], stored)
     assert window_ids([7, 8, 7, 7]).tolist() == [
@@ -72,7 +71,7 @@ def test_hits_are_windows_numbered_in_the_order_they_were_given() -> None:
     assert len(replaced) == 2
 
 
-def test_within_some_passages_only_their_windows_are_found() -> None:
+def test_within_some_passages_only_their_windows_are_found():
     index = VectorIndex("hash", 8).updated((), [1, 1, 2, 3], vectors(4))
     query = vectors(4)[2]
     assert found(index, query, 1) == [2]
@@ -85,7 +84,7 @@ def found_within(index: VectorIndex, vector: Vectors, k: int, within: list[int])
     return [passage_id(hit.id) for hit in index.search(vector, k, within=index.selection(within))]
 
 
-def test_the_cosine_of_each_window_is_known() -> None:
+def test_the_cosine_of_each_window_is_known():
     stored, query = vectors(6), vectors(1, seed=5)[0]
     index = VectorIndex("hash", 8).updated((), [9, 2, 2, 5, 7, 7], stored).updated([5])
     wanted = np.array([7 * WINDOWS + 1, 5 * WINDOWS, 2 * WINDOWS, 9 * WINDOWS, 99], np.int64)
@@ -96,7 +95,7 @@ def test_the_cosine_of_each_window_is_known() -> None:
 
 
 @pytest.mark.parametrize("largest", [4, 64])
-def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch, largest):
     monkeypatch.setattr("retrieval.search.vector_index.LARGEST", largest)
     chance, there = random.Random(largest), dict[int, Vectors]()
     index, query = VectorIndex("hash", 8), vectors(1, seed=99)[0]
@@ -120,7 +119,7 @@ def test_an_index_changed_step_by_step_is_as_one_made_at_once(monkeypatch: pytes
         assert max(map(len, index.segments), default=0) <= largest
 
 
-def test_which_of_equals_are_found_does_not_depend_on_the_order_of_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_of_equals_are_found_does_not_depend_on_the_order_of_changes(monkeypatch):
     monkeypatch.setattr("retrieval.search.vector_index.LARGEST", 8)
     alike, better = np.repeat(vectors(1), 20, axis=0), vectors(1, seed=3)
     query = vectors(1)[0] + 2 * better[0]
@@ -133,7 +132,7 @@ def test_which_of_equals_are_found_does_not_depend_on_the_order_of_changes(monke
         assert found_within(index, query, 4, [50, *range(3, 20)]) == [50, 3, 4, 5]
 
 
-def test_adding_some_does_not_copy_the_others() -> None:
+def test_adding_some_does_not_copy_the_others():
     index = index_of(1000)
     more = index.updated((), range(1000, 1256), vectors(256, seed=1))
     assert more.segments[0] is index.segments[0]
@@ -141,7 +140,7 @@ def test_adding_some_does_not_copy_the_others() -> None:
     assert len(more) == 1256
 
 
-def test_windows_are_the_whole_and_its_parts_below_the_headings() -> None:
+def test_windows_are_the_whole_and_its_parts_below_the_headings():
     assert window_texts(["Help", "Returns"], "Short.") == ["Help > Returns\nShort."]
     text = "\n\n".join(f"Paragraph {number} has some words to fill it, up to its end." for number in range(12))
     whole, *windows = window_texts(["Help"], text)
@@ -150,7 +149,7 @@ def test_windows_are_the_whole_and_its_parts_below_the_headings() -> None:
     assert "\n\n".join(window.removeprefix("Help\n") for window in windows) == text
 
 
-def test_vectors_that_do_not_fit_are_refused() -> None:
+def test_vectors_that_do_not_fit_are_refused():
     index = index_of(3)
     with pytest.raises(RetrievalError, match=r"shape \[1, 9\] do not fit an index of hash, which needs \[1, 8\]"):
         index.search(vectors(1, 9)[0], 1)
@@ -160,7 +159,7 @@ def test_vectors_that_do_not_fit_are_refused() -> None:
         index.updated((), [1], np.full((1, 8), np.nan, np.float32))
 
 
-def test_searching_does_not_change_the_threads_of_others() -> None:
+def test_searching_does_not_change_the_threads_of_others():
     """Torch shares this number: searching once made every later embedding in the same thread slower."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(2)
@@ -169,7 +168,7 @@ def test_searching_does_not_change_the_threads_of_others() -> None:
     faiss.omp_set_num_threads(before)
 
 
-def test_saved_and_loaded(tmp_path: Path) -> None:
+def test_saved_and_loaded(tmp_path):
     path = tmp_path / "vectors"
     index = index_of(5).updated([2], [9, 9], vectors(2, seed=4))
     index.save(path)
@@ -184,7 +183,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert len(VectorIndex.load(path, "hash", 8)) == 0
 
 
-def test_a_damaged_file_is_refused_whatever_the_damage(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_whatever_the_damage(tmp_path):
     path = tmp_path / "vectors"
     with pytest.raises(IndexDamaged, match="no index file; rebuild"):
         VectorIndex.load(path, "hash", 8)
@@ -202,7 +201,7 @@ def test_a_damaged_file_is_refused_whatever_the_damage(tmp_path: Path) -> None:
             VectorIndex.load(path, "hash", 8)
 
 
-def test_an_index_of_another_embedder_is_refused(tmp_path: Path) -> None:
+def test_an_index_of_another_embedder_is_refused(tmp_path):
     path = tmp_path / "vectors"
     index_of(5).save(path)
     with pytest.raises(IndexDamaged, match="made by hash with 8 numbers a vector, not by other with 8"):
@@ -211,7 +210,7 @@ def test_an_index_of_another_embedder_is_refused(tmp_path: Path) -> None:
         VectorIndex.load(path, "hash", 9)
 
 
-def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "vectors"
     index_of(5).save(path)
 

@@ -1,7 +1,6 @@
 """The keyword index on disk: what is written, what is read again, what is refused."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ def same(one: KeywordIndex, other: KeywordIndex) -> bool:
     )
 
 
-def test_saved_and_loaded(tmp_path: Path) -> None:
+def test_saved_and_loaded(tmp_path):
     index = some()
     save_keywords(index, tmp_path / "words")
     loaded = load_keywords(tmp_path / "words")
@@ -37,7 +36,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert [file.name for file in (tmp_path / "words").iterdir()] == [LIST]
 
 
-def test_only_new_segments_are_written_and_old_ones_go(tmp_path: Path) -> None:
+def test_only_new_segments_are_written_and_old_ones_go(tmp_path):
     index = some()
     assert len(index.segments) == 2
     save_keywords(index, tmp_path)
@@ -51,9 +50,7 @@ def test_only_new_segments_are_written_and_old_ones_go(tmp_path: Path) -> None:
     assert not {small, ".unfinished"} & after.keys()
 
 
-def test_a_folder_of_words_that_are_counted_differently_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_words_that_are_counted_differently_is_refused(tmp_path, monkeypatch):
     save_keywords(some(), tmp_path)
     monkeypatch.setattr("retrieval.search.keyword_index.stem", lambda word: word[:4])
     fingerprint.cache_clear()
@@ -66,7 +63,7 @@ def test_a_folder_of_words_that_are_counted_differently_is_refused(
     assert same(load_keywords(tmp_path), some())
 
 
-def test_a_damaged_folder_is_refused_whatever_the_damage(tmp_path: Path) -> None:
+def test_a_damaged_folder_is_refused_whatever_the_damage(tmp_path):
     with pytest.raises(IndexDamaged, match="no index file"):
         load_keywords(tmp_path / "none")
     save_keywords(some(), tmp_path)
@@ -87,7 +84,7 @@ def test_a_damaged_folder_is_refused_whatever_the_damage(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_failed_save_leaves_the_old_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+def test_a_failed_save_leaves_the_old_index(tmp_path, monkeypatch, failing):
     index = some()
     save_keywords(index, tmp_path)
     replace, written = os.replace, list[str]()

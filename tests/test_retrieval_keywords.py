@@ -48,7 +48,7 @@ def index_of(texts: Texts) -> KeywordIndex:
 
 @often
 @given(libraries, sentences)
-def test_scores_are_bm25(texts: Texts, query: str) -> None:
+def test_scores_are_bm25(texts, query):
     found = scores(index_of(texts), query)
     assert found == pytest.approx(naive_scores(texts, query), abs=1e-5)
     assert all(0 <= score <= 1 for score in found.values())
@@ -56,9 +56,7 @@ def test_scores_are_bm25(texts: Texts, query: str) -> None:
 
 @often
 @given(changes, sentences)
-def test_updates_equal_an_index_from_scratch_and_leave_snapshots_alone(
-    history: list[tuple[frozenset[int], Texts]], query: str
-) -> None:
+def test_updates_equal_an_index_from_scratch_and_leave_snapshots_alone(history, query):
     """With segments that are merged, and with segments that are too large for it."""
     for largest in (20_000, 3):
         with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +88,7 @@ def check_history(history: Sequence[tuple[frozenset[int], Texts]], query: str) -
         assert list(snapshot.words) == in_it
 
 
-def test_units_have_numbers_of_their_passages() -> None:
+def test_units_have_numbers_of_their_passages():
     index = index_of({3: ["a whole of it", "a", "whole"], 5: [], 4: ["b"]})
     assert index.window_ids.tolist() == [
         3 * WINDOWS,
@@ -106,13 +104,13 @@ def test_units_have_numbers_of_their_passages() -> None:
     assert (again.passage_ids, len(again)) == ({3, 4}, 2)
 
 
-def test_an_empty_index() -> None:
+def test_an_empty_index():
     assert KeywordIndex().scores("return").tolist() == []
     assert index_of({1: ["return"]}).updated([1, 9], {}).words == frozenset()
     assert not KeywordIndex().is_near_copy(1, 2)
 
 
-def test_many_windows_with_common_words_are_scored_exactly_too() -> None:
+def test_many_windows_with_common_words_are_scored_exactly_too():
     """More than 10,000 windows, from where common words once did not count."""
     shelf = ["card", "return", "label", "voucher", "the", "of"]
     texts = {id_: [f"the {shelf[id_ % 4]} of {shelf[id_ % 3]}", "the of"] for id_ in range(5100)}
@@ -126,7 +124,7 @@ def test_many_windows_with_common_words_are_scored_exactly_too() -> None:
     assert found[WINDOWS + 1] > 0
 
 
-def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_its_own() -> None:
+def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_its_own():
     big = {id_: ["return label"] * 4 for id_ in range(1, 9)}
     index = index_of(big).updated((), {20: ["voucher"] * 8})
     assert [len(segment) for segment in index.segments] == [32, 8]
@@ -138,7 +136,7 @@ def test_what_is_added_shares_the_segments_there_are_and_what_is_removed_copies_
     assert [len(segment) for segment in less.updated([1], {}).segments] == [28, 1]
 
 
-def test_there_are_few_segments_whatever_is_added_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_few_segments_whatever_is_added_and_removed(monkeypatch):
     monkeypatch.setattr("retrieval.search.vector_index.LARGEST", 64)
     index = KeywordIndex()
     for id_ in range(150):
@@ -147,7 +145,7 @@ def test_there_are_few_segments_whatever_is_added_and_removed(monkeypatch: pytes
         assert all(len(segment) <= 64 for segment in index.segments)
 
 
-def test_words_and_terms_among_some_windows() -> None:
+def test_words_and_terms_among_some_windows():
     index = index_of({1: ["returned label"]}).updated((), {2: ["returns voucher", "return"], 3: ["retro"]})
     assert sorted(word for some in index.words_from("r") for word in some) == ["retro", "return", "returned", "returns"]
     assert index.words_from("z") == [[]] * len(index.segments)
@@ -172,13 +170,13 @@ SAME = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz") + " 
         ("one", "two", False),
     ],
 )
-def test_near_copies(one: str, other: str, expected: bool) -> None:
+def test_near_copies(one, other, expected):
     index = index_of({1: [one, "a stretch 7"], 2: [other, "another stretch"]})
     assert index.is_near_copy(1, 2) == index.is_near_copy(2, 1) == expected
     assert not index.is_near_copy(1, 3)
 
 
-def test_chinese_texts_with_a_denial_or_another_written_number_are_no_copies() -> None:
+def test_chinese_texts_with_a_denial_or_another_written_number_are_no_copies():
     numbers = (
         "您可以在收到商品之后的若干时间内联系客服办理退货手续并获得退款，请保留好发票和包装，运费由我们承担，期限为"
     )

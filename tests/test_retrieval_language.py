@@ -46,33 +46,33 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize(("language", "question"), [(code, q) for code, qs in QUESTIONS.items() for q in qs.split("|")])
-def test_short_questions(language: str, question: str) -> None:
+def test_short_questions(language, question):
     assert language_of(question) == language
 
 
-def test_no_english_sample_question_counts_as_another_language() -> None:
+def test_no_english_sample_question_counts_as_another_language():
     lines = (ROOT / "data" / "questions.jsonl").read_text().splitlines()
     questions = [json.loads(line)["question"] for line in lines]
     assert [question for question in questions if language_of(question) != "en"] == []
 
 
 @pytest.mark.parametrize("text", ["", " ", "12345678", "?!", "Garantie", "Hallo"])
-def test_what_says_little_is_the_default(text: str) -> None:
+def test_what_says_little_is_the_default(text):
     assert language_of(text) == "en"
     assert language_of(text, "de") == "de"
 
 
-def test_a_default_does_not_hide_another_language() -> None:
+def test_a_default_does_not_hide_another_language():
     assert language_of("How long does delivery take to Germany?", "de") == "en"
     assert language_of("Wie lange dauert die Lieferung?", "fr") == "de"
 
 
-def test_characters_that_two_languages_share_are_the_default() -> None:
+def test_characters_that_two_languages_share_are_the_default():
     assert language_of("返品期限") == "zh"
     assert language_of("返品期限", "ja") == "ja"
     assert language_of("返品期限はいつですか", "zh") == "ja"
 
 
-def test_a_few_foreign_characters_do_not_decide() -> None:
+def test_a_few_foreign_characters_do_not_decide():
     assert language_of("What does the sign 保 on the kettle mean?") == "en"
     assert language_of("优酷の会员退款要多久可以到账,请问怎么申请?") == "zh"

@@ -31,12 +31,12 @@ def text_of(path: Path) -> str:
     return "\n".join(block.text for block in load(path).blocks)
 
 
-def test_every_suffix_is_of_one_format() -> None:
+def test_every_suffix_is_of_one_format():
     assert sorted(suffix for form in FORMATS for suffix in form.suffixes.split()) == list(SUPPORTED)
 
 
 @pytest.mark.parametrize("suffix", sorted({*TEXT, *TABLES, *JSON}))
-def test_every_text_format_refuses_what_is_no_document(tmp_path: Path, suffix: str) -> None:
+def test_every_text_format_refuses_what_is_no_document(tmp_path, suffix):
     path = tmp_path / f"file{suffix}"
     noise = random.Random(0).randbytes(3000)
     assert reason(put(path, b"")) == "empty file"
@@ -48,7 +48,7 @@ def test_every_text_format_refuses_what_is_no_document(tmp_path: Path, suffix: s
 
 
 @pytest.mark.parametrize("suffix", sorted(set(SUPPORTED) - {*TEXT, *TABLES, *JSON}))
-def test_every_binary_format_refuses_what_is_no_document(tmp_path: Path, suffix: str) -> None:
+def test_every_binary_format_refuses_what_is_no_document(tmp_path, suffix):
     path = tmp_path / f"file{suffix}"
     assert reason(put(path, b"")) == "empty file"
     for data in (b" \r\n\t\n", b"plain text", random.Random(0).randbytes(3000), b"PK\3\4 and no more"):
@@ -57,11 +57,11 @@ def test_every_binary_format_refuses_what_is_no_document(tmp_path: Path, suffix:
 
 @pytest.mark.parametrize("suffix", TEXT)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252"])
-def test_every_text_format_reads_every_encoding(tmp_path: Path, suffix: str, encoding: str) -> None:
+def test_every_text_format_reads_every_encoding(tmp_path, suffix, encoding):
     assert text_of(put(tmp_path / f"a{suffix}", WESTERN.encode(encoding))) == WESTERN
 
 
-def test_more_encodings(tmp_path: Path) -> None:
+def test_more_encodings(tmp_path):
     path = tmp_path / "a.txt"
     chinese = "退款将在五个工作日内退回原支付方式。请保留订单号。"
     quotes = "It’s “free” – returns within 30 days cost €3.50."
@@ -73,13 +73,13 @@ def test_more_encodings(tmp_path: Path) -> None:
     assert "Größe" in text_of(put(path, damaged))
 
 
-def test_an_html_page_may_declare_its_encoding(tmp_path: Path) -> None:
+def test_an_html_page_may_declare_its_encoding(tmp_path):
     page = '<meta charset="ibm850"><p>Größe und Länge</p>'.encode("cp850")
     assert text_of(put(tmp_path / "a.html", page)) == "Größe und Länge"
     assert " und " in text_of(put(tmp_path / "b.html", page.replace(b"ibm850", b"no-such-encoding")))
 
 
-def test_files_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     path = put(tmp_path / "a.md", b"x")
     assert reason(tmp_path / "missing.md") == "no such file or folder"
     folder = tmp_path / "folder.md"
@@ -95,7 +95,7 @@ def test_files_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert reason(path) == "permission denied"
 
 
-def test_size_limit(tmp_path: Path) -> None:
+def test_size_limit(tmp_path):
     path = put(tmp_path / "a.txt", b"x" * 1001)
     assert reason(path, max_bytes=1000) == "file is larger than 0.000954 MB"
     assert load(path, max_bytes=1001).blocks
@@ -104,7 +104,7 @@ def test_size_limit(tmp_path: Path) -> None:
     assert reason(tmp_path / "big.txt") == "file is larger than 20 MB"
 
 
-def test_unsupported_types_name_the_supported_ones(tmp_path: Path) -> None:
+def test_unsupported_types_name_the_supported_ones(tmp_path):
     assert reason(tmp_path / "a.EXE") == f".EXE files are not supported (supported: {' '.join(SUPPORTED)})"
     assert reason(tmp_path / "a.Doc") == ".Doc files are not supported: save it as .docx"
     assert reason(tmp_path / "a.ppt") == ".ppt files are not supported: save it as .pptx"
@@ -112,14 +112,14 @@ def test_unsupported_types_name_the_supported_ones(tmp_path: Path) -> None:
     assert load(put(tmp_path / "a.TXT", b"text")).blocks
 
 
-def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
+def test_the_hash_is_that_of_the_bytes(tmp_path):
     document = load(put(tmp_path / "a.txt", b"text\r\n"))
     assert document.content_hash == content_hash(b"text\r\n") != content_hash(b"text\n")
     assert document.content_hash.startswith("b2:")
     assert len(document.content_hash) == 3 + 64
 
 
-def test_titles_fall_back_to_the_file_name(tmp_path: Path) -> None:
+def test_titles_fall_back_to_the_file_name(tmp_path):
     assert load(put(tmp_path / "order-status_and--tracking.md", b"Text.")).title == "Order status and tracking"
     assert load(put(tmp_path / "__.md", b"Text.")).title == "Untitled"
     long = load(put(tmp_path / "a.md", b"# " + b"word " * 100 + b"\n\nText.")).title
@@ -127,7 +127,7 @@ def test_titles_fall_back_to_the_file_name(tmp_path: Path) -> None:
     assert long.endswith("…")
 
 
-def test_plain_text_keeps_lines_and_finds_title_and_lists(tmp_path: Path) -> None:
+def test_plain_text_keeps_lines_and_finds_title_and_lists(tmp_path):
     path = put(tmp_path / "a.txt", b"Opening hours\n\nMonday 9-18\nTuesday 9-18\n \n- one\n- two\r\n\r\n\r\nEnd.")
     document = load(path)
     assert document.title == "Opening hours"
@@ -140,7 +140,7 @@ def test_plain_text_keeps_lines_and_finds_title_and_lists(tmp_path: Path) -> Non
     assert load(put(path, b"A sentence.\n\nAnother one.")).title == "A"
 
 
-def test_characters_without_meaning_are_removed() -> None:
+def test_characters_without_meaning_are_removed():
     assert readable("a\r\nb\rc\u2028d") == "a\nb\nc\nd"
     assert readable("zero\u200bwidth\ufeff so\u00adft \u202eevil\x1b[0m \ud800") == "zerowidth soft evil[0m "
     assert readable("12\u00a0EUR\u3000e\u0301") == "12 EUR é"

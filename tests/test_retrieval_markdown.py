@@ -18,7 +18,7 @@ def shown(text: str) -> list[tuple[str, str]]:
     return [(block.kind, block.text) for block in read(text).blocks]
 
 
-def test_structure_and_inline_markup() -> None:
+def test_structure_and_inline_markup():
     document = read(
         "# Refunds & *returns*\n\nWithin **30 days**, see [the `policy`](/policy) or <https://x.example/a>.\n"
         "Next line\\\nafter a break ~~old~~ ![an image](a.png).\n\n"
@@ -37,13 +37,13 @@ def test_structure_and_inline_markup() -> None:
     ]
 
 
-def test_tables_are_rows_that_say_what_they_mean() -> None:
+def test_tables_are_rows_that_say_what_they_mean():
     assert shown(
         "| Service | Price | |\n|---|---|---|\n| *Standard* | EUR 4.95 | free from 60 |\n| Pick up | | |\n"
     ) == [("table", "Service: Standard; Price: EUR 4.95; free from 60\nService: Pick up")]
 
 
-def test_front_matter_gives_the_title_and_is_not_text() -> None:
+def test_front_matter_gives_the_title_and_is_not_text():
     document = read("---\nlayout: help\ntitle: >-\n  Reset my\n  password\norder: 6\n---\nText.")
     assert (document.title, [block.text for block in document.blocks]) == ("Reset my password", ["Text."])
     assert read("---\ntitle: On\n---\nText.").title == "On"
@@ -55,12 +55,12 @@ def test_front_matter_gives_the_title_and_is_not_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["---\nNot yaml, only a rule\n\n---\nText.", "---\ntitle: never closed\n\nText."])
-def test_rules_at_the_top_are_not_front_matter(text: str) -> None:
+def test_rules_at_the_top_are_not_front_matter(text):
     assert "Text." in shown(text)[-1][1]
     assert len(shown(text)) == 2
 
 
-def test_hostile_front_matter_is_survived() -> None:
+def test_hostile_front_matter_is_survived():
     assert shown("---\na: " + "[" * 1200 + "\n---\nText.")
     bomb = "a: &a [x,x]\n" + "".join(
         f"{b}: &{b} [*{a},*{a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)
@@ -69,7 +69,7 @@ def test_hostile_front_matter_is_survived() -> None:
     assert shown("---\na: !!python/object/apply:os.system ['false']\n---\nText.") == [("text", "Text.")]
 
 
-def test_liquid_is_removed_only_where_a_site_generator_would_see_it() -> None:
+def test_liquid_is_removed_only_where_a_site_generator_would_see_it():
     page = (
         "{% comment %}hidden{% endcomment %}See {{ site.name }}[us]({{ site.baseurl }}{% link a b.md %}).\n"
         "{%\n  include alert.html\n  text='x'\n%}\n{% raw %}Use {{ code }}.{% endraw %}\n"
@@ -82,7 +82,7 @@ def test_liquid_is_removed_only_where_a_site_generator_would_see_it() -> None:
     assert shown("Write `{{ name }}` or {{ name }}.") == [("text", "Write {{ name }} or {{ name }}.")]
 
 
-def test_fields_of_the_page_stand_where_the_page_puts_them() -> None:
+def test_fields_of_the_page_stand_where_the_page_puts_them():
     page = (
         '---\nids:\n  - "**Passports**"\n  - Driver\'s licences\nn: 3\n---\n'
         "We take:\n{% include list.html items=page.ids %}\n{{ page.n }} days. {% if page.n %}x{% endif %}"
@@ -94,19 +94,19 @@ def test_fields_of_the_page_stand_where_the_page_puts_them() -> None:
     ]
 
 
-def test_attribute_lists_are_removed_but_not_from_code() -> None:
+def test_attribute_lists_are_removed_but_not_from_code():
     page = '## Terms ## {#terms}\n\n{: .number-list}\n\n1. [Go](x){:class="external"} on `{:ok, x}`\n'
     assert shown(page) == [("heading", "Terms"), ("list", "1. Go on {:ok, x}")]
 
 
-def test_what_other_markdown_programs_accept() -> None:
+def test_what_other_markdown_programs_accept():
     assert shown("**警告：**我们不建议") == [("text", "警告：我们不建议")]
     assert shown('![a shot](/a/at 7.09 pm.png "Shot")\n\nText.') == [("text", "Text.")]
     bare = "---\nlayout: x\n---\nCodes:\n\n| Code | Do |\n|5001 | Sign in|\n|6000 | Wait |\n"
     assert shown(bare)[1:] == [("table", "Code: 5001; Do: Sign in\nCode: 6000; Do: Wait")]
 
 
-def test_html_inside_markdown_is_read_like_markdown() -> None:
+def test_html_inside_markdown_is_read_like_markdown():
     page = (
         '<div class="x">\n  <ol>\n    <li>\n      <p>Place your <b>ID</b>.</p>\n\n'
         "      <div><script>alert(1)</script></div>\n"
@@ -120,18 +120,18 @@ def test_html_inside_markdown_is_read_like_markdown() -> None:
     ]
 
 
-def test_placeholders_are_not_tags() -> None:
+def test_placeholders_are_not_tags():
     assert shown("Text STOP <order number> to us<br>now, <b>please</b>.") == [
         ("text", "Text STOP <order number> to us\nnow, please.")
     ]
 
 
-def test_indented_code_is_code_unless_the_page_is_html() -> None:
+def test_indented_code_is_code_unless_the_page_is_html():
     assert shown("Run:\n\n    a  b\n    c\n") == [("text", "Run:"), ("code", "a  b\nc")]
 
 
 @pytest.mark.parametrize("piece", ["> ", "[", "*a ", "{% ", "{{ ", "<div>\n\n", "`", "![](", "- "])
-def test_hostile_repetition_ends_soon(piece: str) -> None:
+def test_hostile_repetition_ends_soon(piece):
     read("---\na: b\n---\nStart.\n\n" + piece * 3000)
 
 
@@ -159,7 +159,7 @@ def load_page(tmp_path: Path, text: str) -> Document:
     return load(put(tmp_path / "a.md", text.encode()))
 
 
-def test_sentences_with_the_headings_beside_them(tmp_path: Path) -> None:
+def test_sentences_with_the_headings_beside_them(tmp_path):
     document = load_page(tmp_path, FAQ.replace("## 何", '"## 何').replace("款?", '款?"'))
     assert document.title == "Questions"
     assert [(block.kind, block.text) for block in document.blocks] == [
@@ -171,7 +171,7 @@ def test_sentences_with_the_headings_beside_them(tmp_path: Path) -> None:
     ]
 
 
-def test_they_are_not_added_to_a_page_with_text(tmp_path: Path) -> None:
+def test_they_are_not_added_to_a_page_with_text(tmp_path):
     (block,) = load_page(tmp_path, FAQ.replace("{% include accordion.html %}", "Text.")).blocks
     assert block.text == "Text."
 
@@ -185,13 +185,13 @@ def test_they_are_not_added_to_a_page_with_text(tmp_path: Path) -> None:
         ("\n\n", "no text in it"),
     ],
 )
-def test_what_is_said_of_pages_without_text(tmp_path: Path, page: str, reason: str) -> None:
+def test_what_is_said_of_pages_without_text(tmp_path, page, reason):
     with pytest.raises(UnreadableDocument) as caught:
         load_page(tmp_path, page)
     assert caught.value.reason == reason
 
 
-def test_a_bomb_of_yaml_aliases_is_read_once(tmp_path: Path) -> None:
+def test_a_bomb_of_yaml_aliases_is_read_once(tmp_path):
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))
     (block,) = load_page(tmp_path, f"---\nl0: &l0 [This is one sentence.]\n{levels}---\n").blocks
     assert block.text == "This is one sentence."

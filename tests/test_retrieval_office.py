@@ -23,7 +23,7 @@ def reason(path: Path) -> str:
     return caught.value.reason
 
 
-def test_word_keeps_headings_lists_and_tables(tmp_path: Path) -> None:
+def test_word_keeps_headings_lists_and_tables(tmp_path):
     table = [["Country", "Price", "Days"], ["Norway", "9.50", "3"], ["Chile", "22", ""]]
     document = load(put(tmp_path / "a.docx", word(table=table)))
     assert document.title == "Returns"
@@ -35,7 +35,7 @@ def test_word_keeps_headings_lists_and_tables(tmp_path: Path) -> None:
     ]
 
 
-def test_word_tables_of_two_columns_and_with_headings_in_their_cells(tmp_path: Path) -> None:
+def test_word_tables_of_two_columns_and_with_headings_in_their_cells(tmp_path):
     made = docx.Document()
     table = made.add_table(rows=1, cols=2)
     table.cell(0, 0).paragraphs[0].style = made.styles["Heading 2"]
@@ -44,7 +44,7 @@ def test_word_tables_of_two_columns_and_with_headings_in_their_cells(tmp_path: P
     assert shown(load(put(tmp_path / "a.docx", saved(made)))) == [("table", 0, "Phone: 12345")]
 
 
-def test_bold_lines_are_the_headings_of_a_file_without_any(tmp_path: Path) -> None:
+def test_bold_lines_are_the_headings_of_a_file_without_any(tmp_path):
     made = docx.Document()
     for text, is_bold in (("Returns", True), ("You have 30 days.", False), ("Mind the date.", True)):
         made.add_paragraph().add_run(text).bold = is_bold
@@ -55,7 +55,7 @@ def test_bold_lines_are_the_headings_of_a_file_without_any(tmp_path: Path) -> No
     ]
 
 
-def test_slides_are_sections_with_their_notes(tmp_path: Path) -> None:
+def test_slides_are_sections_with_their_notes(tmp_path):
     data = slides(("Returns", ["Pack it", "Send it"], "Mention the label."), ("", [], "Only notes."), ("", [], ""))
     assert shown(load(put(tmp_path / "a.pptx", data))) == [
         ("heading", 1, "Returns"),
@@ -66,7 +66,7 @@ def test_slides_are_sections_with_their_notes(tmp_path: Path) -> None:
     ]
 
 
-def test_tables_and_groups_on_slides(tmp_path: Path) -> None:
+def test_tables_and_groups_on_slides(tmp_path):
     deck = pptx.Presentation()
     slide = deck.slides.add_slide(deck.slide_layouts[6])
     table = slide.shapes.add_table(2, 2, *map(Inches, (1, 1, 4, 1))).table
@@ -83,13 +83,13 @@ def test_tables_and_groups_on_slides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".docx", ".pptx", ".xlsx", ".ods"])
-def test_encrypted_files_and_old_ones_under_a_new_name(tmp_path: Path, suffix: str) -> None:
+def test_encrypted_files_and_old_ones_under_a_new_name(tmp_path, suffix):
     data = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(2000)  # encryption wraps them in the old container
     expected = f"encrypted or in an old format: save it as {suffix} without a password"
     assert reason(put(tmp_path / f"a{suffix}", data)) == expected
 
 
-def test_pictures_are_neither_read_nor_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_are_neither_read_nor_fetched(tmp_path, monkeypatch):
     opened: list[str] = []
     for name in ("open", "urlopen"):
         monkeypatch.setattr(f"mammoth.docx.files.{name}", lambda *names: opened.append(names[0]), raising=False)

@@ -33,7 +33,7 @@ def column(x: float, y: float, lines: Iterable[str], size: int = 10) -> list[tup
     return [(x, y - number * (size + 2), size, line) for number, line in enumerate(lines)]
 
 
-def test_headings_lists_and_paragraphs(tmp_path: Path) -> None:
+def test_headings_lists_and_paragraphs(tmp_path):
     page = [
         *column(60, 780, ["Returns and refunds"], 20),
         *column(60, 740, ["You may return every article within 30 days of", "delivery. Refunds take five days."]),
@@ -51,7 +51,7 @@ def test_headings_lists_and_paragraphs(tmp_path: Path) -> None:
     assert [block.level for block in document.blocks if block.kind == "heading"] == [1, 2]
 
 
-def test_columns_are_read_one_after_the_other(tmp_path: Path) -> None:
+def test_columns_are_read_one_after_the_other(tmp_path):
     left = [f"left line {number} with enough words to fill it" for number in range(12)]
     right = [f"right line {number} with enough words to fill it" for number in range(12)]
     pairs = zip(
@@ -63,13 +63,13 @@ def test_columns_are_read_one_after_the_other(tmp_path: Path) -> None:
     assert text == " ".join([*left, *right])
 
 
-def test_words_cut_at_line_ends_are_joined_unless_the_hyphen_is_theirs(tmp_path: Path) -> None:
+def test_words_cut_at_line_ends_are_joined_unless_the_hyphen_is_theirs(tmp_path):
     lines = ["Your infor-", "mation is safe. This e-", "mail is self-", "explaining, as self-explaining as can be."]
     (block,) = read(tmp_path, pdf(column(60, 700, lines))).blocks
     assert block.text == "Your information is safe. This email is self-explaining, as self-explaining as can be."
 
 
-def test_text_goes_on_over_page_breaks_without_running_heads_and_page_numbers(tmp_path: Path) -> None:
+def test_text_goes_on_over_page_breaks_without_running_heads_and_page_numbers(tmp_path):
     def page(number: int, text: str) -> list[tuple[float, float, int, str]]:
         return [
             (60, 810, 8, f"Manual of the kettle, chapter {number}"),
@@ -86,12 +86,12 @@ def test_text_goes_on_over_page_breaks_without_running_heads_and_page_numbers(tm
     ]
 
 
-def test_bare_page_numbers_are_dropped(tmp_path: Path) -> None:
+def test_bare_page_numbers_are_dropped(tmp_path):
     pages = [[*column(60, 700, [f"Text {number}."]), (290, 130, 10, f"- {number} -")] for number in (1, 2)]
     assert [block.text for block in read(tmp_path, pdf(*pages)).blocks] == ["Text 1.", "Text 2."]
 
 
-def test_tables_without_lines_keep_their_rows(tmp_path: Path) -> None:
+def test_tables_without_lines_keep_their_rows(tmp_path):
     columns = (["Country", "Norway", "Chile", "Japan"], ["Price", "9.50", "22", "30"], ["Days", "3", "7", "9"])
     cells = [entry for number, texts in enumerate(columns) for entry in column(60 + 150 * number, 700, texts)]
     document = read(tmp_path, pdf([*column(60, 780, ["These are the prices of 2026."]), *cells]))
@@ -105,7 +105,7 @@ def test_tables_without_lines_keep_their_rows(tmp_path: Path) -> None:
     ]
 
 
-def test_wrapped_texts_beside_each_other_are_no_table(tmp_path: Path) -> None:
+def test_wrapped_texts_beside_each_other_are_no_table(tmp_path):
     columns = (["Pack", "the article", "and close", "the box."], ["Bring it", "to the post", "within", "a week."])
     cells = [entry for number, texts in enumerate(columns) for entry in column(60 + 250 * number, 700, texts)]
     assert [block.text for block in read(tmp_path, pdf(cells)).blocks] == [
@@ -114,7 +114,7 @@ def test_wrapped_texts_beside_each_other_are_no_table(tmp_path: Path) -> None:
     ]
 
 
-def test_tables_with_lines_keep_their_rows(tmp_path: Path) -> None:
+def test_tables_with_lines_keep_their_rows(tmp_path):
     rows = [["Country", "Price", "Days"], ["Norway", "9.50", "3"], ["Chile", "22", ""]]
     table = Table(rows, style=TableStyle([("GRID", (0, 0), (-1, -1), 1, "black")]))
     SimpleDocTemplate(str(tmp_path / "a.pdf"), pagesize=A4).build([table])
@@ -123,7 +123,7 @@ def test_tables_with_lines_keep_their_rows(tmp_path: Path) -> None:
     ]
 
 
-def test_a_table_goes_on_over_a_page_break(tmp_path: Path) -> None:
+def test_a_table_goes_on_over_a_page_break(tmp_path):
     rows = [["Country", "Price"], *([f"Country number {number}", str(number)] for number in range(60))]
     table = Table(rows, style=TableStyle([("GRID", (0, 0), (-1, -1), 1, "black")]))
     SimpleDocTemplate(str(tmp_path / "a.pdf"), pagesize=A4).build([table])
@@ -131,7 +131,7 @@ def test_a_table_goes_on_over_a_page_break(tmp_path: Path) -> None:
     assert lines == [f"Country: Country number {number}; Price: {number}" for number in range(60)]
 
 
-def test_pages_without_text_are_reported(tmp_path: Path) -> None:
+def test_pages_without_text_are_reported(tmp_path):
     text = pdf(column(60, 700, ["Some text that can be read."]))
     assert reason(tmp_path, scanned_pdf(pages=3)) == f"no text layer: 3 scanned pages; {OCR}"
     assert reason(tmp_path, scanned_pdf()) == f"no text layer: 1 scanned page; {OCR}"
@@ -142,14 +142,14 @@ def test_pages_without_text_are_reported(tmp_path: Path) -> None:
     assert reason(tmp_path, pdf([])) == "no text in it"
 
 
-def test_damaged_and_encrypted_files(tmp_path: Path) -> None:
+def test_damaged_and_encrypted_files(tmp_path):
     data = pdf(column(60, 700, ["Some text that can be read."]))
     assert reason(tmp_path, joined_pdf(data, password="secret")) == "encrypted: save it without a password"
     assert reason(tmp_path, data[:300]).startswith("damaged")
     assert reason(tmp_path, b"%PDF-1.7\n") == "damaged, or not a .pdf file"
 
 
-def test_an_owners_password_does_not_lock_readers_out(tmp_path: Path) -> None:
+def test_an_owners_password_does_not_lock_readers_out(tmp_path):
     import io
 
     from pypdf import PdfReader, PdfWriter
@@ -165,7 +165,7 @@ def tiny_pdf(*objects: str) -> bytes:
     return f"%PDF-1.4\n{body}trailer\n<< /Root 1 0 R >>\n%%EOF".encode()
 
 
-def test_too_many_pages_are_refused_without_reading_them(tmp_path: Path) -> None:
+def test_too_many_pages_are_refused_without_reading_them(tmp_path):
     catalog, page = "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Page /MediaBox [0 0 9 9] >>"
     claims = tiny_pdf(catalog, "<< /Type /Pages /Count 1000000 /Kids [3 0 R] >>", page)
     assert reason(tmp_path, claims) == "claims 1,000,000 pages; the limit is 2,000"

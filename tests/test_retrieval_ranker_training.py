@@ -4,7 +4,7 @@ import gzip
 import itertools
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,7 +72,7 @@ def read(
 # --- examples -------------------------------------------------------------------------------------------
 
 
-def test_the_statements_that_hold_the_answer_are_right(tmp_path: Path) -> None:
+def test_the_statements_that_hold_the_answer_are_right(tmp_path):
     ((passage,),) = read(tmp_path, TOYS[0])
     text = passage.read.text
     assert [text[first:end] for first, end in passage.read.spans] == [
@@ -88,7 +88,7 @@ def test_the_statements_that_hold_the_answer_are_right(tmp_path: Path) -> None:
     ]
 
 
-def test_files_may_be_packed_and_sources_left_out_or_local(tmp_path: Path) -> None:
+def test_files_may_be_packed_and_sources_left_out_or_local(tmp_path):
     packed = write_rows(tmp_path / "a.jsonl.gz", TOYS[:2])
     other = write_rows(tmp_path / "b.jsonl", [{**TOYS[2], "src": "own"}, {**TOYS[3], "src": "kept"}])
     found = read_examples([packed, other], frozenset(["kept"]), frozenset(["own"]), seed=0)
@@ -99,7 +99,7 @@ def test_files_may_be_packed_and_sources_left_out_or_local(tmp_path: Path) -> No
     ]
 
 
-def test_a_long_text_is_cut_at_lines_and_a_question_goes_where_its_answer_is(tmp_path: Path) -> None:
+def test_a_long_text_is_cut_at_lines_and_a_question_goes_where_its_answer_is(tmp_path):
     lines = [f"Line {n} is about things. " + " ".join(f"Thing {n}{k} is red." for k in range(20)) for n in range(6)]
     context = "\n".join(lines) + "\nThe end is red."
     qas = [
@@ -124,7 +124,7 @@ def test_a_long_text_is_cut_at_lines_and_a_question_goes_where_its_answer_is(tmp
     assert by_text["All?"][1].right == tuple(range(FIRST))
 
 
-def test_made_questions_count_less_and_half_of_their_headings_are_taken_out(tmp_path: Path) -> None:
+def test_made_questions_count_less_and_half_of_their_headings_are_taken_out(tmp_path):
     rows = [
         {
             "src": "s",
@@ -145,21 +145,21 @@ def test_made_questions_count_less_and_half_of_their_headings_are_taken_out(tmp_
         assert "degrees" in one.read.text[first:end]
 
 
-def test_the_customer_s_last_turn_is_the_earlier_one(tmp_path: Path) -> None:
+def test_the_customer_s_last_turn_is_the_earlier_one(tmp_path):
     history = [["user", "first"], ["agent", "yes"], ["User", " ".join(map(str, range(40)))], ["agent", "no"]]
     qa = {"question": "And?", "answers": [], "history": history}
     ((passage,),) = read(tmp_path, {**TOYS[0], "qas": [qa]})
     assert passage.questions[0].earlier.split() == [str(n) for n in range(18, 40)]
 
 
-def test_documents_without_questions_are_left_out(tmp_path: Path) -> None:
+def test_documents_without_questions_are_left_out(tmp_path):
     assert read(tmp_path, {**TOYS[0], "qas": []}, {**TOYS[1], "context": ""}) == []
 
 
 # --- batches --------------------------------------------------------------------------------------------
 
 
-def test_batches_have_their_questions_beside_their_passages(tmp_path: Path) -> None:
+def test_batches_have_their_questions_beside_their_passages(tmp_path):
     documents = read(tmp_path, *TOYS)
     first = list(itertools.islice(batches(documents, random.Random(0)), 20))
     for batch in first:
@@ -175,7 +175,7 @@ def test_batches_have_their_questions_beside_their_passages(tmp_path: Path) -> N
     ]
 
 
-def test_questions_are_asked_as_customers_write() -> None:
+def test_questions_are_asked_as_customers_write():
     question = TrainingQuestion(text="How long do vouchers last?", earlier="I have a card.", right=(), weight=1.0)
     generator = random.Random(0)
     asked = [as_asked(question, generator) for _ in range(300)]
@@ -195,7 +195,7 @@ EMPTY_CARD = RankerCard(data=("questions.jsonl",), left_out=(), questions=24, st
 
 
 @pytest.fixture
-def by_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], float]:
+def by_steps(monkeypatch):
     """Makes training count steps instead of time; gives the minutes for so many steps."""
     clock = itertools.count()
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
@@ -203,7 +203,7 @@ def by_steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], float]:
     return lambda steps: (2 * steps + 0.5) / 60  # the clock is read twice in a step
 
 
-def test_training_scores_as_the_desk_does(tmp_path: Path) -> None:
+def test_training_scores_as_the_desk_does(tmp_path):
     """Up to half precision of the wholes and one byte for a number of the tokens."""
     documents = read(tmp_path, *TOYS)
     torch.manual_seed(2)
@@ -224,7 +224,7 @@ def test_training_scores_as_the_desk_does(tmp_path: Path) -> None:
         assert found.argmax() == scores[place].argmax()
 
 
-def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path: Path, by_steps: Callable[[int], float]) -> None:
+def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path, by_steps):
     documents, told = read(tmp_path, *TOYS[:4]), list[tuple[int, float, float]]()
     card = train_ranker(
         documents,
@@ -248,7 +248,7 @@ def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path: Path, by_
     assert StatementEncoder(tmp_path / "ranker").name == card.name != ""
 
 
-def test_training_goes_on_from_a_ranker(tmp_path: Path, by_steps: Callable[[int], float]) -> None:
+def test_training_goes_on_from_a_ranker(tmp_path, by_steps):
     documents = read(tmp_path, *TOYS[:2])
     start = tmp_path / "start"
     torch.manual_seed(0)
@@ -264,7 +264,7 @@ def test_training_goes_on_from_a_ranker(tmp_path: Path, by_steps: Callable[[int]
     assert all(torch.equal(before[name], after[name]) for name in before), "no step was made"
 
 
-def test_a_question_is_compared_with_its_own_document_only_where_it_does_not_name_it(tmp_path: Path) -> None:
+def test_a_question_is_compared_with_its_own_document_only_where_it_does_not_name_it(tmp_path):
     """Ten other documents with the very answer are no competition for a local question."""
     rows = [{**TOYS[0], "title": f"Shop {n}"} for n in range(11)]
     model, tokens = RankerModel().eval(), RankerTokens()
@@ -279,7 +279,7 @@ def test_a_question_is_compared_with_its_own_document_only_where_it_does_not_nam
     assert loss(["toys"]) + 1.0 < loss([])
 
 
-def test_an_unanswerable_question_costs_what_its_statements_lie_above_the_bar(tmp_path: Path) -> None:
+def test_an_unanswerable_question_costs_what_its_statements_lie_above_the_bar(tmp_path):
     ((passage,),) = read(tmp_path, TOYS[0])
     batch = training.TrainingBatch(passages=[passage], questions=[(0, passage.questions[2])])
     model, tokens = RankerModel().eval(), RankerTokens()
@@ -302,7 +302,7 @@ def trained(folder: Path, file: Path, minutes: float = 1.0, **changes: Any) -> d
     return make_ranker(settings, [file], folder / "ranker", minutes=minutes, report=lambda _: None, **options)
 
 
-def test_the_desk_uses_what_it_trained_and_goes_on_from_it(tmp_path: Path, by_steps: Callable[[int], float]) -> None:
+def test_the_desk_uses_what_it_trained_and_goes_on_from_it(tmp_path, by_steps):
     file = write_rows(tmp_path / "toys.jsonl", TOYS[:2])
     card = trained(tmp_path, file, by_steps(1))
     assert find_ranker(Settings(data_dir=tmp_path)) == tmp_path / "ranker"
@@ -326,7 +326,7 @@ def test_the_desk_uses_what_it_trained_and_goes_on_from_it(tmp_path: Path, by_st
         (json.dumps({**TOYS[0], "qas": [{"answers": []}]}), "bad-questions"),
     ],
 )
-def test_files_without_answers_are_one_clear_error(tmp_path: Path, text: str, code: str) -> None:
+def test_files_without_answers_are_one_clear_error(tmp_path, text, code):
     (tmp_path / "q.jsonl").write_text(text + "\n" * bool(text))
     with pytest.raises(DeskError) as caught:
         trained(tmp_path, tmp_path / "q.jsonl")

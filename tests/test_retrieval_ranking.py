@@ -51,7 +51,7 @@ def made(*lengths: int) -> StatementVectors:
 
 
 @pytest.mark.parametrize("lengths", [(3, 1, 2), (4,), (0, 2, 0), (0,), ()])
-def test_packed_vectors_are_unpacked_the_same(lengths: tuple[int, ...]) -> None:
+def test_packed_vectors_are_unpacked_the_same(lengths):
     vectors = made(*lengths)
     again = StatementVectors.unpacked(vectors.packed())
     assert len(again) == len(vectors) == len(lengths)
@@ -62,12 +62,12 @@ def test_packed_vectors_are_unpacked_the_same(lengths: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("stored", [b"", made(2, 3).packed()[:7], made(2, 3).packed()[:-1], made(2).packed() + b"x"])
-def test_damaged_bytes_are_refused(stored: bytes) -> None:
+def test_damaged_bytes_are_refused(stored):
     with pytest.raises(ValueError, match="the vectors of a passage's statements"):
         StatementVectors.unpacked(stored)
 
 
-def test_one_byte_for_a_number_is_exact_to_its_half() -> None:
+def test_one_byte_for_a_number_is_exact_to_its_half():
     vectors = unit(50, 8)
     assert np.abs(long_form(short_form(vectors)) - vectors).max() <= 0.5 / 127 + 1e-6
     assert long_form(short_form(np.array([[1.0, -1.0, 2.0, -2.0, 0.0]], np.float32))).tolist() == [[1, -1, 1, -1, 0]]
@@ -81,7 +81,7 @@ def question_of(tokens: int) -> QuestionVectors:
     return QuestionVectors(whole=unit(6), tokens=unit(tokens, 4), weights=weights / weights.sum(), bar=1.5)
 
 
-def test_scores_are_those_of_a_plain_loop() -> None:
+def test_scores_are_those_of_a_plain_loop():
     mixture, question = Mixture(cosine=3.0, matches=5.0), question_of(7)
     passages = [made(3, 1, 2), made(), made(0, 4, 0), made(2)]
     logits = mixture.logits(question, passages)
@@ -102,7 +102,7 @@ def test_scores_are_those_of_a_plain_loop() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A ranker that nobody trained: the bundled network with new heads."""
     path = tmp_path_factory.mktemp("ranker")
     torch.manual_seed(1)
@@ -114,7 +114,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder(folder: Path) -> StatementEncoder:
+def encoder(folder):
     return StatementEncoder(folder)
 
 
@@ -138,7 +138,7 @@ COVERED, NOT_COVERED = (
 )
 
 
-def test_what_is_read_has_length_one_and_its_tokens(encoder: StatementEncoder) -> None:
+def test_what_is_read_has_length_one_and_its_tokens(encoder):
     (vectors,) = encoder.read([passage(FALLS, "Damage from falls.", "Damage from water.")])
     assert vectors.ends.tolist() == [4, 8]  # the stop is one
     assert (vectors.whole.dtype, vectors.tokens.dtype) == (np.float16, np.int8)
@@ -152,7 +152,7 @@ def test_what_is_read_has_length_one_and_its_tokens(encoder: StatementEncoder) -
     assert question.bar == pytest.approx(6.0, abs=0.01)
 
 
-def test_a_statement_is_read_below_its_headings_and_beside_its_neighbours(encoder: StatementEncoder) -> None:
+def test_a_statement_is_read_below_its_headings_and_beside_its_neighbours(encoder):
     below, other = encoder.read([COVERED, NOT_COVERED])
     assert below.ends.tolist() == other.ends.tolist()
     assert float(below.whole[0].astype(np.float32) @ other.whole[0].astype(np.float32)) < 0.99
@@ -160,7 +160,7 @@ def test_a_statement_is_read_below_its_headings_and_beside_its_neighbours(encode
     assert not close(below, alone)
 
 
-def test_what_is_read_does_not_depend_on_the_batch(encoder: StatementEncoder) -> None:
+def test_what_is_read_does_not_depend_on_the_batch(encoder):
     long = "Lamps are sold in stores. " * 12
     many = [COVERED, passage(long, "Lamps are sold in stores."), passage("None here."), *[NOT_COVERED] * 9, COVERED]
     together = encoder.read(many)
@@ -171,7 +171,7 @@ def test_what_is_read_does_not_depend_on_the_batch(encoder: StatementEncoder) ->
     assert encoder.read([]) == []
 
 
-def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder: StatementEncoder) -> None:
+def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder):
     text = f"It is first. {'word ' * 600}It is last."
     vectors, after = encoder.read([passage(text, "It is first.", "It is last."), COVERED])
     assert vectors.ends.tolist() == [4, 4]
@@ -188,7 +188,7 @@ def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder: StatementEnco
     assert (nothing.ends.tolist(), nothing.whole.any()) == ([0], False)
 
 
-def test_tokens_of_the_opening_and_the_padding_count_for_nothing(encoder: StatementEncoder) -> None:
+def test_tokens_of_the_opening_and_the_padding_count_for_nothing(encoder):
     ids, mask, special = encoder.tokens.questions(["Short?", "A longer question about lamps and shoes?"])
     assert ids.shape == mask.shape == special.shape
     assert ids.shape[1] % 8 == 0
@@ -197,7 +197,7 @@ def test_tokens_of_the_opening_and_the_padding_count_for_nothing(encoder: Statem
     assert weights[special[0][: len(weights)].numpy()].sum() == pytest.approx(0, abs=1e-6)
 
 
-def test_of_a_long_question_the_end_is_read(encoder: StatementEncoder) -> None:
+def test_of_a_long_question_the_end_is_read(encoder):
     end = "how long do gift cards last when they were bought in a store?"
     ids, _, special = encoder.tokens.questions(["Hello there, " * 60 + end])
     assert int((~special).sum()) == LONGEST_QUESTION - 2
@@ -206,7 +206,7 @@ def test_of_a_long_question_the_end_is_read(encoder: StatementEncoder) -> None:
     assert ids[0].tolist()[LONGEST_QUESTION - 1 - len(told) : LONGEST_QUESTION - 1] == told
 
 
-def test_spans_count_characters_below_the_headings() -> None:
+def test_spans_count_characters_below_the_headings():
     tokens = RankerTokens()
     one = passage("Ärger mit Lampen? Ask us.", "Ask us.", headings=("Help", "Lamps"))
     ids, mask, spans = tokens.passages([one, passage("Ask us.", "Ask us.")], 64)
@@ -216,7 +216,7 @@ def test_spans_count_characters_below_the_headings() -> None:
     assert spans[1] == (1, spans[1][1], spans[1][1] + 3)
 
 
-def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder, tmp_path):
     with pytest.raises(RetrievalError, match=r"^ranker .*none: cannot be read"):
         StatementEncoder(tmp_path / "none")
     (tmp_path / CARD).write_text(json.dumps({"name": "x"}))
@@ -232,7 +232,7 @@ def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder: Path
         StatementEncoder(tmp_path)
 
 
-def test_the_shipped_ranker_finds_the_statement_that_answers() -> None:
+def test_the_shipped_ranker_finds_the_statement_that_answers():
     shipped = StatementEncoder(Path(__file__).parent.parent / "data" / "ranker")
     said = ("Gift cards last five years.", "You can use them in our stores.", "We ship from Monday to Friday.")
     vectors = shipped.read([passage(" ".join(said), *said, headings=("Gift cards",))])

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -45,13 +44,13 @@ WILD = """
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[FileReader]:
+def reader():
     with FileReader() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def wild(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileReader]:
+def wild(tmp_path_factory):
     script = put(tmp_path_factory.mktemp("wild") / "wild.py", dedent(WILD).encode())
     with FileReader(seconds=30, command=[sys.executable, "-c", f"exec(open({str(script)!r}).read())"]) as opened:
         yield opened
@@ -65,7 +64,7 @@ def reason(reader: FileReader, path: Path) -> str:
     return caught.value.reason
 
 
-def test_the_same_documents_as_without_it(tmp_path: Path, reader: FileReader) -> None:
+def test_the_same_documents_as_without_it(tmp_path, reader):
     faq = b"q,a\nHow?,So.\nWhy?,\n"
     samples = {
         "a.docx": word(),
@@ -81,7 +80,7 @@ def test_the_same_documents_as_without_it(tmp_path: Path, reader: FileReader) ->
     assert reader.load(tmp_path / "faq.csv").remarks
 
 
-def test_the_same_errors_as_without_it(tmp_path: Path, reader: FileReader) -> None:
+def test_the_same_errors_as_without_it(tmp_path, reader):
     for path in (
         put(tmp_path / "a.md", b""),
         put(tmp_path / "a.pdf", b"noise"),
@@ -98,15 +97,13 @@ def test_the_same_errors_as_without_it(tmp_path: Path, reader: FileReader) -> No
         assert str(found.value) == str(expected.value)
 
 
-def test_relative_paths_are_those_of_the_parent(
-    tmp_path: Path, reader: FileReader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_are_those_of_the_parent(tmp_path, reader, monkeypatch):
     put(tmp_path / "a.md", b"Text.")
     monkeypatch.chdir(tmp_path)
     assert reader.load(Path("a.md")).path == Path("a.md")
 
 
-def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_read(tmp_path: Path, wild: FileReader) -> None:
+def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_read(tmp_path, wild):
     good = put(tmp_path / "good.txt", b"Text.")
     assert wild.load(good).blocks
     wild._seconds = 0.2
@@ -116,23 +113,23 @@ def test_a_file_that_takes_too_long_is_given_up_and_the_next_one_read(tmp_path: 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a limit on address space")
-def test_memory_is_limited(tmp_path: Path, wild: FileReader) -> None:
+def test_memory_is_limited(tmp_path, wild):
     assert reason(wild, put(tmp_path / "a.txt", b"allocate")) == "needs too much memory to read"
     assert wild.load(put(tmp_path / "a.txt", b"Text.")).blocks
 
 
-def test_a_child_that_ends_is_replaced(tmp_path: Path, wild: FileReader) -> None:
+def test_a_child_that_ends_is_replaced(tmp_path, wild):
     for word_of_file in (b"die", b"raise"):
         assert reason(wild, put(tmp_path / "a.txt", word_of_file)) == "the reader stopped unexpectedly on it"
         assert wild.load(put(tmp_path / "b.txt", b"Text.")).blocks
 
 
-def test_what_libraries_print_is_no_answer(tmp_path: Path, wild: FileReader) -> None:
+def test_what_libraries_print_is_no_answer(tmp_path, wild):
     assert wild.load(put(tmp_path / "a.txt", b"print")).blocks[0].text == "print"
     assert wild.load(put(tmp_path / "a.txt", b"Text.")).blocks[0].text == "Text."
 
 
-def test_the_child_never_imports_torch(tmp_path: Path, wild: FileReader) -> None:
+def test_the_child_never_imports_torch(tmp_path, wild):
     for name, data in (("a.pdf", pdf([(60, 700, 10, "Text.")])), ("a.docx", word())):
         wild.load(put(tmp_path / name, data))
     assert reason(wild, put(tmp_path / "a.txt", b"torch")) == "False"
@@ -148,13 +145,13 @@ def test_the_child_never_imports_torch(tmp_path: Path, wild: FileReader) -> None
         ),
     ],
 )
-def test_answers_are_not_trusted(tmp_path: Path, answer: str) -> None:
+def test_answers_are_not_trusted(tmp_path, answer):
     child = f"import sys\nfor line in sys.stdin: print({answer!r}, flush=True)"
     with FileReader(command=[sys.executable, "-c", child]) as reader:
         assert reason(reader, tmp_path / "a.txt") == "the reader stopped unexpectedly on it"
 
 
-def test_reasons_are_printable(tmp_path: Path) -> None:
+def test_reasons_are_printable(tmp_path):
     child = """import sys\nfor line in sys.stdin: print('{"reason": "a\\\\nb\\\\u001b[0m"}', flush=True)"""
     with FileReader(command=[sys.executable, "-c", child]) as reader:
         assert reason(reader, tmp_path / "a.txt") == "a\\nb\\x1b[0m"
@@ -176,7 +173,7 @@ def ends(process: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-def test_the_child_is_started_lazily_and_ends_with_close(tmp_path: Path) -> None:
+def test_the_child_is_started_lazily_and_ends_with_close(tmp_path):
     reader = FileReader()
     assert reader._child is None
     reader.load(put(tmp_path / "a.md", b"Text."))
@@ -191,7 +188,7 @@ def test_the_child_is_started_lazily_and_ends_with_close(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
-def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_path: Path) -> None:
+def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_path):
     script = put(tmp_path / "wild.py", dedent(WILD).encode())
     put(tmp_path / "a.txt", b"hang")
     put(tmp_path / "b.txt", b"Text.")

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def about_delivery(knowledge: float) -> Retriever:
 
 
 @pytest.mark.parametrize("knowledge", [1.0, 0.8, 0.0])
-def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words(knowledge: float) -> None:
+def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words(knowledge):
     retriever = about_delivery(knowledge)
     found = {one.id: one for one in search(retriever, "parcel")}
     assert [found[id_].cosine for id_ in PAGES] == pytest.approx([0, 1, 0.5**0.5], abs=HALF)
@@ -55,7 +54,7 @@ def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words
         assert one.score == pytest.approx(knowledge**2 * one.cosine + one.share)
 
 
-def test_a_long_passage_is_found_by_a_window_of_it() -> None:
+def test_a_long_passage_is_found_by_a_window_of_it():
     filler = "\n\n".join(f"Filler{number} about something else entirely, number {number}." for number in range(40))
     windows = {
         3: window_texts(["Help"], f"{filler}\n\nThe return label costs EUR 3.50."),
@@ -69,7 +68,7 @@ def test_a_long_passage_is_found_by_a_window_of_it() -> None:
     assert best.score > search(only_whole, "return label")[0].score
 
 
-def test_of_several_wordings_the_best_score_counts() -> None:
+def test_of_several_wordings_the_best_score_counts():
     retriever = retriever_of(PAGES, HashEmbedder())
     apart = [{one.id: one for one in search(retriever, text)} for text in ("parcel label", "vouchers")]
     together = search(retriever, "parcel label", "vouchers")
@@ -83,7 +82,7 @@ def test_of_several_wordings_the_best_score_counts() -> None:
 SAME = " ".join(f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")
 
 
-def test_near_copies_of_better_ones_are_left_out_and_others_take_their_place() -> None:
+def test_near_copies_of_better_ones_are_left_out_and_others_take_their_place():
     texts = {1: [f"{SAME} label"], 2: [f"{SAME} label extra"], 3: [f"{SAME} 14"], 4: [f"{SAME} 30"], 5: ["other"]}
     retriever = retriever_of(texts, HashEmbedder())
     assert retriever.keywords.is_near_copy(1, 2)
@@ -91,7 +90,7 @@ def test_near_copies_of_better_ones_are_left_out_and_others_take_their_place() -
     assert ids(search(retriever, f"{SAME} label", k=4)) == [1, 3, 4, 5]
 
 
-def test_a_near_copy_that_fits_the_question_much_worse_is_none() -> None:
+def test_a_near_copy_that_fits_the_question_much_worse_is_none():
     texts = {1: [f"{SAME} label"], 2: [f"{SAME} sticker"]}
     retriever = retriever_of(texts, MeaningEmbedder({texts[2][0]: (0, 1, 0)}))
     assert retriever.keywords.is_near_copy(1, 2)
@@ -99,7 +98,7 @@ def test_a_near_copy_that_fits_the_question_much_worse_is_none() -> None:
     assert first.score - second.score >= ALIKE
 
 
-def test_within_filters_what_either_search_finds() -> None:
+def test_within_filters_what_either_search_finds():
     retriever = about_delivery(1.0)
     assert ids(search(retriever, "parcel", within=[GIFTS, RETURNS, 99])) == [GIFTS, RETURNS]
     assert ids(search(retriever, "parcel", within=[DELIVERY])) == [DELIVERY]
@@ -131,9 +130,7 @@ def scattered(number: int, knowledge: float = 1.0) -> Retriever:
 
 @pytest.mark.parametrize("knowledge", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("candidates", [1, 3, 20, 1000])
-def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_proposed(
-    monkeypatch: pytest.MonkeyPatch, candidates: int, knowledge: float
-) -> None:
+def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_proposed(monkeypatch, candidates, knowledge):
     monkeypatch.setattr("retrieval.search.retriever.CANDIDATES", candidates)
     retriever = scattered(200, knowledge)
     for text in ("aaword bbword ccword", "abword", "zzword", "aaword abword acword adword aeword afword agword"):
@@ -147,7 +144,7 @@ def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_propo
             assert (one.score, one.cosine, one.share) == pytest.approx(expected[one.id])
 
 
-def test_blank_questions_and_no_passages_find_nothing() -> None:
+def test_blank_questions_and_no_passages_find_nothing():
     retriever = about_delivery(1.0)
     assert (
         search(retriever) == search(retriever, "") == search(retriever, " \n") == search(retriever, "parcel", k=0) == []
@@ -156,14 +153,14 @@ def test_blank_questions_and_no_passages_find_nothing() -> None:
     assert ids(search(retriever, "", "parcel")) == ids(search(retriever, "parcel"))
 
 
-def test_a_misspelt_question_is_searched_as_the_passages_spell() -> None:
+def test_a_misspelt_question_is_searched_as_the_passages_spell():
     retriever = retriever_of(PAGES, HashEmbedder())
     assert retriever.query("parcle labl?").text == "parcel label?"
     assert ids(search(retriever, "vouchrs"))[0] == GIFTS
     assert search(retriever, "parcle labl")[0] == search(retriever, "parcel label")[0]
 
 
-def test_a_corrected_wording_is_searched_beside_the_written_one() -> None:
+def test_a_corrected_wording_is_searched_beside_the_written_one():
     """Tracking is what the passages have; who asks for trucking, which the embedder does not know, may mean it."""
     texts = {1: ["tracking a parcel"], 2: ["lorries"]}
     meanings = {"trucking": (0, 1, 0), "lorries": (0, 1, 0)}
@@ -174,7 +171,7 @@ def test_a_corrected_wording_is_searched_beside_the_written_one() -> None:
     assert retriever.query("tracking").as_written is None
 
 
-def test_all_spellings_of_all_wordings_are_embedded_together() -> None:
+def test_all_spellings_of_all_wordings_are_embedded_together():
     batches: list[list[str]] = []
 
     class Counting(HashEmbedder):
@@ -195,7 +192,7 @@ def test_all_spellings_of_all_wordings_are_embedded_together() -> None:
         assert query.trust == alone.trust
 
 
-def test_spelling_knows_only_words_of_the_passages_that_may_be_found() -> None:
+def test_spelling_knows_only_words_of_the_passages_that_may_be_found():
     texts = {1: ["parcel voucher"], 2: ["parsel gateway"]}
     whole = retriever_of(texts, HashEmbedder())
     first, second = (Retriever(whole.embedder, whole.index, whole.keywords, within=[id_]) for id_ in texts)
@@ -205,7 +202,7 @@ def test_spelling_knows_only_words_of_the_passages_that_may_be_found() -> None:
     assert second.query("gatewey").text == "gateway"
 
 
-def test_equal_scores_come_in_order_of_number_and_the_same_each_time() -> None:
+def test_equal_scores_come_in_order_of_number_and_the_same_each_time():
     texts = {number: [f"filler page{letter}"] for number, letter in zip((5, 3, 4, 1), "abcd", strict=True)}
     for retriever in (retriever_of(texts, MeaningEmbedder()), retriever_of(texts, HashEmbedder())):
         found = search(retriever, "unknown zebra")
@@ -214,7 +211,7 @@ def test_equal_scores_come_in_order_of_number_and_the_same_each_time() -> None:
     assert ids(search(retriever_of(texts, MeaningEmbedder()), "zebra", k=3)) == [1, 3, 4]
 
 
-def test_an_index_of_another_embedder_is_refused() -> None:
+def test_an_index_of_another_embedder_is_refused():
     for index in (VectorIndex("hash", 256), VectorIndex("hash-256", 8)):
         with pytest.raises(
             RetrievalError, match=f"the index is of {index.embedder}, the embedder is hash-256; rebuild"
@@ -237,13 +234,13 @@ def hit_of(id_: int) -> PassageHit:
     return PassageHit(id=id_, score=-id_, cosine=0.0, share=0.0)
 
 
-def test_the_order_is_the_rerankers() -> None:
+def test_the_order_is_the_rerankers():
     texts = {1: "aa", 2: "aaaa", 3: "a", 4: "aa"}
     order = rerank(Longest(), "q", [hit_of(id_) for id_ in texts], lambda hit: texts[hit.id])
     assert [hit.id for hit in order] == [2, 1, 4, 3]
 
 
-def test_the_desk_asks_it_about_more_than_it_shows(tmp_path: Path) -> None:
+def test_the_desk_asks_it_about_more_than_it_shows(tmp_path):
     reranker = Longest()
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), passages=1) as desk:
         finder = Finder(desk.library, desk.search, desk.statements, desk.finder.classifier, reranker)
@@ -258,7 +255,7 @@ def test_the_desk_asks_it_about_more_than_it_shows(tmp_path: Path) -> None:
         assert finish(desk, "Can I return a gift card?").citations  # the desk itself has none set
 
 
-def test_a_model_that_cannot_be_had_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_had_is_a_clear_error(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(RetrievalError, match=r"^reranker .*empty: cannot be loaded .*; give a folder or a hub name"):
         CrossEncoderReranker(str(tmp_path / "empty"))

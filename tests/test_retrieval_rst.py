@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from made_files import put
 
 from retrieval.documents import Document
@@ -38,7 +37,7 @@ def read(tmp_path: Path, text: str) -> Document:
     return load(put(tmp_path / "a.rst", text.encode()))
 
 
-def test_structure(tmp_path: Path) -> None:
+def test_structure(tmp_path):
     document = read(tmp_path, PAGE)
     assert document.title == "Returns"
     assert [(block.kind, block.text) for block in document.blocks] == [
@@ -53,9 +52,7 @@ def test_structure(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_is_inserted_and_no_messages_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_inserted_and_no_messages_are_shown(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # where docutils looks for its settings
     secret = put(tmp_path / "secret.txt", b"secret words")
     put(tmp_path / "docutils.conf", b"[general]\nfile_insertion_enabled: yes\nraw_enabled: yes\n")
@@ -71,6 +68,6 @@ def test_nothing_is_inserted_and_no_messages_are_shown(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_megabyte_on_one_line(tmp_path: Path) -> None:
+def test_a_megabyte_on_one_line(tmp_path):
     (block,) = read(tmp_path, "x" * 2**20).blocks
     assert len(block.text) == 2**20

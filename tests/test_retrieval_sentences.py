@@ -34,7 +34,7 @@ from retrieval.text.sentences import as_said, complete, sentences
         (" \n\n", []),
     ],
 )
-def test_sentences(text: str, expected: list[str] | None) -> None:
+def test_sentences(text, expected):
     assert sentences(text) == ([" ".join(text.split())] if expected is None else expected)
 
 
@@ -61,16 +61,16 @@ def test_sentences(text: str, expected: list[str] | None) -> None:
         ("「はい。」返品できます。どうぞ。", ["「はい。」", "返品できます。", "どうぞ。"]),
     ],
 )
-def test_sentences_of_other_languages(text: str, expected: list[str]) -> None:
+def test_sentences_of_other_languages(text, expected):
     assert sentences(text) == expected
 
 
-def test_the_language_may_be_given() -> None:
+def test_the_language_may_be_given():
     assert sentences("Siehe Nr. 5 bzw. Abs. 2.", "de") == ["Siehe Nr. 5 bzw. Abs. 2."]
     assert complete("Siehe bzw. Abs. 2. Danke", "de")[0] == [(" ", "Siehe bzw. Abs. 2.")]
 
 
-def test_a_growing_text_gives_its_sentences_once() -> None:
+def test_a_growing_text_gives_its_sentences_once():
     text, found, rest = "It costs EUR 3.50. Free in stores.\nAsk us! Bye", [], ""
     for character in text:
         ended, rest = complete(rest + character)
@@ -79,7 +79,7 @@ def test_a_growing_text_gives_its_sentences_once() -> None:
     assert rest == " Bye"
 
 
-def test_a_growing_list_keeps_its_lines_and_markers() -> None:
+def test_a_growing_list_keeps_its_lines_and_markers():
     text, given, rest = "Do this:\n\n1. Open the app\n2. Choose one. Go.\n- Free of charge\n10. Ask us", "", ""
     said: list[str] = []
     for character in text:
@@ -90,6 +90,6 @@ def test_a_growing_list_keeps_its_lines_and_markers() -> None:
     assert said == sentences(text)[:-1], "a marker is no sentence, also before its line goes on"
 
 
-def test_a_statement_is_said_with_its_end() -> None:
+def test_a_statement_is_said_with_its_end():
     statements = ("Call us!", "Code: E1; What: jam", "a box,", "收据；")
     assert [as_said(statement) for statement in statements] == ["Call us!", "Code: E1; What: jam.", "a box.", "收据。"]

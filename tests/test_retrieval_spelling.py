@@ -33,7 +33,7 @@ def corrected(question: str, is_known: Callable[[str], bool] = nobody) -> str:
         ("retrun 450", "return 450"),  # letters that change places count once
     ],
 )
-def test_misspelt_words_become_words_of_the_passages(question: str, expected: str) -> None:
+def test_misspelt_words_become_words_of_the_passages(question, expected):
     assert corrected(question) == expected
 
 
@@ -50,22 +50,22 @@ def test_misspelt_words_become_words_of_the_passages(question: str, expected: st
         "",
     ],
 )
-def test_other_words_stay(question: str) -> None:
+def test_other_words_stay(question):
     assert corrected(question, lambda word: word == "trucking") == question
 
 
-def test_words_the_embedder_knows_stay_and_are_asked_for_folded() -> None:
+def test_words_the_embedder_knows_stay_and_are_asked_for_folded():
     assert corrected("Gatway") == "gateway"
     assert corrected("Gatway", lambda word: word == "gatway") == "Gatway"
 
 
-def test_the_nearest_word_wins_whatever_the_order_of_words() -> None:
+def test_the_nearest_word_wins_whatever_the_order_of_words():
     orders = [["tracking", "trucking"], ["trucking", "tracking"]]
     assert {spelling(order).corrected("trackng") for order in orders} == {"tracking"}
     assert len({spelling(order).corrected("trcking") for order in orders}) == 1
 
 
-def test_of_words_as_near_the_more_frequent_one_wins() -> None:
+def test_of_words_as_near_the_more_frequent_one_wins():
     """In a large collection there is another word beside every word: it must not win by its place in the alphabet."""
     texts = {1: ["it expires"], 2: ["express delivery"], 3: ["express"]}
     keywords = KeywordIndex().updated((), texts)
@@ -76,5 +76,5 @@ def test_of_words_as_near_the_more_frequent_one_wins() -> None:
 
 
 @pytest.mark.parametrize("question", ["warranty退货", "iphone退款", "iPhoneの"])
-def test_chinese_behind_a_word_is_not_lost(question: str) -> None:
+def test_chinese_behind_a_word_is_not_lost(question):
     assert corrected(question) == question

@@ -1,7 +1,7 @@
 """Documents cut into passages: nothing lost, nothing too long, structure respected."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -55,9 +55,7 @@ def blocks_of(shape: list[tuple[str, int, int, int]]) -> list[Block]:
 
 @settings(max_examples=200, deadline=None)
 @given(shapes, st.integers(16, 80), st.sampled_from([words, characters]))
-def test_no_word_is_lost_and_no_passage_too_long(
-    shape: list[tuple[str, int, int, int]], limit: int, count: Callable[[str], int]
-) -> None:
+def test_no_word_is_lost_and_no_passage_too_long(shape, limit, count):
     blocks = blocks_of(shape)
     passages = split(document(*blocks), count, limit)
     assert passages == split(document(*blocks), count, limit)
@@ -78,82 +76,82 @@ def test_no_word_is_lost_and_no_passage_too_long(
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("ab é。.:!?\n 退款-"), max_size=300), st.integers(3, 40))
-def test_cutting_loses_only_white_space(source: str, limit: int) -> None:
+def test_cutting_loses_only_white_space(source, limit):
     parts = cut(source, characters, limit)
     assert "".join("".join(parts).split()) == "".join(source.split())
     assert all(part.strip() and len(part) <= limit for part in parts)
 
 
-def test_small_sections_are_joined_with_their_headings_as_lines() -> None:
+def test_small_sections_are_joined_with_their_headings_as_lines():
     passages = split(document(text(5), heading("A"), text(5, "a"), heading("B"), text(5, "b")), words, 100)
     assert paths(passages) == [("Title",)]
     assert passages[0].text == "word0 word1 word2 word3 word4\n\nA\na0 a1 a2 a3 a4\n\nB\nb0 b1 b2 b3 b4"
 
 
-def test_sections_of_good_size_stay_alone_under_their_path() -> None:
+def test_sections_of_good_size_stay_alone_under_their_path():
     passages = split(document(heading("A"), text(80), heading("A1", 3), text(70), heading("B"), text(90)), words, 100)
     assert paths(passages) == [("Title", "A"), ("Title", "A", "A1"), ("Title", "B")]
 
 
-def test_only_sections_under_the_same_heading_are_joined() -> None:
+def test_only_sections_under_the_same_heading_are_joined():
     under_a = (heading("A"), text(50), heading("A1", 3), text(20), heading("A2", 3), text(20))
     passages = split(document(*under_a, heading("B"), text(14)), words, 100)
     assert paths(passages) == [("Title", "A"), ("Title", "A"), ("Title", "B")]
     assert lengths(passages) == [50, 42, 14]
 
 
-def test_a_tiny_piece_is_joined_even_above_the_target() -> None:
+def test_a_tiny_piece_is_joined_even_above_the_target():
     passages = split(document(text(5), heading("A"), text(80)), words, 100)
     assert paths(passages) == [("Title",)]
     assert lengths(passages) == [86]
 
 
-def test_long_sections_are_cut_into_even_parts_between_blocks() -> None:
+def test_long_sections_are_cut_into_even_parts_between_blocks():
     passages = split(document(heading("A"), *[text(30)] * 7), words, 100)
     assert lengths(passages) == [60, 60, 60, 30]
     assert set(paths(passages)) == {("Title", "A")}
 
 
-def test_parts_of_one_text_are_not_joined_again() -> None:
+def test_parts_of_one_text_are_not_joined_again():
     assert lengths(split(document(text(45), text(55), text(10)), words, 100)) == [45, 55, 10]
 
 
-def test_sections_of_the_same_name_are_joined_like_others() -> None:
+def test_sections_of_the_same_name_are_joined_like_others():
     (passage,) = split(document(heading("Part"), text(5), heading("Part"), text(5, "b")), words, 100)
     assert passage.text.count("Part\n") == 2
 
 
-def test_the_title_is_not_repeated_in_the_path() -> None:
+def test_the_title_is_not_repeated_in_the_path():
     passages = split(document(heading("TITLE", 1), text(90), heading("A"), text(90)), words, 100)
     assert paths(passages) == [("Title",), ("Title", "A")]
 
 
-def test_headings_without_text_are_kept() -> None:
+def test_headings_without_text_are_kept():
     assert [passage.text for passage in split(document(heading("Only")), words)] == ["Only"]
     (passage,) = split(document(heading("A"), heading("B"), text(3)), words)
     assert passage.text == "A\n\nB\nword0 word1 word2"
     assert split(document(), words) == ()
 
 
-def test_a_heading_as_long_as_a_paragraph_is_text() -> None:
+def test_a_heading_as_long_as_a_paragraph_is_text():
     passages = split(document(heading(text(300).text)), words, 100)
     assert set(paths(passages)) == {("Title",)}
     assert sum(lengths(passages)) == 300
 
 
-def test_passages_are_known_by_headings_and_text() -> None:
+def test_passages_are_known_by_headings_and_text():
     one = Passage(text="x", heading_path=("A", "B"), ordinal=0)
     assert one.content_hash == Passage(text="x", heading_path=("A", "B"), ordinal=5).content_hash
     assert one.content_hash != Passage(text="x", heading_path=("A",), ordinal=0).content_hash
     assert one.content_hash != Passage(text="B\nx", heading_path=("A",), ordinal=0).content_hash
 
 
-def test_a_limit_that_is_too_small_is_refused() -> None:
+def test_a_limit_that_is_too_small_is_refused():
     with pytest.raises(ValueError, match="max_tokens is 3; it must be at least 16"):
         split(document(text(3)), words, 3)
 
 
-def test_cuts_fall_at_the_best_place() -> None:
+def test_cuts_fall_at_the_best_place():
     rows = "\n".join(f"Row: {number}; Price: {number}" for number in range(20))
     for part in cut(rows, words, 20):
         assert re.fullmatch(r"(Row: \d+; Price: \d+(\n|$))+", part)
@@ -172,13 +170,13 @@ def test_cuts_fall_at_the_best_place() -> None:
     assert cut(" \n", words, 10) == cut(" \n" * 50, characters, 10) == []
 
 
-def test_what_leads_in_stays_with_what_follows() -> None:
+def test_what_leads_in_stays_with_what_follows():
     parts = cut("One two three four five six.\n\nYou need:\n\n- a b c\n- d e f\n- g h i\n- j k l", words, 14)
     assert parts[0] == "One two three four five six."
     assert parts[1].startswith("You need:\n\n- a b c")
 
 
-def test_a_megabyte_without_a_space_is_cut_quickly() -> None:
+def test_a_megabyte_without_a_space_is_cut_quickly():
     counted = 0
 
     def count(text: str) -> int:

@@ -44,11 +44,11 @@ def kinds(text: str, *headings: str) -> list[str]:
         ("4711!\n\n- - -", []),
     ],
 )
-def test_sentences(text: str, expected: list[str] | None) -> None:
+def test_sentences(text, expected):
     assert told(text) == ([" ".join(text.split())] if expected is None else expected)
 
 
-def test_short_items_are_told_together_with_their_introduction() -> None:
+def test_short_items_are_told_together_with_their_introduction():
     assert told("You can pay with:\n\n- Visa\n- Mastercard\n- PayPal") == [
         "You can pay with: Visa, Mastercard, PayPal."
     ]
@@ -58,7 +58,7 @@ def test_short_items_are_told_together_with_their_introduction() -> None:
     assert kinds("You can pay with:\n\n- Visa\n- Mastercard\n- PayPal") == ["list"]
 
 
-def test_a_long_list_is_cut_and_every_part_keeps_the_introduction() -> None:
+def test_a_long_list_is_cut_and_every_part_keeps_the_introduction():
     items = "\n".join(f"- blue paper bags of the size number {n}" for n in range(20))
     parts = told(f"Not delivered are:\n{items}")
     assert len(parts) > 1
@@ -76,7 +76,7 @@ def test_a_long_list_is_cut_and_every_part_keeps_the_introduction() -> None:
         "Das zahlen wir nicht",
     ],
 )
-def test_items_below_a_denial_always_carry_it(above: str) -> None:
+def test_items_below_a_denial_always_carry_it(above):
     text = (
         f"{above}\n- Damage from falls, liquids, frost or the wrong voltage.\n- Personalised items that were engraved"
         " or embroidered for you are made to order and cannot go on sale again once you have had them.\n- Food"
@@ -86,31 +86,31 @@ def test_items_below_a_denial_always_carry_it(above: str) -> None:
     assert told("- Wear parts", above) == [f"{above.rstrip(':')}: Wear parts."]
 
 
-def test_a_title_that_denies_is_not_lost_behind_a_heading_that_says_nothing() -> None:
+def test_a_title_that_denies_is_not_lost_behind_a_heading_that_says_nothing():
     assert told("- Gift cards", "Items that can't be returned", "The list") == [
         "Items that can't be returned: Gift cards."
     ]
 
 
-def test_sentences_below_a_denial_carry_it_unless_they_deny_themselves() -> None:
+def test_sentences_below_a_denial_carry_it_unless_they_deny_themselves():
     assert told("Never do this\nUse bleach.") == ["Never do this: Use bleach."]
     assert told("What we do not accept\nWe do not take cheques.") == ["We do not take cheques."]
     assert told("It does not charge\nUse another charger.") == ["Use another charger."]
 
 
-def test_whole_sentences_stand_alone_below_a_heading_that_only_names() -> None:
+def test_whole_sentences_stand_alone_below_a_heading_that_only_names():
     text = "Working days\n- Working days are Monday to Friday, without public holidays, and the time counts from 9:00."
     assert told(text) == [text.split("- ")[1]]
 
 
-def test_conditions_and_questions_go_with_the_items() -> None:
+def test_conditions_and_questions_go_with_the_items():
     item = "Check your spam folder for an email from no-reply@login.gov, and add that address to your list of contacts."
     assert told(f"If you received nothing:\n- {item}") == [f"If you received nothing: {item}"]
     assert told(f"Did you receive nothing?\n- {item}") == [f"Did you receive nothing? {item}"]
     assert told(f"We help you.\n- {item}") == ["We help you.", item]
 
 
-def test_steps_are_one_statement_with_their_numbers() -> None:
+def test_steps_are_one_statement_with_their_numbers():
     text = "To reset it:\n\n1. Open the app.\n2. Press Reset. The light blinks for about ten seconds now.\n3. Wait."
     statements = statements_of(text, PAGE)
     whole = "To reset it:\n1. Open the app.\n2. Press Reset. The light blinks for about ten seconds now.\n3. Wait."
@@ -130,7 +130,7 @@ def test_steps_are_one_statement_with_their_numbers() -> None:
     assert kinds("No points for:\n1. delivery\n2. gift cards") == ["list"]
 
 
-def test_a_long_procedure_is_cut_between_steps_and_keeps_its_numbers() -> None:
+def test_a_long_procedure_is_cut_between_steps_and_keeps_its_numbers():
     steps = "\n".join(f"{n}. Turn the key with the number {n} and wait until the light is green." for n in range(1, 16))
     parts = told(f"To open it:\n{steps}")
     assert len(parts) > 1
@@ -158,20 +158,20 @@ def test_a_long_procedure_is_cut_between_steps_and_keeps_its_numbers() -> None:
         ("Status: Packed; Meaning: It is in the box. No changes now.; Takes: 2 hours", None),
     ],
 )
-def test_rows_become_sentences(row: str, expected: str | None) -> None:
+def test_rows_become_sentences(row, expected):
     said = "Packed – It is in the box. No changes now; takes: 2 hours."
     assert told(row) == [expected or said]
     assert kinds(row) == ["row"]
 
 
-def test_tables_without_headers() -> None:
+def test_tables_without_headers():
     assert told("Standard; Ireland; EUR 4.95\nExpress; Ireland; EUR 9.95") == [
         "Standard: Ireland; EUR 4.95.",
         "Express: Ireland; EUR 9.95.",
     ]
 
 
-def test_a_semicolon_inside_a_cell_belongs_to_the_cell() -> None:
+def test_a_semicolon_inside_a_cell_belongs_to_the_cell():
     rows = "Light: Red; Meaning: Wait; note: hot\nLight: Green; Meaning: Go"
     assert told(rows) == ["Red: Wait; note: hot.", "Green: Go."]
 
@@ -202,11 +202,11 @@ def test_a_semicolon_inside_a_cell_belongs_to_the_cell() -> None:
         ("- How to sign in\n- Why am I being asked for a code", None),
     ],
 )
-def test_references_and_furniture_are_left_out(text: str, expected: str | None) -> None:
+def test_references_and_furniture_are_left_out(text, expected):
     assert told(text) == ([expected] if expected else [])
 
 
-def test_items_below_items() -> None:
+def test_items_below_items():
     text = (
         "- Use strong words:\n  - long ones\n  - rare ones\n- Change them every year, because the rules ask for that."
     )
@@ -216,7 +216,7 @@ def test_items_below_items() -> None:
     ]
 
 
-def test_spans_are_what_the_statement_stands_for() -> None:
+def test_spans_are_what_the_statement_stands_for():
     text = "You cannot return:\n\n- Gift cards\n\nItem: A pan; Price: EUR 5\n\nWe are here. Ask  us\nnow."
     assert [text[s.start : s.end] for s in statements_of(text, PAGE)] == [
         "Gift cards",
@@ -281,7 +281,7 @@ ADDED = {"can", "cannot", "be", "not", "returned"}
 @example("中?;", [])
 @example("b:.", [])
 @given(TEXTS, st.lists(st.sampled_from(["Help", "Never", "The list", ""]), max_size=2))
-def test_statements_say_only_what_the_passage_says(text: str, headings: list[str]) -> None:
+def test_statements_say_only_what_the_passage_says(text, headings):
     statements = statements_of(text, headings)
     source = " ".join([text, *headings, *map(str, range(10))])  # steps that are all numbered 1 are counted
     for statement in statements:
@@ -295,6 +295,6 @@ def test_statements_say_only_what_the_passage_says(text: str, headings: list[str
 
 @settings(max_examples=50, deadline=None)
 @given(TEXTS)
-def test_only_procedures_overlap_with_other_statements(text: str) -> None:
+def test_only_procedures_overlap_with_other_statements(text):
     single = [s for s in statements_of(text, PAGE) if s.kind != "procedure"]
     assert all(before.end <= after.start for before, after in pairwise(single))

@@ -31,12 +31,12 @@ def reason(path: Path, data: bytes) -> str:
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|", "^", "~"])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_any_separator_and_line_end(tmp_path: Path, delimiter: str, end: str) -> None:
+def test_any_separator_and_line_end(tmp_path, delimiter, end):
     text = end.join(delimiter.join(row) for row in PEOPLE)
     assert lines_of(tmp_path / "a.csv", text) == PEOPLE_LINES.split("\n")
 
 
-def test_separators_inside_answers_do_not_count(tmp_path: Path) -> None:
+def test_separators_inside_answers_do_not_count(tmp_path):
     path = tmp_path / "a.csv"
     quoted = 'id,text\n1,"How, then; do I, |pay|?"\n2,"With a, b; c"\n'
     assert lines_of(path, quoted) == ["id: 1; text: How, then; do I, |pay|?", "id: 2; text: With a, b; c"]
@@ -51,7 +51,7 @@ def test_separators_inside_answers_do_not_count(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "a.tsv", "a, b\tc, d\n1, 2\t3, 4\n") == ["a, b: 1, 2; c, d: 3, 4"]
 
 
-def test_tables_without_header_or_with_one_column(tmp_path: Path) -> None:
+def test_tables_without_header_or_with_one_column(tmp_path):
     path = tmp_path / "a.csv"
     assert lines_of(path, "1,2\n3,4\n") == ["1; 2", "3; 4"]
     assert lines_of(path, "City\nOslo\nLima\n") == ["City: Oslo", "City: Lima"]
@@ -59,7 +59,7 @@ def test_tables_without_header_or_with_one_column(tmp_path: Path) -> None:
     assert lines_of(path, "a,b\n1\n1,2,3\n\n,,\n") == ["a: 1", "a: 1; b: 2; 3"]
 
 
-def test_tables_are_read_in_old_encodings(tmp_path: Path) -> None:
+def test_tables_are_read_in_old_encodings(tmp_path):
     text = "Größe;Länge\nfünf Fuß;über zwölf Meter\n"
     assert shown(load(put(tmp_path / "a.csv", text.encode("cp1252")))) == [
         ("table", "Größe: fünf Fuß; Länge: über zwölf Meter")
@@ -67,21 +67,21 @@ def test_tables_are_read_in_old_encodings(tmp_path: Path) -> None:
     assert load(put(tmp_path / "a.csv", text.encode("utf-16"))).blocks[0].text.startswith("Größe: ")
 
 
-def test_a_cell_over_a_megabyte_names_its_row(tmp_path: Path) -> None:
+def test_a_cell_over_a_megabyte_names_its_row(tmp_path):
     expected = "row 3 has a cell over 1 MB (a quotation mark never closed?)"
     assert reason(tmp_path / "a.csv", b'a,b\n1,2\n3,"' + b"x" * 10 * 2**20 + b'"\n') == expected
     assert reason(tmp_path / "a.csv", b'a,b\n1,2\n3,"' + b"x, y\n" * 2**20) == expected
 
 
 @pytest.mark.parametrize("suffix", [".xlsx", ".xls", ".ods"])
-def test_spreadsheets(tmp_path: Path, suffix: str) -> None:
+def test_spreadsheets(tmp_path, suffix):
     makers = {".xlsx": lambda rows: workbook(One=rows), ".xls": old_workbook, ".ods": open_document_sheet}
     path = put(tmp_path / f"price_list{suffix}", makers[suffix](PEOPLE))
     assert shown(load(path)) == [("table", PEOPLE_LINES)]
     assert load(path).title == "Price list"
 
 
-def test_values_of_cells(tmp_path: Path) -> None:
+def test_values_of_cells(tmp_path):
     values = [3.0, 3.25, True, datetime.date(2026, 1, 31), datetime.datetime(2026, 1, 31, 8, 5), None, "a\nb"]
     rows: Cells = [[f"{letter} name" for letter in "abcdefg"], values]
     (block,) = load(put(tmp_path / "a.xlsx", workbook(One=rows))).blocks
@@ -90,7 +90,7 @@ def test_values_of_cells(tmp_path: Path) -> None:
     )
 
 
-def test_sheets_are_sections_and_empty_ones_are_left_out(tmp_path: Path) -> None:
+def test_sheets_are_sections_and_empty_ones_are_left_out(tmp_path):
     rows: Cells = [[], ["Prices of 2026"], [], [None, "Name", None, "Age"], [], [None, "Alice", None, 30]]
     data = workbook(Prices=rows, Empty=[], More=PEOPLE)
     assert shown(load(put(tmp_path / "a.xlsx", data))) == [
@@ -102,14 +102,14 @@ def test_sheets_are_sections_and_empty_ones_are_left_out(tmp_path: Path) -> None
     ]
 
 
-def test_what_is_a_header() -> None:
+def test_what_is_a_header():
     assert is_header(["", "First name", "Age"])
     assert not is_header(["1.5", "2,000 €", "x"])
     assert not is_header(["How do I pay?", "With your card."])
     assert not is_header(["x" * 61, "b", ""])
 
 
-def test_captions_stand_above_the_table() -> None:
+def test_captions_stand_above_the_table():
     assert parted([["T", ""], ["a", "b"], ["c", "d"]]) == (["T"], [["a", "b"], ["c", "d"]])
     assert parted([["a", ""], ["", "b"]]) == ([], [["a", ""], ["", "b"]])
     assert row_line(["a", ""], ["1", "2", "3", ""]) == "a: 1; 2; 3"

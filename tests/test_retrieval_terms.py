@@ -16,7 +16,7 @@ def share_found(question: str, text: str) -> float:
     return len(asked & {stem(word) for word in words(text)}) / len(asked)
 
 
-def test_chinese_gives_characters_and_pairs() -> None:
+def test_chinese_gives_characters_and_pairs():
     assert words("无法退款。") == ["无", "法", "退", "款", "无法", "法退", "退款"]
     assert asked_words("无法退款。") == ["无法", "法退", "退款"]
 
@@ -33,7 +33,7 @@ def test_chinese_gives_characters_and_pairs() -> None:
         ("how long is the Lieferung?", ["how", "long", "is", "the", "lieferung"]),
     ],
 )
-def test_words_that_only_ask_do_not_count(question: str, telling: list[str]) -> None:
+def test_words_that_only_ask_do_not_count(question, telling):
     assert telling_words(question) == telling
 
 
@@ -51,22 +51,22 @@ def test_words_that_only_ask_do_not_count(question: str, telling: list[str]) -> 
         ("5GB", "套餐5GB版"),
     ],
 )
-def test_a_word_is_found_inside_a_run_without_a_dictionary(question: str, text: str) -> None:
+def test_a_word_is_found_inside_a_run_without_a_dictionary(question, text):
     assert share_found(question, text) == 1.0
 
 
-def test_characters_of_a_question_do_not_count_one_by_one() -> None:
+def test_characters_of_a_question_do_not_count_one_by_one():
     assert share_found("退款", "退回的款项") == 0.0
 
 
-def test_mixed_scripts_part_where_they_change() -> None:
+def test_mixed_scripts_part_where_they_change():
     assert words("iPhoneケースの返品") == ["iphone", *"ケースの返品", "ケー", "ース", "スの", "の返", "返品"]
     assert asked_words("가격 인상") == ["가격", "인상"]
 
 
 @pytest.mark.parametrize("question", ["KM-450", "KM450", "km 450", "ｋｍ４５０", "km.450", "KM/450"])
 @pytest.mark.parametrize("text", ["the KM-450 kettle", "the KM450", "a km 450", "Km/450."])
-def test_model_numbers_find_each_other(question: str, text: str) -> None:
+def test_model_numbers_find_each_other(question, text):
     asked = {stem(word) for word in asked_words(question)}
     assert {"km", "450"} <= asked & set(words(text))
     assert share_found(question, text) >= 2 / 3
@@ -74,22 +74,22 @@ def test_model_numbers_find_each_other(question: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("question", "text"), [("e-mail", "Write an email."), ("email", "Write an e-mail.")])
-def test_hyphens_inside_a_word_do_not_matter(question: str, text: str) -> None:
+def test_hyphens_inside_a_word_do_not_matter(question, text):
     assert "email" in set(asked_words(question)) & set(words(text))
 
 
-def test_forms_of_a_word_are_one_term_and_other_words_are_not() -> None:
+def test_forms_of_a_word_are_one_term_and_other_words_are_not():
     assert {stem(word) for word in words("Return returns RETURNED returning")} == {"return"}
     assert stem("refund") != stem("return")
 
 
-def test_words_stand_as_often_as_in_the_text_and_underscores_part_them() -> None:
+def test_words_stand_as_often_as_in_the_text_and_underscores_part_them():
     assert words("a_b a") == ["a", "b", "a"]
     assert words("STRASSE Straße") == ["strasse", "strasse"]
     assert words(" \n—!?") == asked_words("") == []
 
 
-def test_threads_may_stem_at_once() -> None:
+def test_threads_may_stem_at_once():
     letters = random.Random(7)
     unseen = ["".join(letters.choices("bcdfglmnprst", k=7)) + "izations" for _ in range(500)]
     expected = Stemmer("en").stemWords(unseen)
@@ -130,17 +130,17 @@ def best(index: KeywordIndex, question: str) -> str:
         ("delivery deliveries", "zh"),
     ],
 )
-def test_forms_of_a_word_have_one_stem_by_the_rules_of_their_language(forms: str, language: str) -> None:
+def test_forms_of_a_word_have_one_stem_by_the_rules_of_their_language(forms, language):
     assert len({stem(form, language) for form in forms.split()}) == 1
 
 
 @pytest.mark.parametrize("pair", ["customs customer", "police policy", "internal international", "universe university"])
-def test_words_of_different_meaning_keep_apart(pair: str) -> None:
+def test_words_of_different_meaning_keep_apart(pair):
     first, second = pair.split()
     assert stem(first) != stem(second)
 
 
-def test_a_german_question_finds_other_forms_of_its_words() -> None:
+def test_a_german_question_finds_other_forms_of_its_words():
     index = index_of(*GERMAN)
     assert index.segments[0].languages == ("de",)
     for question, expected in (("Rückgabe einer Lieferung", 0), ("Gerät", 1), ("Gutschein", 2)):
@@ -148,9 +148,7 @@ def test_a_german_question_finds_other_forms_of_its_words() -> None:
 
 
 @pytest.mark.parametrize("largest", [20_000, 1])
-def test_both_languages_of_an_index_are_stemmed_by_their_own_rules(
-    largest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_languages_of_an_index_are_stemmed_by_their_own_rules(largest, monkeypatch):
     """In one segment, and in one for each language."""
     monkeypatch.setattr("retrieval.search.vector_index.LARGEST", largest)
     index = index_of(*GERMAN).updated((), {3 + at: [text] for at, text in enumerate(ENGLISH)})
@@ -160,21 +158,21 @@ def test_both_languages_of_an_index_are_stemmed_by_their_own_rules(
     assert best(index, "battery") == ENGLISH[1]
 
 
-def test_a_passage_that_is_misread_does_not_change_the_stems_of_frequent_words() -> None:
+def test_a_passage_that_is_misread_does_not_change_the_stems_of_frequent_words():
     index = index_of(*ENGLISH, "Wir haben batteries und appliances für Sie im Geschäft.")
     (segment,) = index.segments
     assert segment.languages == ("en", "de")
     assert [segment.term_of(word) for word in ("orders", "delivery")] == [stem("orders"), stem("delivery")]
 
 
-def test_a_word_the_index_does_not_have_is_stemmed_as_the_form_that_it_has() -> None:
+def test_a_word_the_index_does_not_have_is_stemmed_as_the_form_that_it_has():
     (segment,) = index_of(*GERMAN, *ENGLISH).segments
     assert segment.term_of("gutscheins") == segment.term_of("gutscheine") == stem("gutscheine", "de")
     assert segment.term_of("purchases") == segment.term_of("purchase")
     assert segment.term_of("zeppelins") is None
 
 
-def test_two_forms_in_a_question_count_once() -> None:
+def test_two_forms_in_a_question_count_once():
     index = index_of(*GERMAN, *ENGLISH)
     for forms in ("Gerät Geräte", "battery batteries", "zeppelin zeppelins"):
         assert index.scores(f"label {forms}").tolist() == index.scores(f"label {forms.split()[0]}").tolist()
