@@ -2,6 +2,8 @@
 # SERVE=0: without the chat; LANG_DESK=zh: the Chinese sample. make test: all checks.
 # make quick: the tests that matter while working, in about a minute.
 PYTHON ?= python3
+# Each process would compile all files again.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 LANG_DESK ?= en
