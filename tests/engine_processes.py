@@ -14,7 +14,7 @@ from cache.serving import engine_process, engine_server
 from cache.serving.messages import EngineSpec
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([engine_server.__name__])
+CONTEXT.set_forkserver_preload([engine_server.__name__, "transformers.modeling_utils"])
 
 
 def spec_of(folder, modules, **changes):

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -310,7 +309,7 @@ def test_a_process_that_cannot_end_is_left_behind(monkeypatch):
     monkeypatch.setattr("cache.serving.engine_process.KILLED_S", 0.05)
     child = Child()
     with monkeypatch.context() as cannot_end:
-        cannot_end.setattr(subprocess.Popen, "kill", lambda process: None)
+        cannot_end.setattr(child._process, "kill", lambda: None)
         assert child.end(0).startswith("killed, but it waits")
         assert next(child.messages, None) is None, "nobody waits for what it sends"
     child.kill()

@@ -36,7 +36,7 @@ class Faster(Saved):
 
 def load_as(monkeypatch: pytest.MonkeyPatch, model: Saved) -> None:
     for name, loaded in (("AutoModelForCausalLM", model), ("AutoTokenizer", Saved())):
-        monkeypatch.setattr(f"cache.model.loading.{name}.from_pretrained", lambda *_, loaded=loaded, **__: loaded)
+        monkeypatch.setattr(f"transformers.{name}.from_pretrained", lambda *_, loaded=loaded, **__: loaded)
 
 
 def test_a_conversion_that_another_process_ended_first_is_taken(tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def test_the_header_is_read_once(monkeypatch, tmp_path):
         return Saved()
 
     for name in ("AutoModelForCausalLM", "AutoTokenizer"):
-        monkeypatch.setattr(f"cache.model.loading.{name}.from_pretrained", load)
+        monkeypatch.setattr(f"transformers.{name}.from_pretrained", load)
     convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
     assert read == ["one.gguf"]
 
@@ -121,6 +121,6 @@ def test_a_model_that_does_not_fit_is_said(tiny_folder, monkeypatch):
     def full(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 14.00 GiB.")
 
-    monkeypatch.setattr("cache.model.loading.AutoModelForCausalLM.from_pretrained", full)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", full)
     with pytest.raises(ModelError, match=r"does not fit into the device's memory \(CUDA out of memory.* smaller model"):
         load_stock(str(tiny_folder), device=torch.device("cpu"), converted=tiny_folder.parent)
