@@ -308,6 +308,7 @@ def test_a_process_that_cannot_end_is_left_behind(monkeypatch):
     """As one does that waits for a disk."""
     monkeypatch.setattr("cache.serving.engine_process.KILLED_S", 0.05)
     child = Child()
+    os.kill(child.pid, signal.SIGSTOP)
     with monkeypatch.context() as cannot_end:
         cannot_end.setattr(child._process, "kill", lambda: None)
         assert child.end(0).startswith("killed, but it waits")
