@@ -42,9 +42,9 @@ lint: install
 	$(BIN)/mypy
 
 # Files of tests side by side, each in one process; more than four need much memory for their models. In the order of their
-# names: by number of tests, the slowest would come last.
+# names: by number of tests, the slowest would come last. One process more than cores: many tests wait for other processes.
 test: lint $(VENV)/gpu
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: install
 	$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(QUICK)
