@@ -13,7 +13,7 @@ PORT ?= 7860
 SERVE ?= 1
 # One file for each subject, without the bundled model and the browser.
 QUICK := $(addprefix tests/test_,$(addsuffix .py,architecture docs app_settings app_pml_cli app_service app_library \
-	app_checking app_pages cache_plan cache_store cache_engine cache_pml_cases retrieval_loaders retrieval_splitting \
+	app_checking app_pages cache_arrangement cache_store cache_engine cache_pml_mutations retrieval_loaders retrieval_splitting \
 	retrieval_retriever))
 
 .PHONY: demo quick test lint install screenshots chaos hostile soak flood forgetting clean

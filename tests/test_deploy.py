@@ -98,6 +98,14 @@ def test_the_image_gets_what_it_is_made_of_and_nothing_else():
     assert model[0] in makefile
 
 
+def test_the_quick_tests_exist():
+    """Was wrong once: two files were merged into others, and `make quick` ran none."""
+    listed = subprocess.run(["make", "-n", "quick"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = re.findall(r"tests/test_\w+\.py", listed)
+    assert len(files) > 10
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
 def unit(name: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in (DEPLOY / name).read_text().splitlines():
