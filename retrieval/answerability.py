@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from retrieval.ranking.encoder import StatementRanker, StatementVectors
+from retrieval.ranking.encoder import StatementEncoder, StatementVectors
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.grouping import Statement
@@ -311,26 +311,21 @@ def as_json(classifier: AnswerabilityClassifier) -> str:
 
 def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
     """Return a classifier for an embedder without fitted models: the ranker decides, at about its own bar."""
+
+    def model(**features: tuple[float, float, float]) -> LogisticModel:
+        weights, means, deviations = ({name: of[n] for name, of in features.items()} for n in range(3))
+        return LogisticModel(weights=weights, means=means, deviations=deviations, bias=0.0)
+
     return AnswerabilityClassifier(
         embedder=embedder,
         ranker=ranker,
         fitted_on="nothing",
         threshold=0.35,
         certain=0.6,
-        relevance=LogisticModel(weights={"likely": 1.0}, means={"likely": 0.0}, deviations={"likely": 1.0}, bias=0.0),
-        written=LogisticModel(weights={"covered": 1.0}, means={"covered": 0.4}, deviations={"covered": 0.1}, bias=0.0),
-        statement=LogisticModel(
-            weights={"ranked": 1.0, "passage": 1.0, "covered": 0.3},
-            means={"ranked": 0.0, "passage": 1.0, "covered": 0.5},
-            deviations={"ranked": 1.0, "passage": 0.25, "covered": 0.25},
-            bias=0.0,
-        ),
-        written_statement=LogisticModel(
-            weights={"parts": 1.0, "beyond": 1.0, "passage": 1.0},
-            means={"parts": 0.5, "beyond": 0.5, "passage": 0.5},
-            deviations={"parts": 0.25, "beyond": 0.25, "passage": 0.25},
-            bias=0.0,
-        ),
+        relevance=model(likely=(1.0, 0.0, 1.0)),
+        written=model(covered=(1.0, 0.4, 0.1)),
+        statement=model(ranked=(1.0, 0.0, 1.0), passage=(1.0, 1.0, 0.25), covered=(0.3, 0.5, 0.25)),
+        written_statement=model(parts=(1.0, 0.5, 0.25), beyond=(1.0, 0.5, 0.25), passage=(1.0, 0.5, 0.25)),
     )
 
 
@@ -349,7 +344,7 @@ class JudgedStatements:
 
 def judge(
     retriever: Retriever,
-    ranker: StatementRanker,
+    ranker: StatementEncoder,
     classifier: AnswerabilityClassifier,
     queries: Sequence[Query],
     passages: Sequence[FoundPassageText],

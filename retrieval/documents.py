@@ -34,10 +34,9 @@ def content_hash(*parts: bytes | memoryview) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One structural part of a document as plain text.
-
-    A list has one item per line, with "- " or "1. " and two spaces per level. A table has one row per line, written
-    "header: value; header: value". So it can be cut at any row, and a small language model need not count columns.
+    """One structural part of a document as plain text. A list has one item per line, with "- " or "1. " and two spaces
+    per level. A table has one row per line, written "header: value; header: value". So it can be cut at any row, and a
+    small language model need not count columns.
     """
 
     kind: BlockKind
@@ -173,10 +172,9 @@ class _Piece:
 
 
 def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) -> tuple[Passage, ...]:
-    """Return passages of at most `max_tokens` tokens of text each, by `count_tokens`. The result is deterministic.
-
-    The heading path is not counted; each of its headings has at most a quarter of the limit. Raises ValueError for a
-    limit below 16 tokens.
+    """Return passages of at most `max_tokens` tokens of text each, by `count_tokens`. The result is deterministic. The
+    heading path is not counted; each of its headings has at most a quarter of the limit. Raises ValueError for a limit
+    below 16 tokens.
     """
     if max_tokens < _SMALLEST_LIMIT:
         raise ValueError(f"max_tokens is {max_tokens}; it must be at least {_SMALLEST_LIMIT}")

@@ -33,11 +33,10 @@ _DOCUMENT = TypeAdapter(Document)
 
 
 def find_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path, str | None]]:
-    """Yield each file once as (path, None), or (path, problem) with a one-line reason. Never raises OSError.
-
-    Folders are walked in sorted order, files before folders. Named paths are always yielded. Inside folders, hidden
-    names and special files are skipped. A symbolic link is followed only to a place inside the given folder. No file is
-    opened, and types are not checked.
+    """Yield each file once as (path, None), or (path, problem) with a one-line reason. Never raises OSError. Folders
+    are walked in sorted order, files before folders. Named paths are always yielded. Inside folders, hidden names and
+    special files are skipped. A symbolic link is followed only to a place inside the given folder. No file is opened,
+    and types are not checked.
     """
     seen: set[tuple[int, int]] = set()  # device and inode, so links and overlapping arguments cause no duplicates
     for path in map(Path, paths):

@@ -9,9 +9,14 @@ from typing import Any
 import docx
 import openpyxl
 import pptx
+import pytest
 import xlwt
 from pypdf import PdfReader, PdfWriter
 from reportlab.pdfgen.canvas import Canvas
+
+from retrieval.documents import Document
+from retrieval.errors import UnreadableDocument
+from retrieval.loaders.load import load
 
 Cells = Sequence[Sequence[Any]]
 
@@ -19,6 +24,19 @@ Cells = Sequence[Sequence[Any]]
 def put(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
+
+
+def reason(path: Path, **options: int) -> str:
+    """Why a file cannot be read, in one line."""
+    with pytest.raises(UnreadableDocument) as caught:
+        load(path, **options)
+    assert caught.value.path == path
+    assert "\n" not in str(caught.value)
+    return caught.value.reason
+
+
+def shown(document: Document) -> list[tuple[str, str]]:
+    return [(block.kind, block.text) for block in document.blocks]
 
 
 def saved(thing: Any) -> bytes:

@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,7 @@ ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
     "evals.gpu": "evals.speed evals.peers evals.report app.domain cache",
     "evals.speed": "evals.peers evals.report app.pml app.domain cache",
-    "evals.peers": "app.domain cache",
+    "evals.peers": "app.domain cache durable",
     "evals.answers": "evals.report app.training app.desk app.answering app.knowledge app.storage "
     "app.domain cache retrieval",
     "evals.report": "app.domain",
@@ -67,19 +66,8 @@ name stands for all of its rooms. Rooms are listed from the top down, and none m
 """
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of a package. imports: absolute dotted names, also those inside functions and TYPE_CHECKING
-    blocks.
-    """
-
-    name: str
-    tree: ast.Module
-    imports: frozenset[str]
-
-
 def imported(tree: ast.AST, name: str) -> Iterator[str]:
-    """Names a file imports; `from a import b` gives a.b, because b may be a file."""
+    """Absolute names, also of imports in functions; `from a import b` gives a.b, because b may be a file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -90,15 +78,12 @@ def imported(tree: ast.AST, name: str) -> Iterator[str]:
 
 
 @cache
-def sources() -> dict[str, SourceFile]:
+def sources() -> dict[str, ast.Module]:
     """All files of the packages by dotted name; a package's `__init__` keeps that ending."""
-    found = {}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            found[name] = SourceFile(name, tree, frozenset(imported(tree, name)))
-    return found
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): ast.parse(path.read_text("utf-8")) for path in paths
+    }
 
 
 def edges() -> dict[str, set[str]]:
@@ -112,8 +97,8 @@ def edges() -> dict[str, set[str]]:
         return targets.get(imported_name)
 
     return {
-        name: {target for i in file.imports if (target := resolve(i)) is not None} - {name}
-        for name, file in files.items()
+        name: {target for i in imported(tree, name) if (target := resolve(i)) is not None} - {name}
+        for name, tree in files.items()
     }
 
 
@@ -177,8 +162,8 @@ def test_the_page_of_architecture_has_the_same_rooms():
 def test_addresses_are_counted_under_the_name_that_one_function_gives():
     """A host has 2^64 addresses of IPv6: where one is counted as it is, there is no limit."""
     users = set[str]()
-    for name, file in sources().items():
-        hosts = (node.value for node in ast.walk(file.tree) if isinstance(node, ast.Attribute) and node.attr == "host")
+    for name, tree in sources().items():
+        hosts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "host")
         if any(isinstance(of, ast.Attribute) and of.attr == "client" for of in hosts):
             users.add(name)
     assert users == {"app.access.limits", "app.api.metrics"}  # which asks whether it is this machine

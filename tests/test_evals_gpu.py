@@ -53,9 +53,6 @@ def test_a_trial_run_measures_every_row_and_judges_none(trial):
     assert (trial["is_gpu"], trial["note"], trial["size"]) == (False, NO_GPU, "tiny")
     assert {"device", "card", "torch", "transformers", "seconds"} <= set(trial)
     assert "this says nothing about a GPU" in markdown(trial, "command")
-
-
-def test_what_has_a_goal_has_a_baseline_or_a_floor(trial):
     found = {row["row"]: row for row in trial["rows"] if row["goal"]}
     for name in ("ttft-8b", "ttft-4b", "decode-64-8b"):
         assert found[name]["ratio"] > 0, name
@@ -64,17 +61,11 @@ def test_what_has_a_goal_has_a_baseline_or_a_floor(trial):
     assert "host" in found["ttft-host-8b"]["note"]
     assert "disk" in found["ttft-disk-8b"]["note"]
     assert 0.5 < found["kv-memory-8b"]["value"] <= 1.2
-
-
-def test_a_processor_computes_what_it_should(trial):
     rows = [row for row in trial["rows"] if row["row"] in ("attention", "logits")]
     assert len(rows) == 6
     for row in rows:
         allowed = next(size for name, size in DIFFERENCES.items() if name in row["what"])
         assert row["value"] < allowed, row
-
-
-def test_modules_are_found_in_every_place(trial):
     places = " ".join(row["what"] for row in trial["rows"] if row["row"] == "many-modules" and row["unit"] == "ms")
     assert all(f"the slowest from: {place}" in places for place in ("host", "disk"))
 
@@ -165,10 +156,6 @@ def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(tmp_path, mon
     assert [(message["line"]["value"], message["line"]["met"]) for message in told] == [(1.0, None)]
 
 
-def a_row(**fields: Any) -> GpuRow:
-    return GpuRow(row="r", what="w", shape="s", **fields)
-
-
 def test_a_wrong_kernel_is_far_from_the_reference():
     """Of many keys one is left out, and modules are placed a little elsewhere."""
     chunks = correctness.random_chunks(0, 60)
@@ -227,7 +214,7 @@ def test_the_command_writes_into_a_page_and_draws(tmp_path, monkeypatch):
 
     def measure(**options: Any) -> dict[str, Any]:
         asked.update(options)
-        rows = [a_row(unit="ms", value=10.0, floor=8.0).as_json()]
+        rows = [GpuRow(row="r", what="w", shape="s", unit="ms", value=10.0, floor=8.0).as_json()]
         return {"device": "cuda", "seconds": 1.0, "note": "", "rows": rows}
 
     monkeypatch.setattr("evals.gpu.run.measure_gpu", measure)

@@ -1,17 +1,27 @@
-"""`warmdesk eval helpdesk`: what counts as a fact, beside the point, a dead end, contradicted; and the whole run."""
+"""`warmdesk eval helpdesk`: facts, contradictions, labelled questions, figures; and the whole run."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from desks import small_desk, write_pages
 
 from app.domain.answers import Outcome
+from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from app.domain.setting_types import SAMPLE, SHIPPED_DATA, sample_of, samples
 from evals.answers.contradictions import contradictions
 from evals.answers.helpdesk import JudgedAnswer, ShownAnswer, figures, markdown, measure_helpdesk
-from evals.answers.questions import CustomerQuestion, holds_all, holds_fact, read_questions
+from evals.answers.questions import (
+    CustomerQuestion,
+    LabelledQuestion,
+    holds_all,
+    holds_fact,
+    read_labelled,
+    read_questions,
+)
+from retrieval.statements.grouping import Statement
 
 
 def question(**changes: Any) -> CustomerQuestion:
@@ -202,3 +212,125 @@ def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name, 
         for article in (*one.articles, *one.not_from) if folder else ():
             text = (SHIPPED_DATA / folder / article).read_text("utf-8")
             assert article in one.not_from or holds_all(text, one.facts), one.id
+
+
+TEXT = "Returns take ten days. Keep the receipt. 退款需要五天。"
+
+
+def labelled(folder: Path, *rows: dict[str, Any]) -> list[LabelledQuestion]:
+    file = folder / "questions.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    return read_labelled(file)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({}, {}),
+        ({"answer": "A."}, {"answers": ("A.",)}),
+        ({"answer": None, "facts": []}, {}),
+        ({"answers": ["A", "B"], "articles": ["a.md"]}, {"answers": ("A", "B"), "articles": ("a.md",)}),
+        ({"answers": ["A"], "earlier": "b?"}, {"earlier": "b?", "answers": ("A",)}),
+        ({"facts": ["x", ["y", "z"]], "answer": "for people", "kind": "plain"}, {"facts": (("x",), ("y", "z"))}),
+        ({"facts": ["x"], "history": [["b?", "B."], ["c?", "C."]]}, {"earlier": "c?", "facts": (("x",),)}),
+        ({"facts": ["x"], "history": [{"question": "b?", "answer": "B."}]}, {"earlier": "b?", "facts": (("x",),)}),
+    ],
+)
+def test_every_form_of_a_line(tmp_path, row, expected):
+    (found,) = labelled(tmp_path, {"question": "a?", **row})
+    assert found == LabelledQuestion(question="a?", **expected)
+    assert found.is_answerable == bool(row.get("answers") or row.get("facts") or row.get("answer"))
+
+
+def test_a_line_of_a_collection_has_many_questions_and_small_talk_is_none(tmp_path):
+    rows = (
+        {
+            "title": "t",
+            "context": "c",
+            "qas": [{"question": "a?", "answers": ["A"]}, {"question": "b?", "answers": []}],
+        },
+        {"question": "Hello!", "kind": "smalltalk"},
+        {"question": "c?"},
+    )
+    assert [(one.question, one.answers) for one in labelled(tmp_path, *rows)] == [
+        ("a?", ("A",)),
+        ("b?", ()),
+        ("c?", ()),
+    ]
+
+
+@pytest.mark.parametrize("text", ["{", "5", '{"answer": "x"}', '{"qas": [{"question": "x"}]}', '["a"]'])
+def test_another_file_is_one_clear_error(tmp_path, text):
+    file = tmp_path / "questions.jsonl"
+    file.write_text(text)
+    with pytest.raises(DeskError, match=r"questions\.jsonl, line 1 is not a question") as caught:
+        read_labelled(file)
+    assert caught.value.code == "bad-questions"
+    with pytest.raises(DeskError, match=r"none\.jsonl"):
+        read_labelled(tmp_path / "none.jsonl")
+
+
+PASSAGE = StoredPassage(
+    id=1,
+    document="d.md",
+    title="Returns",
+    ordinal=0,
+    heading_path=("Returns",),
+    text=TEXT,
+    content_hash="",
+    num_tokens=9,
+    module_key=None,
+)
+
+
+def right(question: LabelledQuestion) -> list[str]:
+    """The statements that are its answer. They are shown with a line that governs them, which does not count."""
+    found = []
+    for said in ("Returns take ten days.", "Keep the receipt.", "退款需要五天。"):
+        start = TEXT.index(said)
+        statement = Statement(f"Everything about zebras: {said}", start, start + len(said), "sentence")
+        if question.is_answered_by(statement, PASSAGE):
+            found.append(said)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("Returns take ten days.", ["Returns take ten days."]),
+        ("ten days", ["Returns take ten days."]),
+        ("TEN  days!", ["Returns take ten days."]),
+        ("en day", []),  # parts of words are none of the answer
+        ("Returns take ten days. Keep the receipt.", ["Returns take ten days.", "Keep the receipt."]),
+        ("退款需要五天", ["退款需要五天。"]),
+        ("五天", ["退款需要五天。"]),
+        ("A return takes ten days", []),  # too few words in common
+        ("All returns take ten days.", ["Returns take ten days."]),
+        ("zebras", []),
+        ("", []),
+    ],
+)
+def test_statements_that_hold_the_answer_or_a_part_of_it_are_right(answer, expected):
+    assert right(LabelledQuestion(question="?", answers=(answer,))) == expected
+
+
+def test_one_of_several_answers_is_enough():
+    question = LabelledQuestion(question="?", answers=("Keep the receipt", "ten days"))
+    assert right(question) == ["Returns take ten days.", "Keep the receipt."]
+    assert right(LabelledQuestion(question="?")) == []
+
+
+def test_statements_with_one_of_the_facts_are_right():
+    assert right(LabelledQuestion(question="?", facts=(("10 days", "ten days"), ("receipt",)))) == [
+        "Returns take ten days.",
+        "Keep the receipt.",
+    ]
+    assert right(LabelledQuestion(question="?", facts=(("zebras",),))), "facts are looked for in what is shown"
+
+
+def test_other_documents_than_those_named_do_not_answer():
+    question = LabelledQuestion(question="q?", answers=("ten days",), articles=("other.md",))
+    assert right(question) == []
+    assert right(LabelledQuestion(question="q?", answers=("ten days",), articles=("d.md",))) == [
+        "Returns take ten days."
+    ]

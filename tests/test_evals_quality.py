@@ -82,7 +82,6 @@ def test_cases_are_the_same_every_time_and_hold_their_document(reader, data):
     assert all(len(case.modules) == 3 for case in cases)
     assert {bool(case.answers) for case in cases} == {True, False}
     for case in cases:
-        assert case.right is not None
         shelf = text_of(case.question).split("shelf ")[1][0]
         assert f"Shelf {shelf} " in text_of(case.modules[case.right])
         assert all("word" not in text_of(module) for module in case.modules), "long documents are no passage"
@@ -131,7 +130,7 @@ def test_conversations_bring_their_earlier_turns(reader, tmp_path):
     assert len(turn.modules) == 2
     assert not set(turn.modules) & set(case.modules), "a passage is brought in once"
     assert all(len(left_context) > 100 for left_context in (*turn.left_contexts, *case.left_contexts))
-    row["qas"].insert(1, row["qas"][0] | {"history": [["user", "What is 3?"], ["agent", "y"]]})  # type: ignore[attr-defined, index]
+    row["qas"].insert(1, row["qas"][0] | {"history": [["user", "What is 3?"], ["agent", "y"]]})
     file.write_text(json.dumps(row))
     first, second = reader.conversations(file, 3, 10)
     assert (first.question, first.modules) == (second.question, second.modules)
@@ -144,7 +143,6 @@ def test_sample_questions_are_asked_among_the_nearest_others(reader):
     cases = reader.knowledge(root / "questions.jsonl", root / "knowledge", 5, 6)
     assert len(cases) == 6
     for case in cases:
-        assert case.right is not None
         assert len(case.modules) == 5
         assert holds(text_of(case.modules[case.right]), case.facts)
         assert is_right(case, " and ".join(case.facts))
@@ -163,7 +161,7 @@ def a_case(**more: object) -> Case:
         "answers": ("99",),
         "gold": tuple(b"99"),
     }
-    return Case(**{**values, **more})  # type: ignore[arg-type]
+    return Case(**{**values, **more})
 
 
 def test_the_page_of_evidence_names_every_arm():
@@ -176,16 +174,13 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench):
     outcomes = [bench.run(case, OTHERS) for case in cases]
     rows = {name: quality_row(name, cases, outcomes) for name in [FULL, *OTHERS, NOISE]}
     for exact in ("full", "exact", NOISE):
-        kl = rows[exact]["kl"]
-        assert kl is not None
-        assert kl < 1e-3, exact
+        assert rows[exact]["kl"] < 1e-3, exact
         assert rows[exact]["top1"] == 1.0
     assert rows["full"]["gold_logp_delta"] == 0
     for name in set(OTHERS) - {"exact"}:
         row = rows[name]
-        assert row["kl"] is not None
         assert row["kl"] > 1e-4, name
-        low, high = row["kl_interval"] or (0, 0)
+        low, high = row["kl_interval"]
         assert low <= row["kl"] <= high
     assert rows["fast"]["recomputed_tokens"] == rows["prompt_cache"]["recomputed_tokens"] == 0
     assert 0 < rows["balanced"]["recomputed_share"] <= 0.16
@@ -201,22 +196,15 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench):
     )
 
 
-def test_a_run_goes_on_where_it_stopped(bench):
-    cases = [a_case(), a_case(id="y")]
+def test_a_run_goes_on_where_it_stopped(bench, monkeypatch):
+    cases, asked, run = [a_case(), a_case(id="y")], list[str](), bench.run
     kept = io.StringIO()
-    kept.fileno = lambda: 1  # type: ignore[method-assign]
-    import os
-
-    sync, os.fsync = os.fsync, lambda fd: None
-    try:
-        first = run_missing(bench, cases[:1], ["fast"], kept, lambda line: None)
-        kept.write('{"case": "y", "outc')  # cut by an interruption
-        asked: list[str] = []
-        run = bench.run
-        bench.run = lambda case, names: asked.append(case.id) or run(case, names)  # type: ignore[method-assign, func-returns-value]
-        again = run_missing(bench, cases, ["fast"], kept, lambda line: None)
-    finally:
-        os.fsync = sync
+    kept.fileno = lambda: 1
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    first = run_missing(bench, cases[:1], ["fast"], kept, lambda line: None)
+    kept.write('{"case": "y", "outc')  # cut by an interruption
+    bench.run = lambda case, names: asked.append(case.id) or run(case, names)
+    again = run_missing(bench, cases, ["fast"], kept, lambda line: None)
     assert asked == ["y"]
     assert again[0] == first[0]
     assert set(read_outcomes(kept)) == {"x", "y"}
@@ -252,7 +240,7 @@ def test_calibrate_finds_the_bias_first_and_measures_with_it(bench, reader, data
     settings = bench.settings
     said: list[tuple[str, float | None]] = []
     run = bench.run
-    bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)  # type: ignore[method-assign, func-returns-value]
+    bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)
     monkeypatch.setattr(evals.answers.quality_run, "open_bench", opened)
     (settings.data_dir / FILE).write_text('{"of": "another version"}')
     found = evals.answers.quality_run.calibrate(settings, data, limit=1, report=lambda line: None)

@@ -13,10 +13,7 @@ from tiny_desk import ReaderHere
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.prompt.tokenizer import WordTokenizer
-from evals.answers.recall import (
-    measure_recall,
-    read_questions,
-)
+from evals.answers.recall import measure_recall, read_questions
 
 
 @pytest.fixture(autouse=True)
@@ -32,19 +29,15 @@ def write_rows(file: Path, rows: Iterable[object]) -> Path:
     return file
 
 
-def measured(
-    folder: Path, file: Path, leave_out: Sequence[str] = (), limit: int | None = None
-) -> dict[tuple[str, str], dict[str, Any]]:
+def result(folder: Path, file: Path, leave_out: Sequence[str] = (), **options: Any) -> dict[str, Any]:
+    settings = Settings(data_dir=folder / "data", passages=2)
+    options = {"limit": None, "leave_out": frozenset(leave_out), "report": lambda _: None, **options}
+    return measure_recall(settings, file, embedder=HashEmbedder(), **options)
+
+
+def measured(*given: Any, **options: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """Rows by source and retriever."""
-    result = measure_recall(
-        Settings(data_dir=folder / "data", passages=2),
-        file,
-        embedder=HashEmbedder(),
-        limit=limit,
-        leave_out=frozenset(leave_out),
-        report=lambda _: None,
-    )
-    return {(row["source"], row["retriever"]): row for row in result["rows"]}
+    return {(row["source"], row["retriever"]): row for row in result(*given, **options)["rows"]}
 
 
 def qa(question: str, answer: str | None, *history: Sequence[str]) -> dict[str, object]:
@@ -109,18 +102,9 @@ def test_distractors_are_searched_and_not_asked(tmp_path):
     rows = [better, *({**other, "context": f"A giraffe has number {number}."} for number in range(5)), CONTEXTS[0]]
     file = write_rows(tmp_path / "others.jsonl", rows)
 
-    def result(**options: Any) -> dict[str, Any]:
-        return measure_recall(
-            Settings(data_dir=tmp_path / "data", passages=2),
-            data,
-            embedder=HashEmbedder(),
-            limit=3,
-            leave_out=frozenset(["left"]),
-            report=lambda _: None,
-            **options,
-        )
-
-    alone, among, two = result(), result(distractors=[file]), result(distractors=[file], num_distractors=2)
+    given = (tmp_path, data, ["left"])
+    alone, among = result(*given, limit=3), result(*given, limit=3, distractors=[file])
+    two = result(*given, limit=3, distractors=[file], num_distractors=2)
     assert [found["passages"] for found in (alone, two, among)] == [3, 5, 9]  # what is asked about is there once
     hits = [{row["retriever"]: row["hit1"] for row in found["rows"]} for found in (alone, among)]
     assert hits[0]["fused"] == 0.5
@@ -166,9 +150,6 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path):
     assert measured(tmp_path, file)["all", "dense"]["mrr"] != rows["all", "dense"]["mrr"], "kept vectors are used"
     (folder / "returns.md").write_text("# Returns\n\nReturns take forty days from delivery.\n")
     assert measured(tmp_path, file)["all", "dense"]["mrr"] == rows["all", "dense"]["mrr"], "others are made anew"
-
-
-# --- files ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small runs of the chaos and hostile evaluations."""
+"""Small runs of the chaos, hostile and soak evaluations, and what their checks see."""
 
 import json
 import os
@@ -6,12 +6,18 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import pytest
 from desks import small_desk, write_pages
 from programs.desk_examination import ROWS, Place, examine, examine_older, make_older, open_older
-from programs.hostile import TEXTS, Elements, measure, mutated
+from programs.hostile import TEXTS, Elements, mutated
+from programs.hostile import measure as hostile
+from programs.soak import PARTS, ChangingPages, ProcessReading, growth, quoted_before
+from programs.soak import measure as soak
+from stored_answers import an_answer
 
 FROZEN_AND_CHAOS = """
 import json, sys
@@ -85,7 +91,7 @@ def test_chaos_sees_what_a_migration_loses(tmp_path):
 
 
 def test_a_few_hostile_cases():
-    result = measure(cases=30, seed=0)
+    result = hostile(cases=30, seed=0)
     assert result["findings"] == []
     assert set(result["done"].values()) == {3}, "three in each place"
 
@@ -96,3 +102,42 @@ def test_hostile_sees_an_element_that_is_not_the_desks_own():
     elements = Elements()
     elements.feed('<p dir="auto">fine</p><p onclick="x">not</p><img src=x><!-- not -->')
     assert len(elements.foreign) == 3
+
+
+STEADY = [ProcessReading(memory_mib=700.0, files=20, threads=15)] * PARTS
+
+
+def test_a_small_soak_finds_nothing():
+    result = soak(requests=16, clients=2, minutes=5.0, seed=0)
+    assert (result["requests"], sum(result["outcomes"].values()), sum(result["changes"].values())) == (16, 16, 1)
+    assert len(result["readings"]) == PARTS
+    # Other tests, too, leave memory in this process that grows or shrinks.
+    assert [one for one in result["findings"] if not one.startswith("memory_mib grew")] == []
+
+
+@pytest.mark.parametrize(("name", "by"), [("memory_mib", 10.0), ("files", 1), ("threads", 1)])
+def test_soak_sees_a_leak(name, by):
+    growing = [replace(one, **{name: getattr(one, name) + number * by}) for number, one in enumerate(STEADY)]
+    [found] = growth(growing)
+    assert found.startswith(f"{name} grew from ")
+
+
+def test_soak_sees_an_answer_that_quotes_what_was_replaced():
+    said = replace(an_answer("c" * 32), answer="Item 1 of page 3 edition 4 costs 5.")
+    assert quoted_before(said, {3: 4}) == []
+    assert quoted_before(said, {3: 5}) == ["quotes page 3 edition 4"]
+    cited = replace(said, answer="", citations=(replace(said.citations[0], quote="Item 1 of page 2 edition 1"),))
+    assert quoted_before(cited, {2: 2}) == ["quotes page 2 edition 1"]
+
+
+def test_soak_sees_that_forgetting_does_nothing(monkeypatch):
+    """The whole way: every page counts as replaced from the first question on, and is found all the same."""
+
+    def replaced(pages: ChangingPages, folder: Path, rng: Random) -> None:
+        written(pages, folder, rng)
+        pages.oldest = {page: edition + 1 for page, edition in pages.editions.items()}
+
+    written = ChangingPages.__init__
+    monkeypatch.setattr(ChangingPages, "__init__", replaced)
+    found = soak(requests=8, clients=1, minutes=5.0, seed=0)["findings"]
+    assert any(one.startswith("quotes page") for one in found)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hashed_search import HashEmbedder, HashRanker
@@ -36,7 +36,6 @@ from retrieval.answerability import (
     Candidate,
     JudgedStatements,
     QuestionFeatures,
-    QuestionMeasures,
     StatementFeatures,
     as_json,
     load_classifier,
@@ -44,6 +43,7 @@ from retrieval.answerability import (
 from retrieval.statements.grouping import Statement
 
 NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
+HASHED = {"model": lambda _: build(), "embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
 PLAIN = replace(StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)}), trust=1.0)
 
 
@@ -71,7 +71,7 @@ def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: floa
         )
         for n in range(5)
     )
-    statements = JudgedStatements(ranked=ranked, measures=cast(QuestionMeasures, ToyMeasures(values)))
+    statements = JudgedStatements(ranked=ranked, measures=ToyMeasures(values))
     return JudgedCase(
         desk=desk,
         judged=JudgedQuestion(hits=(), passages={}, statements=statements),
@@ -94,8 +94,8 @@ def in_another_language(one: JudgedCase) -> JudgedCase:
         (logit, replace(each, features=replace(each.features, trust=0.1, parts=each.features.ranked, ranked=0.0)))
         for logit, each in one.ranked
     )
-    measures = ToyMeasures(cast(ToyMeasures, one.judged.statements.measures).values, trust=0.1)
-    statements = JudgedStatements(ranked=ranked, measures=cast(QuestionMeasures, measures))
+    measures = ToyMeasures(one.judged.statements.measures.values, trust=0.1)
+    statements = JudgedStatements(ranked=ranked, measures=measures)
     return replace(one, judged=replace(one.judged, statements=statements))
 
 
@@ -104,7 +104,6 @@ def probabilities(classifier: Any, cases: Sequence[JudgedCase]) -> list[float]:
     found = []
     for one in cases:
         order = sorted(((classifier.answers(each.features), each) for _, each in one.ranked), key=lambda pair: -pair[0])
-        assert one.judged.statements.measures is not None
         found.append(classifier.is_answered(one.judged.statements.measures.features(order)))
     return found
 
@@ -153,8 +152,8 @@ def test_quality_is_that_of_models_fitted_on_other_desks():
 
 def test_languages_that_the_embedder_does_not_know_have_models_of_their_own():
     """What speaks for an answer in one language speaks against it in the other; the thresholds hold for both."""
-    known = desk_of("shop", 200, gap=6.0, feature="score")
-    foreign = [in_another_language(one) for one in desk_of("bank", 200, gap=-3.0, feature="score", seed=2)]
+    known = desk_of("shop", 200, gap=6.0)
+    foreign = [in_another_language(one) for one in desk_of("bank", 200, gap=-3.0, seed=2)]
     classifier = fit([*known, *foreign], "small", "first")[0]
     assert classifier.relevance.weights["score"] > 0 > classifier.written.weights["score"]
     judged = probabilities(classifier, foreign)
@@ -163,10 +162,7 @@ def test_languages_that_the_embedder_does_not_know_have_models_of_their_own():
 
 
 def test_every_desk_counts_the_same():
-    large, small = (
-        desk_of("shop", 300, gap=2.0, feature="score"),
-        desk_of("bank", 50, gap=-2.0, feature="score", seed=2),
-    )
+    large, small = desk_of("shop", 300, gap=2.0), desk_of("bank", 50, gap=-2.0, seed=2)
     alone = fit(large, "small", "first")[0].relevance.weights["score"]
     both = fit([*large, *small], "small", "first")[0].relevance.weights["score"]
     assert alone > 1
@@ -195,15 +191,11 @@ def test_too_few_questions_of_either_kind_are_refused(answerable, others):
     assert caught.value.code == "too-few-questions"
 
 
-# --- from files -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def _without_models(monkeypatch):
     """Desks rank by words and read files in this process: all else takes seconds."""
     monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
-    parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
-    monkeypatch.setattr("evals.answers.search_calibration.Service", partial(Service, model=lambda _: build(), **parts))
+    monkeypatch.setattr("evals.answers.search_calibration.Service", partial(Service, **HASHED))
 
 
 def write_rows(file: Path, rows: Sequence[object]) -> Path:
@@ -254,9 +246,7 @@ def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path):
     good.write_text("".join(lines[:20]))
     bad.write_text("".join(lines[20:]))
     settings = Settings(data_dir=tmp_path)
-    with Service(
-        settings, model=lambda _: build(), embedder=lambda _: HashEmbedder(), ranker=lambda _: HashRanker()
-    ) as desk:
+    with Service(settings, **HASHED) as desk:
         desk.ingest([pages], warm=False)
     classifier, found = calibrate(settings, [good, bad], [], report=lambda _: None)
     assert (found["answerable"], found["unanswerable"]) == (20, 40)
@@ -266,8 +256,7 @@ def test_without_folders_the_desk_of_the_settings_is_asked(tmp_path):
 def test_near_misses_in_other_languages_are_also_pages_that_lack_the_statement(tmp_path):
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "a.md").write_text("# 退款\n\n退款需要五天。请保留收据。\n", encoding="utf-8")
-    parts = {"embedder": lambda _: MeaningEmbedder({}, 0.1), "ranker": lambda _: HashRanker()}
-    with Service(Settings(data_dir=tmp_path), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
+    with Service(Settings(data_dir=tmp_path), **HASHED | {"embedder": lambda _: MeaningEmbedder({}, 0.1)}) as desk:
         desk.ingest([tmp_path / "pages"], warm=False)
         questions = [LabelledQuestion(question="退款要多久？", answers=("五天",))]
         found, near_miss = judged_cases(desk.finder, questions, "shop", 3, lambda _: None)
@@ -283,8 +272,7 @@ def test_folders_and_files_must_be_as_many(tmp_path):
 
 def test_near_misses_are_asked_without_the_passages_that_answer(tmp_path):
     _, pages = help_centre(tmp_path, "things", 3, 0)
-    parts = {"embedder": lambda _: HashEmbedder(), "ranker": lambda _: HashRanker()}
-    with Service(Settings(data_dir=tmp_path), model=lambda _: build(), **parts) as desk:  # type: ignore[arg-type]
+    with Service(Settings(data_dir=tmp_path), **HASHED) as desk:
         desk.ingest([pages], warm=False)
         questions = [
             LabelledQuestion(question="What bootb costs?", answers=(price_of("bootb", 0),)),

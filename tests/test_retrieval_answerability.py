@@ -39,9 +39,6 @@ RANKER = HashRanker()
 DATA = Path(__file__).parent.parent / "data"
 
 
-# --- the model ------------------------------------------------------------------------------------------
-
-
 def test_a_logistic_model_weighs_standardised_features():
     model = LogisticModel(
         weights={"a": 2.0, "b": -1.0}, means={"a": 1.0, "b": 0.0}, deviations={"a": 0.5, "b": 2.0}, bias=0.5
@@ -50,12 +47,7 @@ def test_a_logistic_model_weighs_standardised_features():
     assert model.logit(features) == pytest.approx(0.5 + 2 * 0.5 - 1.5)
     assert model.probability({"a": 1.0, "b": 1.0}) == pytest.approx(0.5)
     assert model.probability({"a": 1.0, "b": 1.0 - 2 * math.log(3)}) == pytest.approx(0.75)
-
-
-@pytest.mark.parametrize(("feature", "expected"), [(1e9, 1.0), (-1e9, 0.0)])
-def test_features_beyond_measure_do_not_overflow(feature, expected):
-    model = LogisticModel(weights={"a": 1.0}, means={"a": 0.0}, deviations={"a": 1e-6}, bias=0.0)
-    assert model.probability({"a": feature}) == pytest.approx(expected)
+    assert [model.probability({"a": far, "b": 0.0}) for far in (1e9, -1e9)] == pytest.approx([1.0, 0.0]), "no overflow"
 
 
 def constant(bias: float) -> LogisticModel:
@@ -74,15 +66,14 @@ def test_below_least_trust_words_alone_judge_and_rank():
 
 def test_the_rule_of_thumb_is_even_at_the_bar_of_the_ranker():
     classifier = rule_of_thumb("any", "some")
-    assert (classifier.embedder, classifier.ranker) == ("any", "some")
     assert 0 < classifier.threshold < 0.5 < classifier.certain < 1
-    assert classifier.is_answered(replace(NONE, trust=1.0, likely=0.0)) == pytest.approx(0.5)
-    assert classifier.is_answered(replace(NONE, trust=1.0, likely=1.0)) > classifier.certain
-    assert classifier.is_answered(replace(NONE, trust=1.0, likely=-1.0)) < classifier.threshold
+    low, even, high = (classifier.is_answered(replace(NONE, trust=1.0, likely=likely)) for likely in (-1.0, 0.0, 1.0))
+    assert low < classifier.threshold < even < classifier.certain < high
+    assert even == pytest.approx(0.5)
     assert classifier.is_answered(replace(NONE, trust=0.0, covered=0.39)) < 0.5
     better = replace(PLAIN, trust=1.0, ranked=1.0, covered=0.5)
-    assert classifier.answers(better) > classifier.answers(replace(better, ranked=0.5))
-    assert classifier.answers(better) > classifier.answers(replace(better, passage=-1.0))
+    for worse in ({"ranked": 0.5}, {"passage": -1.0}):
+        assert classifier.answers(better) > classifier.answers(replace(better, **worse))
 
 
 def test_what_is_shipped_is_for_the_shipped_ranker_and_tells_good_features_from_bad():
@@ -108,8 +99,6 @@ def typical(model: LogisticModel, by: float) -> QuestionFeatures:
     values = {name: model.means[name] + (by * model.deviations[name] if name in speak else 0.0) for name in model.means}
     return replace(NONE, **values)
 
-
-# --- the features ------------------------------------------------------------------------------------------
 
 LABELS, DRIVERS = "The parcel label is free. Print 2 of them.", "The drivers take the parcel."
 QUESTION = "Is the zebra label free?"
@@ -214,9 +203,6 @@ def test_a_question_of_common_words_is_covered_by_them():
     assert candidates_of(retriever, question, question, passages, LOGITS)[0].features.covered > 0
     blank = retriever.query("?")
     assert [one.features.covered for one in candidates_of(retriever, blank, blank, passages, LOGITS)] == [0.0] * 3
-
-
-# --- candidates, and how they are judged ----------------------------------------------------------------
 
 
 def help_desk(pages: dict[int, tuple[str, str]], knowledge: float = 1.0) -> tuple[Retriever, list[FoundPassageText]]:
@@ -328,25 +314,19 @@ def test_parts_of_chinese_terms_are_characters():
     ("question", "has", "has_not"),
     [
         ("How much is gift wrapping?", "It costs EUR 3.90 per item.", "It includes a card with 200 characters."),
-        ("what does express cost", "Express is free above 60.", "Express takes 1 working day."),
         ("运费多少钱？", "运费12元。", "我们使用快递发货。"),
-        ("How long is the label valid?", "It works for 14 days.", "Print the label."),
         ("When do you open on Sunday?", "At noon, in Galway only.", "We open when staff are there."),
         ("退款要多久？", "需要5天。", "请联系我们。"),
-        ("退款要多久？", "三十天内可以退货。", "请联系我们。"),
         ("运费多少钱？", "满60元免运费。", "请联系我们。"),
         ("这座桥是哪一年建成的？", "1937年建成。", "桥很长。"),
         ("它在哪里？", "位于都柏林市中心。", "它很大。"),
         ("那本书的作者是谁？", "作者叫安娜。", "它很厚。"),
         ("为什么关门？", "因装修暂停营业。", "周一休息。"),
         ("When does the sale end?", "Until 31 December.", "Until nothing is left."),
-        ("When does it begin?", "On 6th January.", "As soon as we can."),
         ("How much longer does it take?", "2 extra working days.", "EUR 3 more."),
         ("How many users can an account have?", "Up to 15 can share one.", "Several people can."),
-        ("How often may I move a payment?", "Once per plan.", "In the app."),
         ("Where can I report a text message?", "Forward it to fraud@larkmoor.example.", "Do not answer it."),
         ("How do I descale it?", "Descaling:\n1. Fill the tank.\n2. Press Start.", "It must be descaled in 1 hour."),
-        ("Which phone number is it?", "Call 091 555 0100.", "Call us."),
     ],
 )
 def test_a_text_that_has_what_is_asked_for(question, has, has_not):
@@ -354,13 +334,9 @@ def test_a_text_that_has_what_is_asked_for(question, has, has_not):
     assert agreement(question, has_not) == -1.0
 
 
-def test_two_things_asked_for_and_one_there():
+def test_two_things_asked_for_and_one_there_and_no_such_thing():
     question = "How long does delivery take and what does it cost?"
-    assert agreement(question, "It takes 3 days and costs EUR 5.") == 1.0
-    assert agreement(question, "It takes 3 days.") == 0.0
-    assert agreement(question, "The driver carries it in.") == -1.0
-
-
-def test_a_question_for_no_such_thing_expects_nothing():
+    answers = ("It takes 3 days and costs EUR 5.", "It takes 3 days.", "The driver carries it in.")
+    assert [agreement(question, answer) for answer in answers] == [1.0, 0.0, -1.0]
     for question in ("Can I cancel?", "What happens when I cancel?", "Kann ich stornieren?", "", "怎么退货？"):
         assert agreement(question, "EUR 5 within 14 days") == agreement(question, "No.") == 0.0

@@ -24,9 +24,10 @@ def put(path: Path, text: str = "x") -> Path:
     return path
 
 
-def test_folders_are_walked_in_sorted_order_without_hidden_names(tmp_path):
+def test_folders_are_walked_in_sorted_order_without_hidden_names_and_pipes(tmp_path):
     for name in ("b.md", "a.pdf", "sub/z.md", "sub/deep/y.md", "another/x.md", ".hidden.md", ".git/config"):
         put(tmp_path / name)
+    os.mkfifo(tmp_path / "pipe.md")
     assert names([tmp_path], tmp_path) == ["a.pdf", "b.md", "another/x.md", "sub/z.md", "sub/deep/y.md"]
 
 
@@ -35,13 +36,9 @@ def test_explicit_files_are_always_offered_and_each_file_only_once(tmp_path):
     assert names([plain, hidden, tmp_path, plain], tmp_path) == ["a.md", ".draft.md"]
 
 
-def test_missing_paths_are_problems_and_do_not_stop_the_others(tmp_path):
-    present = put(tmp_path / "a.md")
-    missing = tmp_path / "missing.md"
+def test_missing_and_impossible_paths_are_problems_and_do_not_stop_the_others(tmp_path):
+    present, missing = put(tmp_path / "a.md"), tmp_path / "missing.md"
     assert list(find_files([missing, present])) == [(missing, "no such file or folder"), (present, None)]
-
-
-def test_impossible_names_are_problems(tmp_path):
     assert [problem for _, problem in find_files([f"{tmp_path}/nul\0byte", tmp_path / ("x" * 300)])] == [
         "no such file or folder" if sys.version_info >= (3, 13) else "not a usable path",
         "file name too long",
@@ -75,11 +72,6 @@ def test_links_inside_the_folder_are_followed(tmp_path):
     (tmp_path / "..data").symlink_to("..2026")
     (tmp_path / "a.md").symlink_to("..data/a.md")
     assert names([tmp_path], tmp_path) == ["a.md"]
-
-
-def test_pipes_are_left_out(tmp_path):
-    os.mkfifo(tmp_path / "pipe.md")
-    assert list(find_files([tmp_path])) == []
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

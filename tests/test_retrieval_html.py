@@ -1,19 +1,20 @@
-"""HTML pages: the content and not what surrounds it."""
+"""HTML pages: the content and not what surrounds it. reStructuredText: nothing is inserted from elsewhere."""
 
 from pathlib import Path
 
 import pytest
+from made_files import put, shown
 
 from retrieval.documents import Document
-from retrieval.loaders.load import document_of
+from retrieval.loaders.load import document_of, load
 
 
 def read(page: str) -> Document:
     return document_of(page.encode(), Path("some-page.html"))
 
 
-def shown(page: str) -> list[tuple[str, str]]:
-    return [(block.kind, block.text) for block in read(page).blocks]
+def blocks(page: str) -> list[tuple[str, str]]:
+    return shown(read(page))
 
 
 def test_the_main_content_without_the_menus():
@@ -30,18 +31,18 @@ def test_the_main_content_without_the_menus():
 
 def test_pages_without_a_main_element():
     around = "<nav>Menu</nav><aside>More</aside><div role=navigation>Crumbs</div>"
-    assert shown(f"<body>{around}<div>Text<p>more</div>") == [("text", "Text"), ("text", "more")]
-    assert shown(f"{around}<p>Teaser</p><article><p>Story</article>") == [("text", "Story")]
-    assert shown(f"{around}<article>One</article><article>Two</article>") == [
+    assert blocks(f"<body>{around}<div>Text<p>more</div>") == [("text", "Text"), ("text", "more")]
+    assert blocks(f"{around}<p>Teaser</p><article><p>Story</article>") == [("text", "Story")]
+    assert blocks(f"{around}<article>One</article><article>Two</article>") == [
         ("text", "One"),
         ("text", "Two"),
     ]
-    assert shown("<main> </main><p>Text") == [("text", "Text")]
-    assert shown("<form><h1>Whole page</h1><p>in a form</form><form>Search</form>")[-1] == (
+    assert blocks("<main> </main><p>Text") == [("text", "Text")]
+    assert blocks("<form><h1>Whole page</h1><p>in a form</form><form>Search</form>")[-1] == (
         "text",
         "in a form",
     )
-    assert shown("just text,\n no tags") == [("text", "just text, no tags")]
+    assert blocks("just text,\n no tags") == [("text", "just text, no tags")]
 
 
 def test_titles():
@@ -53,7 +54,7 @@ def test_titles():
 
 
 def test_lists():
-    assert shown(
+    assert blocks(
         "<ol start=3><li><p>Three</p><p>more</p><li>Four<ul><li>a<br>b</li><li></li></ul>after</ol>"
         "<dl><dt>Term<dd>Meaning<dt>Other:<dd>1<dd>2</dl>"
     ) == [("list", "3. Three more\n4. Four\n  - a\nb\n  after"), ("list", "- Term: Meaning\n- Other: 1 2")]
@@ -61,7 +62,7 @@ def test_lists():
 
 def test_lists_around_sections_are_layout():
     page = "<ul><li><h3>Question</h3><div hidden>Answer<ul><li>x</ul></div><li><h3>Second</h3>Reply</ul>"
-    assert shown(page) == [
+    assert blocks(page) == [
         ("heading", "Question"),
         ("text", "Answer"),
         ("list", "- x"),
@@ -76,7 +77,7 @@ def test_tables():
         "<tr><td rowspan=2>Card<td>2 days<td>see <b>E</b>4<tr><td colspan=2>at once"
         "<tr><td colspan=3>Others<tr><td>PayPal<td><ul><li>same day<li>ten days</ul><td></table>"
     )
-    assert shown(page) == [
+    assert blocks(page) == [
         (
             "table",
             "Refunds\nPaid with: Card; Takes: 2 days; Note: see E4\n"
@@ -84,12 +85,12 @@ def test_tables():
             "Paid with: PayPal; Takes: same day, ten days",
         )
     ]
-    assert shown("<table><tr><td>Weight<td>4 kg<tr><td>Colour<td>red</table>") == [
+    assert blocks("<table><tr><td>Weight<td>4 kg<tr><td>Colour<td>red</table>") == [
         ("table", "Weight: 4 kg\nColour: red")
     ]
-    assert shown("<table><tr><td>a<td>b<td>c</table>") == [("table", "a; b; c")]
-    assert shown("<table><tr><th>Only</table>") == [("table", "Only")]
-    assert shown("<table><tr><td><h2>Layout</h2><td>Text</table>") == [
+    assert blocks("<table><tr><td>a<td>b<td>c</table>") == [("table", "a; b; c")]
+    assert blocks("<table><tr><th>Only</table>") == [("table", "Only")]
+    assert blocks("<table><tr><td><h2>Layout</h2><td>Text</table>") == [
         ("heading", "Layout"),
         ("text", "Text"),
     ]
@@ -97,13 +98,13 @@ def test_tables():
 
 def test_code_keeps_its_lines_and_buttons_are_not_text():
     page = "<pre>\n  a  b\n\n c&lt;\n</pre><button>Copy</button><p>A <a href=x>link</a><img alt=no> &amp;&nbsp;m&shy;"
-    assert shown(page) == [("code", "  a  b\n\n c<"), ("text", "A link & m")]
+    assert blocks(page) == [("code", "  a  b\n\n c<"), ("text", "A link & m")]
 
 
 @pytest.mark.parametrize("tag", ["div", "ul><li", "b", "table><tr><td", "blockquote"])
 def test_deep_nesting_keeps_the_text(tag):
     page = f"<{tag}>" * 10_000 + "the text" + "<p>after"
-    assert [text.removeprefix("- ").strip() for _, text in shown(page)] in (
+    assert [text.removeprefix("- ").strip() for _, text in blocks(page)] in (
         ["the text", "after"],
         ["- the text after"],
         ["the text, after"],
@@ -112,10 +113,76 @@ def test_deep_nesting_keeps_the_text(tag):
 
 def test_enormous_spans_are_bounded():
     page = "<table>" + "<tr><td rowspan=99999 colspan=99999>x<td>y" * 20 + "</table>"
-    assert len(shown(page)[0][1]) < 100_000
+    assert len(blocks(page)[0][1]) < 100_000
 
 
 def test_numbers_of_thousands_of_digits_are_ignored():
     endless = "9" * 5000
-    assert shown(f"<table><tr><td colspan={endless}>x<td>y</table>") == [("table", "x: y")]
-    assert shown(f"<ol start={endless}><li>x</ol>") == [("list", "1. x")]
+    assert blocks(f"<table><tr><td colspan={endless}>x<td>y</table>") == [("table", "x: y")]
+    assert blocks(f"<ol start={endless}><li>x</ol>") == [("list", "1. x")]
+
+
+RST = """
+Returns
+=======
+
+You have **30 days**, see :doc:`the rules </rules>` and :ref:`refunds`.
+
+- Keep the box
+- Keep the bill
+
+Prices
+------
+
+======= =====
+Country Price
+======= =====
+Norway  9.50
+======= =====
+
+.. note:: Only with a bill.
+
+.. code-block:: python
+
+   x = 1
+"""
+
+
+def read_rst(tmp_path: Path, text: str) -> Document:
+    return load(put(tmp_path / "a.rst", text.encode()))
+
+
+def test_the_structure_of_restructured_text(tmp_path):
+    document = read_rst(tmp_path, RST)
+    assert document.title == "Returns"
+    assert shown(document) == [
+        ("heading", "Returns"),
+        ("text", "You have 30 days, see the rules and refunds."),
+        ("list", "- Keep the box\n- Keep the bill"),
+        ("heading", "Prices"),
+        ("table", "Country: Norway; Price: 9.50"),
+        ("text", "Note"),
+        ("text", "Only with a bill."),
+        ("code", "x = 1"),
+    ]
+
+
+def test_nothing_is_inserted_and_no_messages_are_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # where docutils looks for its settings
+    secret = put(tmp_path / "secret.txt", b"secret words")
+    put(tmp_path / "docutils.conf", b"[general]\nfile_insertion_enabled: yes\nraw_enabled: yes\n")
+    for directive in ("include", "literalinclude", "raw:: html\n   :file", "csv-table:: x\n   :file"):
+        text = f"Text.\n\n.. {directive}:: {secret}\n\n.. unknown::\n\n   x\n\nHeading\n=\n\n*open |never| `x`_\n"
+        text_shown = "\n".join(block.text for block in read_rst(tmp_path, text).blocks)
+        assert text_shown.startswith("Text.")
+        assert "secret words" not in text_shown
+        assert "WARNING" not in text_shown
+        assert "ERROR" not in text_shown
+    (block,) = read_rst(tmp_path, "Text.\n\n.. raw:: html\n\n   <b>raw</b>\n").blocks
+    assert block.text == "Text."
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_megabyte_on_one_line(tmp_path):
+    (block,) = read_rst(tmp_path, "x" * 2**20).blocks
+    assert len(block.text) == 2**20

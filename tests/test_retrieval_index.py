@@ -71,15 +71,6 @@ def test_hits_are_windows_numbered_in_the_order_they_were_given():
     assert len(replaced) == 2
 
 
-def test_within_some_passages_only_their_windows_are_found():
-    index = VectorIndex("hash", 8).updated((), [1, 1, 2, 3], vectors(4))
-    query = vectors(4)[2]
-    assert found(index, query, 1) == [2]
-    assert sorted(found_within(index, query, 9, [1, 3, 99])) == [1, 1, 3]
-    assert found_within(index, query, 1, [3]) == [3]
-    assert found_within(index, query, 9, []) == found_within(index, query, 9, [99]) == []
-
-
 def found_within(index: VectorIndex, vector: Vectors, k: int, within: list[int]) -> list[int]:
     return [passage_id(hit.id) for hit in index.search(vector, k, within=index.selection(within))]
 
@@ -130,14 +121,6 @@ def test_which_of_equals_are_found_does_not_depend_on_the_order_of_changes(monke
         index = index.updated((), [50], better)
         assert found(index, query, 4) == [50, 0, 1, 2]
         assert found_within(index, query, 4, [50, *range(3, 20)]) == [50, 3, 4, 5]
-
-
-def test_adding_some_does_not_copy_the_others():
-    index = index_of(1000)
-    more = index.updated((), range(1000, 1256), vectors(256, seed=1))
-    assert more.segments[0] is index.segments[0]
-    assert more.updated([1100], (), None).segments[0] is index.segments[0]
-    assert len(more) == 1256
 
 
 def test_windows_are_the_whole_and_its_parts_below_the_headings():

@@ -1,15 +1,16 @@
-"""Keyword search against a naive BM25, updates against an index built from scratch, and near copies."""
+"""Keyword search against a naive BM25, updates against an index from scratch, near copies; the index on disk."""
 
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.search.keyword_index import K1, B, KeywordIndex
+from retrieval.errors import IndexDamaged
+from retrieval.search.keyword_index import K1, LIST, B, KeywordIndex, fingerprint, load_keywords, save_keywords
 from retrieval.search.vector_index import WINDOWS_PER_PASSAGE as WINDOWS
 from retrieval.text.terms import asked_words, stem, words
 
@@ -88,28 +89,6 @@ def check_history(history: Sequence[tuple[frozenset[int], Texts]], query: str) -
         assert list(snapshot.words) == in_it
 
 
-def test_units_have_numbers_of_their_passages():
-    index = index_of({3: ["a whole of it", "a", "whole"], 5: [], 4: ["b"]})
-    assert index.window_ids.tolist() == [
-        3 * WINDOWS,
-        3 * WINDOWS + 1,
-        3 * WINDOWS + 2,
-        4 * WINDOWS,
-    ]
-    again = index.updated([], {3: ["c"]})
-    assert sorted(again.window_ids.tolist()) == [3 * WINDOWS, 4 * WINDOWS]
-    assert again.rows_of(np.array([9, 3 * WINDOWS, 3 * WINDOWS + 1])).tolist()[::2] == [-1, -1]
-    assert again.window_ids[again.rows_of(np.array([3 * WINDOWS]))].tolist() == [3 * WINDOWS]
-    assert again.are_of([4, 8]).tolist() == (again.window_ids == 4 * WINDOWS).tolist()
-    assert (again.passage_ids, len(again)) == ({3, 4}, 2)
-
-
-def test_an_empty_index():
-    assert KeywordIndex().scores("return").tolist() == []
-    assert index_of({1: ["return"]}).updated([1, 9], {}).words == frozenset()
-    assert not KeywordIndex().is_near_copy(1, 2)
-
-
 def test_many_windows_with_common_words_are_scored_exactly_too():
     """More than 10,000 windows, from where common words once did not count."""
     shelf = ["card", "return", "label", "voucher", "the", "of"]
@@ -186,3 +165,99 @@ def test_chinese_texts_with_a_denial_or_another_written_number_are_no_copies():
     assert not index.is_near_copy(1, 2)
     assert index.is_near_copy(1, 3)
     assert not index.is_near_copy(4, 5)
+
+
+TEXTS = {1: ["return label", "return"], 2: ["无法退款 KM-450"], 5: ["", "voucher \ud800 x"]}
+QUERIES = ("returns", "km450", "退款 voucher", "the", "")
+
+
+def some() -> KeywordIndex:
+    return KeywordIndex().updated((), {id_: ["label"] * 9 for id_ in range(10, 14)}).updated((), TEXTS)
+
+
+def same(one: KeywordIndex, other: KeywordIndex) -> bool:
+    return (
+        one.window_ids.tolist() == other.window_ids.tolist()
+        and one.words == other.words
+        and all(one.scores(query).tolist() == other.scores(query).tolist() for query in QUERIES)
+        and one.is_near_copy(10, 11) == other.is_near_copy(10, 11)
+    )
+
+
+def test_saved_and_loaded(tmp_path):
+    index = some()
+    save_keywords(index, tmp_path / "words")
+    loaded = load_keywords(tmp_path / "words")
+    assert same(loaded, index)
+    assert same(loaded.updated([1], {7: ["gift card"]}), index.updated([1], {7: ["gift card"]}))
+    assert (tmp_path / "words").stat().st_mode & 0o777 == 0o700
+    save_keywords(KeywordIndex(), tmp_path / "words")
+    assert len(load_keywords(tmp_path / "words")) == 0
+    assert [file.name for file in (tmp_path / "words").iterdir()] == [LIST]
+
+
+def test_only_new_segments_are_written_and_old_ones_go(tmp_path):
+    index = some()
+    assert len(index.segments) == 2
+    save_keywords(index, tmp_path)
+    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    (tmp_path / ".unfinished").write_text("of a process that was killed")
+    save_keywords(load_keywords(tmp_path).updated([1], {}), tmp_path)
+    after = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    big, small = (segment.name for segment in index.segments)
+    assert after[big] == before[big]
+    assert len(after) == 3
+    assert not {small, ".unfinished"} & after.keys()
+
+
+def test_a_folder_of_words_that_are_counted_differently_is_refused(tmp_path, monkeypatch):
+    save_keywords(some(), tmp_path)
+    monkeypatch.setattr("retrieval.search.keyword_index.stem", lambda word: word[:4])
+    fingerprint.cache_clear()
+    try:
+        with pytest.raises(IndexDamaged, match="other rules for words"):
+            load_keywords(tmp_path)
+    finally:
+        monkeypatch.undo()
+        fingerprint.cache_clear()
+    assert same(load_keywords(tmp_path), some())
+
+
+def test_a_damaged_folder_is_refused_whatever_the_damage(tmp_path):
+    with pytest.raises(IndexDamaged, match="no index file"):
+        load_keywords(tmp_path / "none")
+    save_keywords(some(), tmp_path)
+    for file in list(tmp_path.iterdir()):
+        whole = file.read_bytes()
+        step = max(1, len(whole) // 40)
+        damages = [whole[:length] for length in range(0, len(whole), step)]
+        damages += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(0, len(whole), step)]
+        for damage in damages:
+            file.write_bytes(damage)
+            with pytest.raises(IndexDamaged):
+                load_keywords(tmp_path)
+        file.unlink()
+        with pytest.raises(IndexDamaged):
+            load_keywords(tmp_path)
+        file.write_bytes(whole)
+    assert same(load_keywords(tmp_path), some())
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_failed_save_leaves_the_old_index(tmp_path, monkeypatch, failing):
+    index = some()
+    save_keywords(index, tmp_path)
+    replace, written = os.replace, list[str]()
+
+    def fail(temporary: str, path: str) -> None:
+        if len(written) == failing:
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        replace(temporary, path)
+
+    monkeypatch.setattr("os.replace", fail)
+    changed = KeywordIndex().updated((), {id_: ["gift"] * 9 for id_ in range(4)}).updated((), {9: ["card"]})
+    with pytest.raises(OSError, match="No space"):
+        save_keywords(changed, tmp_path)
+    monkeypatch.undo()
+    assert same(load_keywords(tmp_path), index)

@@ -3,19 +3,18 @@
 from pathlib import Path
 
 import pytest
-from made_files import put
+from made_files import put, reason, shown
 
 from retrieval.documents import Document
-from retrieval.errors import UnreadableDocument
-from retrieval.loaders.load import document_of, load
+from retrieval.loaders.load import document_of
 
 
 def read(text: str) -> Document:
     return document_of(text.encode(), Path("some-page.md"))
 
 
-def shown(text: str) -> list[tuple[str, str]]:
-    return [(block.kind, block.text) for block in read(text).blocks]
+def blocks(text: str) -> list[tuple[str, str]]:
+    return shown(read(text))
 
 
 def test_structure_and_inline_markup():
@@ -38,7 +37,7 @@ def test_structure_and_inline_markup():
 
 
 def test_tables_are_rows_that_say_what_they_mean():
-    assert shown(
+    assert blocks(
         "| Service | Price | |\n|---|---|---|\n| *Standard* | EUR 4.95 | free from 60 |\n| Pick up | | |\n"
     ) == [("table", "Service: Standard; Price: EUR 4.95; free from 60\nService: Pick up")]
 
@@ -50,23 +49,19 @@ def test_front_matter_gives_the_title_and_is_not_text():
     assert read("---\ntitle: Hours: when we open\n---\nText.").title == "Hours: when we open"
     assert read("---\nlayout: x\n...\n# Heading\nText.").title == "Heading"
     assert read("---\ntitle: [a, b]\n---\nText.").title == "- a - b"
-    assert shown("---\n---\nText.") == [("text", "Text.")]
-    assert shown("---\n# nothing set\n---\nText.") == [("text", "Text.")]
+    assert blocks("---\n---\nText.") == [("text", "Text.")]
+    assert blocks("---\n# nothing set\n---\nText.") == [("text", "Text.")]
 
 
 @pytest.mark.parametrize("text", ["---\nNot yaml, only a rule\n\n---\nText.", "---\ntitle: never closed\n\nText."])
 def test_rules_at_the_top_are_not_front_matter(text):
-    assert "Text." in shown(text)[-1][1]
-    assert len(shown(text)) == 2
+    assert "Text." in blocks(text)[-1][1]
+    assert len(blocks(text)) == 2
 
 
 def test_hostile_front_matter_is_survived():
-    assert shown("---\na: " + "[" * 1200 + "\n---\nText.")
-    bomb = "a: &a [x,x]\n" + "".join(
-        f"{b}: &{b} [*{a},*{a}]\n" for a, b in zip("abcdefghij", "bcdefghijk", strict=True)
-    )
-    assert shown(f"---\n{bomb}---\nText.") == [("text", "Text.")]
-    assert shown("---\na: !!python/object/apply:os.system ['false']\n---\nText.") == [("text", "Text.")]
+    assert blocks("---\na: " + "[" * 1200 + "\n---\nText.")
+    assert blocks("---\na: !!python/object/apply:os.system ['false']\n---\nText.") == [("text", "Text.")]
 
 
 def test_liquid_is_removed_only_where_a_site_generator_would_see_it():
@@ -75,11 +70,11 @@ def test_liquid_is_removed_only_where_a_site_generator_would_see_it():
         "{%\n  include alert.html\n  text='x'\n%}\n{% raw %}Use {{ code }}.{% endraw %}\n"
         "{% capture note %}Kept.{% endcapture %}\n"
     )
-    assert shown("---\nlayout: x\n---\n" + page) == [
+    assert blocks("---\nlayout: x\n---\n" + page) == [
         ("text", "See us.\n"[:-1]),
         ("text", "Use {{ code }}. Kept."),
     ]
-    assert shown("Write `{{ name }}` or {{ name }}.") == [("text", "Write {{ name }} or {{ name }}.")]
+    assert blocks("Write `{{ name }}` or {{ name }}.") == [("text", "Write {{ name }} or {{ name }}.")]
 
 
 def test_fields_of_the_page_stand_where_the_page_puts_them():
@@ -87,7 +82,7 @@ def test_fields_of_the_page_stand_where_the_page_puts_them():
         '---\nids:\n  - "**Passports**"\n  - Driver\'s licences\nn: 3\n---\n'
         "We take:\n{% include list.html items=page.ids %}\n{{ page.n }} days. {% if page.n %}x{% endif %}"
     )
-    assert shown(page) == [
+    assert blocks(page) == [
         ("text", "We take:"),
         ("list", "- Passports\n- Driver's licences"),
         ("text", "3 days. x"),
@@ -96,14 +91,14 @@ def test_fields_of_the_page_stand_where_the_page_puts_them():
 
 def test_attribute_lists_are_removed_but_not_from_code():
     page = '## Terms ## {#terms}\n\n{: .number-list}\n\n1. [Go](x){:class="external"} on `{:ok, x}`\n'
-    assert shown(page) == [("heading", "Terms"), ("list", "1. Go on {:ok, x}")]
+    assert blocks(page) == [("heading", "Terms"), ("list", "1. Go on {:ok, x}")]
 
 
 def test_what_other_markdown_programs_accept():
-    assert shown("**警告：**我们不建议") == [("text", "警告：我们不建议")]
-    assert shown('![a shot](/a/at 7.09 pm.png "Shot")\n\nText.') == [("text", "Text.")]
+    assert blocks("**警告：**我们不建议") == [("text", "警告：我们不建议")]
+    assert blocks('![a shot](/a/at 7.09 pm.png "Shot")\n\nText.') == [("text", "Text.")]
     bare = "---\nlayout: x\n---\nCodes:\n\n| Code | Do |\n|5001 | Sign in|\n|6000 | Wait |\n"
-    assert shown(bare)[1:] == [("table", "Code: 5001; Do: Sign in\nCode: 6000; Do: Wait")]
+    assert blocks(bare)[1:] == [("table", "Code: 5001; Do: Sign in\nCode: 6000; Do: Wait")]
 
 
 def test_html_inside_markdown_is_read_like_markdown():
@@ -113,7 +108,7 @@ def test_html_inside_markdown_is_read_like_markdown():
         "    </li>\n    <li>Hold\n\n     still.</li>\n  </ol>\n</div>\n"
         "\n<!-- note -->\n<h3><button>Why?</button></h3>\nBecause.\n"
     )
-    assert shown(page) == [
+    assert blocks(page) == [
         ("list", "1. Place your ID.\n2. Hold still."),
         ("heading", "Why?"),
         ("text", "Because."),
@@ -121,13 +116,13 @@ def test_html_inside_markdown_is_read_like_markdown():
 
 
 def test_placeholders_are_not_tags():
-    assert shown("Text STOP <order number> to us<br>now, <b>please</b>.") == [
+    assert blocks("Text STOP <order number> to us<br>now, <b>please</b>.") == [
         ("text", "Text STOP <order number> to us\nnow, please.")
     ]
 
 
 def test_indented_code_is_code_unless_the_page_is_html():
-    assert shown("Run:\n\n    a  b\n    c\n") == [("text", "Run:"), ("code", "a  b\nc")]
+    assert blocks("Run:\n\n    a  b\n    c\n") == [("text", "Run:"), ("code", "a  b\nc")]
 
 
 @pytest.mark.parametrize("piece", ["> ", "[", "*a ", "{% ", "{{ ", "<div>\n\n", "`", "![](", "- "])
@@ -155,29 +150,22 @@ body: Written at the end. Twice.
 """
 
 
-def load_page(tmp_path: Path, text: str) -> Document:
-    return load(put(tmp_path / "a.md", text.encode()))
-
-
-def test_sentences_with_the_headings_beside_them(tmp_path):
-    document = load_page(tmp_path, FAQ.replace("## 何", '"## 何').replace("款?", '款?"'))
+def test_sentences_with_the_headings_beside_them_if_the_page_has_no_text():
+    document = read(FAQ.replace("## 何", '"## 何').replace("款?", '款?"'))
     assert document.title == "Questions"
-    assert [(block.kind, block.text) for block in document.blocks] == [
+    assert shown(document) == [
         ("heading", "Who are you?"),
         ("text", "We are a shop, see our story."),
         ("heading", "何时退款?"),
         ("text", "退款将在五个工作日内退回。"),
         ("text", "Written at the end. Twice."),
     ]
-
-
-def test_they_are_not_added_to_a_page_with_text(tmp_path):
-    (block,) = load_page(tmp_path, FAQ.replace("{% include accordion.html %}", "Text.")).blocks
+    (block,) = read(FAQ.replace("{% include accordion.html %}", "Text.")).blocks
     assert block.text == "Text."
 
 
 @pytest.mark.parametrize(
-    ("page", "reason"),
+    ("page", "expected"),
     [
         ("---\ntitle: Contact us\nlayout: x\n---\n", "only front matter and template tags, no text"),
         ("---\ntitle: A\nsummary: too short.\n---\n![x](y.png)\n", "only front matter and template tags, no text"),
@@ -185,13 +173,11 @@ def test_they_are_not_added_to_a_page_with_text(tmp_path):
         ("\n\n", "no text in it"),
     ],
 )
-def test_what_is_said_of_pages_without_text(tmp_path, page, reason):
-    with pytest.raises(UnreadableDocument) as caught:
-        load_page(tmp_path, page)
-    assert caught.value.reason == reason
+def test_what_is_said_of_pages_without_text(tmp_path, page, expected):
+    assert reason(put(tmp_path / "a.md", page.encode())) == expected
 
 
-def test_a_bomb_of_yaml_aliases_is_read_once(tmp_path):
+def test_a_bomb_of_yaml_aliases_is_read_once():
     levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))
-    (block,) = load_page(tmp_path, f"---\nl0: &l0 [This is one sentence.]\n{levels}---\n").blocks
+    (block,) = read(f"---\nl0: &l0 [This is one sentence.]\n{levels}---\n").blocks
     assert block.text == "This is one sentence."

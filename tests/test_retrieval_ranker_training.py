@@ -69,9 +69,6 @@ def read(
     return read_examples([file], frozenset(left_out), frozenset(local), seed=0)
 
 
-# --- examples -------------------------------------------------------------------------------------------
-
-
 def test_the_statements_that_hold_the_answer_are_right(tmp_path):
     ((passage,),) = read(tmp_path, TOYS[0])
     text = passage.read.text
@@ -156,9 +153,6 @@ def test_documents_without_questions_are_left_out(tmp_path):
     assert read(tmp_path, {**TOYS[0], "qas": []}, {**TOYS[1], "context": ""}) == []
 
 
-# --- batches --------------------------------------------------------------------------------------------
-
-
 def test_batches_have_their_questions_beside_their_passages(tmp_path):
     documents = read(tmp_path, *TOYS)
     first = list(itertools.islice(batches(documents, random.Random(0)), 20))
@@ -188,8 +182,6 @@ def test_questions_are_asked_as_customers_write():
     blank = TrainingQuestion(text="?", earlier="", right=(), weight=1.0)
     assert {as_asked(blank, generator) for _ in range(50)} == {"?", ""}
 
-
-# --- training -------------------------------------------------------------------------------------------
 
 EMPTY_CARD = RankerCard(data=("questions.jsonl",), left_out=(), questions=24, steps=0, minutes=0.0, seed=1, loss=0.0)
 
@@ -248,22 +240,6 @@ def test_some_steps_lower_the_loss_and_write_ranker_and_card(tmp_path, by_steps)
     assert StatementEncoder(tmp_path / "ranker").name == card.name != ""
 
 
-def test_training_goes_on_from_a_ranker(tmp_path, by_steps):
-    documents = read(tmp_path, *TOYS[:2])
-    start = tmp_path / "start"
-    torch.manual_seed(0)
-    model = RankerModel()
-    model.freeze(training.FROZEN)
-    torch.nn.init.constant_(model.bar.bias, 2.5)
-    torch.nn.init.constant_(model.mixture, 7.0)
-    save_ranker(model, start, EMPTY_CARD)
-    folder = tmp_path / "more"
-    train_ranker(documents, folder, EMPTY_CARD, minutes=by_steps(0), start=start, report=lambda *_: None)
-    before, after = load_file(start / WEIGHTS), load_file(folder / WEIGHTS)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before), "no step was made"
-
-
 def test_a_question_is_compared_with_its_own_document_only_where_it_does_not_name_it(tmp_path):
     """Ten other documents with the very answer are no competition for a local question."""
     rows = [{**TOYS[0], "title": f"Shop {n}"} for n in range(11)]
@@ -290,9 +266,6 @@ def test_an_unanswerable_question_costs_what_its_statements_lie_above_the_bar(tm
             losses.append(float(training.loss_of(model, tokens, batch, random.Random(0))))
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] == pytest.approx(0, abs=1e-4)
-
-
-# --- the command's work ---------------------------------------------------------------------------------
 
 
 def trained(folder: Path, file: Path, minutes: float = 1.0, **changes: Any) -> dict[str, Any]:

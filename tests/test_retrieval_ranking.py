@@ -47,9 +47,6 @@ def made(*lengths: int) -> StatementVectors:
     )
 
 
-# --- packed ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("lengths", [(3, 1, 2), (4,), (0, 2, 0), (0,), ()])
 def test_packed_vectors_are_unpacked_the_same(lengths):
     vectors = made(*lengths)
@@ -65,15 +62,6 @@ def test_packed_vectors_are_unpacked_the_same(lengths):
 def test_damaged_bytes_are_refused(stored):
     with pytest.raises(ValueError, match="the vectors of a passage's statements"):
         StatementVectors.unpacked(stored)
-
-
-def test_one_byte_for_a_number_is_exact_to_its_half():
-    vectors = unit(50, 8)
-    assert np.abs(long_form(short_form(vectors)) - vectors).max() <= 0.5 / 127 + 1e-6
-    assert long_form(short_form(np.array([[1.0, -1.0, 2.0, -2.0, 0.0]], np.float32))).tolist() == [[1, -1, 1, -1, 0]]
-
-
-# --- scores ---------------------------------------------------------------------------------------------
 
 
 def question_of(tokens: int) -> QuestionVectors:
@@ -96,9 +84,6 @@ def test_scores_are_those_of_a_plain_loop():
             assert logits[row] == pytest.approx(3 * cosine + 5 * matched - 1.5, abs=1e-5)
             row, start = row + 1, end
     assert len(logits) == row == 7
-
-
-# --- the encoder ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""Both searches fused into one order of passages: worked examples with an embedder of three dimensions."""
+"""Both searches fused into one order of passages, and which words of a question are corrected."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pytest
@@ -16,9 +16,6 @@ from retrieval.search.embedding import Vectors
 from retrieval.search.keyword_index import KeywordIndex
 from retrieval.search.retriever import ALIKE, CrossEncoderReranker, PassageHit, Query, Retriever, rerank
 from retrieval.search.vector_index import VectorIndex, passage_id, window_texts
-
-HALF = 5e-4
-"""What half precision changes in a cosine, at most."""
 
 RETURNS, DELIVERY, GIFTS = 1, 2, 3
 PAGES = {
@@ -42,16 +39,6 @@ def about_delivery(knowledge: float) -> Retriever:
     """The question has a word of the page on returns and the meaning of that on delivery."""
     meanings = {"parcel": (0, 1, 0), PAGES[DELIVERY][0]: (0, 1, 0), PAGES[GIFTS][0]: (1, 1, 0)}
     return retriever_of(PAGES, MeaningEmbedder(meanings, knowledge))
-
-
-@pytest.mark.parametrize("knowledge", [1.0, 0.8, 0.0])
-def test_scores_are_the_cosine_by_the_square_of_knowledge_and_the_share_of_words(knowledge):
-    retriever = about_delivery(knowledge)
-    found = {one.id: one for one in search(retriever, "parcel")}
-    assert [found[id_].cosine for id_ in PAGES] == pytest.approx([0, 1, 0.5**0.5], abs=HALF)
-    assert [found[id_].share for id_ in PAGES] == pytest.approx(retriever.keywords.scores("parcel").tolist())
-    for one in found.values():
-        assert one.score == pytest.approx(knowledge**2 * one.cosine + one.share)
 
 
 def test_a_long_passage_is_found_by_a_window_of_it():
@@ -136,6 +123,7 @@ def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_propo
     for text in ("aaword bbword ccword", "abword", "zzword", "aaword abword acword adword aeword afword agword"):
         query = retriever.query(text)
         expected = naive(retriever, query)
+        assert query.trust == knowledge**2
         found = retriever.search([query], 8)
         assert [one.score for one in found] == pytest.approx(
             sorted((v[0] for v in expected.values()), reverse=True)[:8]
@@ -259,3 +247,67 @@ def test_a_model_that_cannot_be_had_is_a_clear_error(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     with pytest.raises(RetrievalError, match=r"^reranker .*empty: cannot be loaded .*; give a folder or a hub name"):
         CrossEncoderReranker(str(tmp_path / "empty"))
+
+
+WORDS = ["return", "tracking", "delivery", "refund", "warranty", "voucher", "gateway", "iphone", "450", "card", "退款"]
+
+
+def corrected(question: str, known: str = "", words: Iterable[str] = WORDS) -> str:
+    """The question by the spelling of one passage with these words."""
+    embedder = MeaningEmbedder()
+    embedder.knows_word = known.split().__contains__
+    return retriever_of({1: [" ".join(words)]}, embedder).query(question).text
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Traking my delivrey?", "tracking my delivery?"),
+        ("REFUDN", "refund"),
+        ("a voucer, a warrenty", "a voucher, a warranty"),
+        ("retrun 450", "return 450"),  # letters that change places count once
+    ],
+)
+def test_misspelt_words_become_words_of_the_passages(question, expected):
+    assert corrected(question) == expected
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Return the VOUCHER",
+        "returned returning refunds",  # forms of words that passages have
+        "trucking zzzzzz",  # nothing is near enough, or it is
+        "cad 退",  # too short
+        "xeturn qracking",  # another first letter
+        "退宽 환불은 返品",
+        "451",
+        "",
+    ],
+)
+def test_other_words_stay(question):
+    assert corrected(question, known="trucking") == question
+
+
+def test_words_the_embedder_knows_stay_and_are_asked_for_folded():
+    assert corrected("Gatway") == "gateway"
+    assert corrected("Gatway", known="gatway") == "Gatway"
+
+
+def test_the_nearest_word_wins_whatever_the_order_of_words():
+    orders = [["tracking", "trucking"], ["trucking", "tracking"]]
+    assert {corrected("trackng", words=order) for order in orders} == {"tracking"}
+    assert len({corrected("trcking", words=order) for order in orders}) == 1
+
+
+def test_of_words_as_near_the_more_frequent_one_wins():
+    """In a large collection there is another word beside every word: it must not win by its place in the alphabet."""
+    whole = retriever_of({1: ["it expires"], 2: ["express delivery"], 3: ["express"]}, MeaningEmbedder())
+    assert whole.query("expres").text == "express"
+    inside = Retriever(whole.embedder, whole.index, whole.keywords, within=[1, 2])
+    assert inside.query("expres").text == "expires", "as frequent there"
+
+
+@pytest.mark.parametrize("question", ["warranty退货", "iphone退款", "iPhoneの"])
+def test_chinese_behind_a_word_is_not_lost(question):
+    assert corrected(question) == question

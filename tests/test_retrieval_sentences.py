@@ -70,15 +70,6 @@ def test_the_language_may_be_given():
     assert complete("Siehe bzw. Abs. 2. Danke", "de")[0] == [(" ", "Siehe bzw. Abs. 2.")]
 
 
-def test_a_growing_text_gives_its_sentences_once():
-    text, found, rest = "It costs EUR 3.50. Free in stores.\nAsk us! Bye", [], ""
-    for character in text:
-        ended, rest = complete(rest + character)
-        found += ended
-    assert found == [(" ", "It costs EUR 3.50."), (" ", "Free in stores."), ("\n", "Ask us!")]
-    assert rest == " Bye"
-
-
 def test_a_growing_list_keeps_its_lines_and_markers():
     text, given, rest = "Do this:\n\n1. Open the app\n2. Choose one. Go.\n- Free of charge\n10. Ask us", "", ""
     said: list[str] = []

@@ -49,7 +49,7 @@ def blocks_of(shape: list[tuple[str, int, int, int]]) -> list[Block]:
     for number, (kind, level, length, seed) in enumerate(shape):
         separators = [(" ", "\n", ". ", ":\n\n", "\n\n")[(place * seed) % 5] for place in range(length)]
         text = "".join(f"{number}w{place}{separator}" for place, separator in enumerate(separators))
-        found.append(Block(kind=kind, text=text.strip(), level=level))  # type: ignore[arg-type]
+        found.append(Block(kind=kind, text=text.strip(), level=level))
     return found
 
 
@@ -88,42 +88,29 @@ def test_small_sections_are_joined_with_their_headings_as_lines():
     assert passages[0].text == "word0 word1 word2 word3 word4\n\nA\na0 a1 a2 a3 a4\n\nB\nb0 b1 b2 b3 b4"
 
 
-def test_sections_of_good_size_stay_alone_under_their_path():
-    passages = split(document(heading("A"), text(80), heading("A1", 3), text(70), heading("B"), text(90)), words, 100)
-    assert paths(passages) == [("Title", "A"), ("Title", "A", "A1"), ("Title", "B")]
+UNDER_A = (heading("A"), text(50), heading("A1", 3), text(20), heading("A2", 3), text(20))
+A, B = ("Title", "A"), ("Title", "B")
 
 
-def test_only_sections_under_the_same_heading_are_joined():
-    under_a = (heading("A"), text(50), heading("A1", 3), text(20), heading("A2", 3), text(20))
-    passages = split(document(*under_a, heading("B"), text(14)), words, 100)
-    assert paths(passages) == [("Title", "A"), ("Title", "A"), ("Title", "B")]
-    assert lengths(passages) == [50, 42, 14]
-
-
-def test_a_tiny_piece_is_joined_even_above_the_target():
-    passages = split(document(text(5), heading("A"), text(80)), words, 100)
-    assert paths(passages) == [("Title",)]
-    assert lengths(passages) == [86]
-
-
-def test_long_sections_are_cut_into_even_parts_between_blocks():
-    passages = split(document(heading("A"), *[text(30)] * 7), words, 100)
-    assert lengths(passages) == [60, 60, 60, 30]
-    assert set(paths(passages)) == {("Title", "A")}
-
-
-def test_parts_of_one_text_are_not_joined_again():
-    assert lengths(split(document(text(45), text(55), text(10)), words, 100)) == [45, 55, 10]
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        ((heading("A"), text(80), heading("A1", 3), text(70)), [(A, 80), ((*A, "A1"), 70)]),  # of good size
+        ((*UNDER_A, heading("B"), text(14)), [(A, 50), (A, 42), (B, 14)]),  # only those under one heading are joined
+        ((text(5), heading("A"), text(80)), [(("Title",), 86)]),  # a tiny piece is joined even above the target
+        ((heading("A"), *[text(30)] * 7), [(A, 60), (A, 60), (A, 60), (A, 30)]),  # even parts between blocks
+        ((text(45), text(55), text(10)), [(("Title",), 45), (("Title",), 55), (("Title",), 10)]),  # of one text
+        ((heading("TITLE", 1), text(90), heading("A"), text(90)), [(("Title",), 90), (A, 90)]),  # no title in the path
+    ],
+)
+def test_what_becomes_a_passage(blocks, expected):
+    passages = split(document(*blocks), words, 100)
+    assert list(zip(paths(passages), lengths(passages), strict=True)) == expected
 
 
 def test_sections_of_the_same_name_are_joined_like_others():
     (passage,) = split(document(heading("Part"), text(5), heading("Part"), text(5, "b")), words, 100)
     assert passage.text.count("Part\n") == 2
-
-
-def test_the_title_is_not_repeated_in_the_path():
-    passages = split(document(heading("TITLE", 1), text(90), heading("A"), text(90)), words, 100)
-    assert paths(passages) == [("Title",), ("Title", "A")]
 
 
 def test_headings_without_text_are_kept():

@@ -1,13 +1,15 @@
-"""Terms of texts and questions: which words find each other, and their stems in indexes."""
+"""The language of short texts; terms of texts and questions: which words find each other, stems in indexes."""
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from Stemmer import Stemmer
 
 from retrieval.search.keyword_index import KeywordIndex
-from retrieval.text.terms import asked_words, stem, telling_words, words
+from retrieval.text.terms import asked_words, language_of, stem, telling_words, words
 
 
 def share_found(question: str, text: str) -> float:
@@ -55,11 +57,8 @@ def test_a_word_is_found_inside_a_run_without_a_dictionary(question, text):
     assert share_found(question, text) == 1.0
 
 
-def test_characters_of_a_question_do_not_count_one_by_one():
+def test_characters_of_a_question_do_not_count_one_by_one_and_scripts_part_where_they_change():
     assert share_found("退款", "退回的款项") == 0.0
-
-
-def test_mixed_scripts_part_where_they_change():
     assert words("iPhoneケースの返品") == ["iphone", *"ケースの返品", "ケー", "ース", "スの", "の返", "返品"]
     assert asked_words("가격 인상") == ["가격", "인상"]
 
@@ -81,9 +80,6 @@ def test_hyphens_inside_a_word_do_not_matter(question, text):
 def test_forms_of_a_word_are_one_term_and_other_words_are_not():
     assert {stem(word) for word in words("Return returns RETURNED returning")} == {"return"}
     assert stem("refund") != stem("return")
-
-
-def test_words_stand_as_often_as_in_the_text_and_underscores_part_them():
     assert words("a_b a") == ["a", "b", "a"]
     assert words("STRASSE Straße") == ["strasse", "strasse"]
     assert words(" \n—!?") == asked_words("") == []
@@ -176,3 +172,44 @@ def test_two_forms_in_a_question_count_once():
     index = index_of(*GERMAN, *ENGLISH)
     for forms in ("Gerät Geräte", "battery batteries", "zeppelin zeppelins"):
         assert index.scores(f"label {forms}").tolist() == index.scores(f"label {forms.split()[0]}").tolist()
+
+
+ROOT = Path(__file__).parent.parent
+QUESTIONS = {
+    "en": "How long does delivery take?|refund time|sv-3 pro wont charge|Hello|E3|expres max wieght|PIV card|invoice",
+    "de": "Wie lange dauert die Lieferung?|Passwort vergessen|Was kostet der Versand?|Rückgabe geöffneter Ware",
+    "fr": "Combien de temps prend la livraison ?|mot de passe oublié|délai de remboursement",
+    "es": "¿Cuánto tarda el envío?|olvidé mi contraseña|plazo de devolución",
+    "it": "Quanto tempo richiede la consegna?|Dov'è il mio pacco?|tempi di rimborso",
+    "nl": "Hoe lang duurt de levering?|wachtwoord vergeten|retourtermijn",
+    "zh": "退货期限是多久?|你好|謝謝|可以用支付宝付款吗|KM-450 显示 E3|人工客服",
+    "ja": "配送にはどのくらいかかりますか?|こんにちは|パスワードを忘れました|担当者と話したい",
+    "ko": "배송은 얼마나 걸리나요?|환불은 언제 되나요",
+}
+
+
+@pytest.mark.parametrize(("language", "question"), [(code, q) for code, qs in QUESTIONS.items() for q in qs.split("|")])
+def test_short_questions(language, question):
+    assert language_of(question) == language
+
+
+def test_no_english_sample_question_counts_as_another_language():
+    lines = (ROOT / "data" / "questions.jsonl").read_text().splitlines()
+    questions = [json.loads(line)["question"] for line in lines]
+    assert [question for question in questions if language_of(question) != "en"] == []
+
+
+@pytest.mark.parametrize("text", ["", " ", "12345678", "?!", "Garantie", "Hallo"])
+def test_what_says_little_is_the_default(text):
+    assert language_of(text) == "en"
+    assert language_of(text, "de") == "de"
+
+
+def test_a_default_decides_only_where_two_languages_share_the_characters():
+    assert language_of("How long does delivery take to Germany?", "de") == "en"
+    assert language_of("Wie lange dauert die Lieferung?", "fr") == "de"
+    assert language_of("返品期限") == "zh"
+    assert language_of("返品期限", "ja") == "ja"
+    assert language_of("返品期限はいつですか", "zh") == "ja"
+    assert language_of("What does the sign 保 on the kettle mean?") == "en"
+    assert language_of("优酷の会员退款要多久可以到账,请问怎么申请?") == "zh"

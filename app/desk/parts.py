@@ -46,7 +46,7 @@ from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import start_engine
 from cache.serving.messages import EngineSpec
-from retrieval.ranking.encoder import StatementEncoder, StatementRanker
+from retrieval.ranking.encoder import StatementEncoder
 from retrieval.search.embedding import Embedder, OneQuestionEmbedder, SentenceEmbedder
 from retrieval.search.retriever import CrossEncoderReranker
 
@@ -71,7 +71,7 @@ def load_embedder_of(settings: Settings) -> Embedder:
     return SentenceEmbedder(settings.embedder)
 
 
-def load_ranker_of(settings: Settings) -> StatementRanker:
+def load_ranker_of(settings: Settings) -> StatementEncoder:
     return StatementEncoder(find_ranker(settings))
 
 
@@ -166,7 +166,7 @@ class Loading(TypedDict, total=False):
 
     model: Callable[[Settings], LanguageModel]
     embedder: Callable[[Settings], Embedder]
-    ranker: Callable[[Settings], StatementRanker]
+    ranker: Callable[[Settings], StatementEncoder]
     upgrade: bool
     may_start_process: bool
 

@@ -28,9 +28,9 @@ from app.storage.library import Library
 from retrieval.answerability import AnswerabilityClassifier, FoundPassageText, JudgedStatements, judge
 from retrieval.documents import with_headings
 from retrieval.errors import RetrievalError, first_line
-from retrieval.ranking.encoder import PassageToRead, StatementRanker, StatementVectors
+from retrieval.ranking.encoder import PassageToRead, StatementEncoder, StatementVectors
 from retrieval.search.embedding import Embedder, one_question
-from retrieval.search.retriever import PassageHit, Query, Reranker, Retriever, rerank
+from retrieval.search.retriever import CrossEncoderReranker, PassageHit, Query, Retriever, rerank
 from retrieval.statements.cut import VERSION, statements_of
 from retrieval.statements.grouping import Kind, Statement
 from retrieval.text.terms import COMMON, asked_words, folded, stem, telling_words
@@ -108,7 +108,7 @@ class StatementStore:
     name: of the stored data; statements that are cut or encoded otherwise have another name.
     """
 
-    def __init__(self, library: Library, encoder: StatementRanker) -> None:
+    def __init__(self, library: Library, encoder: StatementEncoder) -> None:
         self._library, self.encoder = library, encoder
         self._unreadable = set[int]()
         self.name = f"{encoder.name} {VERSION}.{_FORMAT}"
@@ -225,7 +225,7 @@ class Finder:
         search: Search,
         statements: StatementStore,
         classifier: AnswerabilityClassifier,
-        reranker: Reranker | None = None,
+        reranker: CrossEncoderReranker | None = None,
     ) -> None:
         self._library, self._search, self._statements = library, search, statements
         self.classifier, self._reranker = classifier, reranker

@@ -33,12 +33,7 @@ CURRENCIES = frozenset(
     ("€", "$", "£", "¥", "eur", "usd", "gbp", "euro", "euros", "dollar", "dollars", "pound", "pounds")
 )
 DURATIONS = frozenset(("second", "minute", "hour", "day", "week", "month", "year"))
-MONTHS = frozenset(
-    (
-        *("january", "february", "march", "april", "may", "june", "july"),
-        *("august", "september", "october", "november", "december"),
-    )
-)
+MONTHS = frozenset("january february march april may june july august september october november december".split())  # noqa: SIM905
 NUMBER = re.compile(r"\d[\d.,:/]*")
 TIME = re.compile(r"\d{1,2}:\d\d")
 CODE = re.compile(r"\b([a-z]{1,3})[- ]?(\d{1,4})\b", re.IGNORECASE)

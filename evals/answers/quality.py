@@ -51,7 +51,6 @@ class Arm:
     passage; none.
     """
 
-    says: str
     behind: Literal["neighbours", "system", "nothing"] = "neighbours"
     placement: Literal["contiguous", "slotted", "unions", "shared"] = "contiguous"
     recomputation: SelectiveRecomputation = field(default_factory=SelectiveRecomputation)
@@ -61,25 +60,18 @@ class Arm:
 
 BALANCED = RECOMPUTATIONS["balanced"]
 ARMS: dict[str, Arm] = {
-    "full": Arm(says="full attention, exact prefixes reused", reuse="prefix"),
-    "exact": Arm(says="policy exact", recomputation=RECOMPUTATIONS["exact"]),
-    "balanced": Arm(says="policy balanced: as fast, and 15 % chosen by the question", recomputation=BALANCED),
-    "fast": Arm(
-        says="policy fast: system text and neighbours before each passage, contiguous",
-        recomputation=RECOMPUTATIONS["fast"],
-    ),
-    "random": Arm(
-        says="as balanced, but the 15 % are chosen at random (control)", recomputation=replace(BALANCED, by="random")
-    ),
-    "alone": Arm(says="as fast, without neighbours", behind="system"),
-    "slotted": Arm(says=f"as fast, in slots of {SLOT}", placement="slotted"),
-    "shared": Arm(says="as fast, all passages from the same position id on", placement="shared"),
-    "prompt_cache": Arm(
-        says=f"Prompt Cache's layout: nothing before, unions of {SLOT} ids", behind="nothing", placement="unions"
-    ),
-    "fewer": Arm(says="full attention over fewer passages, at the cost of balanced", reuse="prefix", reads="best"),
-    "gold": Arm(says="full attention over the gold passage alone", reuse="prefix", reads="gold"),
-    "none": Arm(says="no passages", reuse="prefix", reads="none"),
+    "full": Arm(reuse="prefix"),  # full attention, exact prefixes reused
+    "exact": Arm(recomputation=RECOMPUTATIONS["exact"]),
+    "balanced": Arm(recomputation=BALANCED),
+    "fast": Arm(recomputation=RECOMPUTATIONS["fast"]),
+    "random": Arm(recomputation=replace(BALANCED, by="random")),  # a control
+    "alone": Arm(behind="system"),
+    "slotted": Arm(placement="slotted"),
+    "shared": Arm(placement="shared"),
+    "prompt_cache": Arm(behind="nothing", placement="unions"),
+    "fewer": Arm(reuse="prefix", reads="best"),
+    "gold": Arm(reuse="prefix", reads="gold"),
+    "none": Arm(reuse="prefix", reads="none"),
 }
 
 

@@ -163,6 +163,8 @@ COLUMNS = {
     "recomputed": "passage tokens computed",
     "ttft_ms": "first token, ms",
 }
+FORMS = {"top1": ".2f", "f1": ".2f", "ttft_ms": ",.0f"}
+FORMS |= dict.fromkeys(("agree", "contains_gold", "refused_right", "refused_wrong"), ".0%")
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
@@ -180,20 +182,10 @@ def cells(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "arm": f"`{row['policy']}`",
         "kl": with_interval(row["kl"], row["kl_interval"], ".3f"),
-        "top1": figure(row["top1"], ".2f"),
-        "agree": figure(row["agree"], ".0%"),
         "gold": with_interval(row["gold_logp_delta"], row["gold_logp_delta_interval"], "+.2f"),
-        "contains_gold": figure(row["contains_gold"], ".0%"),
-        "f1": figure(row["f1"], ".2f"),
-        "refused_right": figure(row["refused_right"], ".0%"),
-        "refused_wrong": figure(row["refused_wrong"], ".0%"),
         "recomputed": f"{row['recomputed_tokens']:,.0f} ({row['recomputed_share']:.0%})",
-        "ttft_ms": figure(row["ttft_ms"], ",.0f"),
+        **{name: "" if row[name] is None else format(row[name], form) for name, form in FORMS.items()},
     }
-
-
-def figure(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
 
 
 def with_interval(value: float | None, interval: tuple[float, float] | None, form: str) -> str:

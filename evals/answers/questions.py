@@ -21,7 +21,7 @@ folder, none if no page answers), `facts` (all forms of each fact) and optionall
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,12 +160,9 @@ def sample(questions: Sequence[CustomerQuestion], limit: int | None) -> list[Cus
         of_kind[question.kind].append(number)
     taken: set[int] = set()
     for numbers in of_kind.values():
-        taken.update(_spread(numbers, max(1, round(limit * len(numbers) / len(questions)))))
+        count = max(1, round(limit * len(numbers) / len(questions)))
+        taken.update(numbers[at * len(numbers) // count] for at in range(count))
     return [questions[number] for number in sorted(taken)]
-
-
-def _spread(numbers: Sequence[int], count: int) -> Iterable[int]:
-    return (numbers[at * len(numbers) // count] for at in range(count))
 
 
 SAME = 0.6

@@ -44,7 +44,6 @@ from retrieval.search.retriever import (
     CrossEncoderReranker,
     PassageHit,
     Query,
-    Reranker,
     Retriever,
     rerank,
 )
@@ -327,8 +326,9 @@ def fused(retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
     return retriever.search(queries, RANKED)
 
 
-def reranked(reranker: Reranker, corpus: Corpus, retriever: Retriever, queries: Sequence[Query]) -> list[PassageHit]:
-
+def reranked(
+    reranker: CrossEncoderReranker, corpus: Corpus, retriever: Retriever, queries: Sequence[Query]
+) -> list[PassageHit]:
     def text_of(found: PassageHit) -> str:
         passage = corpus.passages[found.id]
         return with_headings(passage.heading_path, passage.text)

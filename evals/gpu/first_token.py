@@ -11,7 +11,7 @@ another. A first token counts for the slowest place that one of its modules came
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -192,12 +192,8 @@ def ask_by_zipf(
             if number >= sizes.asked:
                 places = sources_of(completion)
                 hits.update(places)
-                times[slowest(places)].append(1e3 * seconds)
+                times[max(places, key=PLACES.index)].append(1e3 * seconds)
     return times, hits
-
-
-def slowest(places: Sequence[str]) -> str:
-    return max(places, key=PLACES.index)
 
 
 def write_modules(folder: Path, subject: OpenedModel, documents: RandomDocuments) -> None:

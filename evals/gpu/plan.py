@@ -5,7 +5,8 @@ A result is a value next to its goal, the baseline of the same run and the lower
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from operator import ge, le
+from typing import Any, NamedTuple
 
 from evals.gpu.session import NAMES, Session, Shape
 
@@ -22,23 +23,18 @@ class Goal:
     words: str = ""
 
     def __str__(self) -> str:
-        if self.words:
-            return self.words
-        parts = [
-            None if self.faster is None else f"at least {self.faster:g}x the baseline",
-            None if self.of_floor is None else f"within {self.of_floor:g}x of the floor",
-            None if self.at_most is None else f"at most {self.at_most:g}",
-        ]
-        return "; ".join(part for part in parts if part is not None)
+        parts = {
+            "at least {:g}x the baseline": self.faster,
+            "within {:g}x of the floor": self.of_floor,
+            "at most {:g}": self.at_most,
+        }
+        return self.words or "; ".join(text.format(goal) for text, goal in parts.items() if goal is not None)
 
     def is_met(self, row: "GpuRow") -> bool | None:
-        checks: list[bool | None] = []
-        if self.faster is not None:
-            checks.append(None if row.ratio is None else row.ratio >= self.faster)
-        if self.of_floor is not None:
-            checks.append(None if row.of_floor is None else row.of_floor <= self.of_floor)
-        if self.at_most is not None:
-            checks.append(None if row.value is None else row.value <= self.at_most)
+        values = ((self.faster, row.ratio, ge), (self.of_floor, row.of_floor, le), (self.at_most, row.value, le))
+        checks = [
+            None if value is None else is_good(value, goal) for goal, value, is_good in values if goal is not None
+        ]
         if False in checks:
             return False
         return None if None in checks or not checks else True
@@ -69,12 +65,10 @@ class GpuRow:
 
     @property
     def ratio(self) -> float | None:
-        """Times better than the baseline."""
         return self._times_better(self.baseline)
 
     @property
     def of_floor(self) -> float | None:
-        """Times worse than the lower bound."""
         better = self._times_better(self.floor)
         return 1 / better if better else None
 
@@ -107,18 +101,39 @@ NO_TIME = "not measured: no time left"
 TRIAL = "trial run, sizes are tiny"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPlan:
+WHAT = {
+    "card": "what the GPU reaches",
+    "attention": "largest difference of each attention kernel from a float64 reference with a block mask",
+    **dict.fromkeys(
+        ("ttft-8b", "ttft-0.5b", "ttft-4b", "ttft-bundled"),
+        "first token, 4,096 cached and 32 fresh tokens, 8 modules on the device",
+    ),
+    "decode-64-8b": "64 answers at the same time that share 16 modules of 512 tokens",
+    "kv-memory-8b": "their KV memory, as a multiple of one copy of the modules and the private tokens",
+    "decode-1-8b": "one answer after 4,096 cached tokens",
+    "ttft-host-8b": "first token, the same modules in host memory; the floor is the time to copy them",
+    "ttft-disk-8b": "first token, the same modules on disk",
+    "memory-8b": "device memory that 18 more rounds of questions leave in use, MiB",
+    "weights-8b": "one answer after 4,096 cached tokens, 8-bit weights",
+    "logits": "largest difference of logits from one forward pass of transformers with the same block mask",
+    "many-modules": "20,000 modules on device, in host memory and on disk, requested by Zipf",
+}
+
+
+class RowPlan(NamedTuple):
     """A row, or several from the same run. name: for `--rows`. shape: of the model, None for no model. seconds: its
     share. where: the file of this folder that measures it, and the function there.
     """
 
     name: str
-    what: str
     shape: Shape | None
-    goal: Goal | None = None
     seconds: float
     where: str
+    goal: Goal | None = None
+
+    @property
+    def what(self) -> str:
+        return WHAT[self.name]
 
     def empty(self, note: str) -> GpuRow:
         return GpuRow(
@@ -140,96 +155,23 @@ Measure = Callable[[Session, RowPlan], Iterator[GpuRow]]
 """Measures a row. A later row replaces an earlier one of the same name and `what`."""
 
 SOONER = Goal(faster=15, of_floor=1.5)
-FIRST_TOKEN = "first token, 4,096 cached and 32 fresh tokens, 8 modules on the device"
-
-
-def _first_token(shape: Shape, seconds: float) -> RowPlan:
-    what, where = FIRST_TOKEN, "first_token.measure_first_token"
-    return RowPlan(name=f"ttft-{shape}", what=what, shape=shape, goal=SOONER, seconds=seconds, where=where)
-
+EXACT = Goal(words="float32: at most 0.0001; bfloat16: at most 0.02")
+AS_EXACT = Goal(words="float32: at most 0.001; bfloat16: at most twice that of transformers")
 
 PLANS = (
-    RowPlan(name="card", what="what the GPU reaches", shape=None, seconds=15, where="decoding.measure_limits"),
-    RowPlan(
-        name="attention",
-        what="largest difference of each attention kernel from a float64 reference with a block mask",
-        shape=None,
-        goal=Goal(words="float32: at most 0.0001; bfloat16: at most 0.02"),
-        seconds=40,
-        where="correctness.measure_attention",
-    ),
-    _first_token("8b", 50),
-    RowPlan(
-        name="decode-64-8b",
-        what="64 answers at the same time that share 16 modules of 512 tokens",
-        shape="8b",
-        goal=Goal(faster=2, of_floor=1.6),
-        seconds=80,
-        where="decoding.measure_shared",
-    ),
-    RowPlan(
-        name="kv-memory-8b",
-        what="their KV memory, as a multiple of one copy of the modules and the private tokens",
-        shape="8b",
-        goal=Goal(at_most=1.2),
-        seconds=20,
-        where="decoding.measure_kv_memory",
-    ),
-    RowPlan(
-        name="decode-1-8b",
-        what="one answer after 4,096 cached tokens",
-        shape="8b",
-        goal=Goal(of_floor=1.3),
-        seconds=25,
-        where="decoding.measure_alone",
-    ),
-    RowPlan(
-        name="ttft-host-8b",
-        what="first token, the same modules in host memory; the floor is the time to copy them",
-        shape="8b",
-        goal=Goal(of_floor=1.3),
-        seconds=25,
-        where="first_token.measure_from_host",
-    ),
-    RowPlan(
-        name="ttft-disk-8b",
-        what="first token, the same modules on disk",
-        shape="8b",
-        goal=Goal(faster=1),
-        seconds=30,
-        where="first_token.measure_from_disk",
-    ),
-    RowPlan(
-        name="memory-8b",
-        what="device memory that 18 more rounds of questions leave in use, MiB",
-        shape="8b",
-        goal=Goal(at_most=1.0),
-        seconds=25,
-        where="decoding.measure_memory",
-    ),
-    RowPlan(
-        name="weights-8b",
-        what="one answer after 4,096 cached tokens, 8-bit weights",
-        shape="8b",
-        seconds=25,
-        where="decoding.measure_weights",
-    ),
-    RowPlan(
-        name="logits",
-        what="largest difference of logits from one forward pass of transformers with the same block mask",
-        shape="0.5b",
-        goal=Goal(words="float32: at most 0.001; bfloat16: at most twice that of transformers"),
-        seconds=40,
-        where="correctness.measure_logits",
-    ),
-    _first_token("0.5b", 20),
-    RowPlan(
-        name="many-modules",
-        what="20,000 modules on device, in host memory and on disk, requested by Zipf",
-        shape="0.5b",
-        seconds=90,
-        where="first_token.measure_many",
-    ),
-    _first_token("4b", 35),
-    _first_token("bundled", 35),
+    RowPlan("card", None, 15, "decoding.measure_limits"),
+    RowPlan("attention", None, 40, "correctness.measure_attention", EXACT),
+    RowPlan("ttft-8b", "8b", 50, "first_token.measure_first_token", SOONER),
+    RowPlan("decode-64-8b", "8b", 80, "decoding.measure_shared", Goal(faster=2, of_floor=1.6)),
+    RowPlan("kv-memory-8b", "8b", 20, "decoding.measure_kv_memory", Goal(at_most=1.2)),
+    RowPlan("decode-1-8b", "8b", 25, "decoding.measure_alone", Goal(of_floor=1.3)),
+    RowPlan("ttft-host-8b", "8b", 25, "first_token.measure_from_host", Goal(of_floor=1.3)),
+    RowPlan("ttft-disk-8b", "8b", 30, "first_token.measure_from_disk", Goal(faster=1)),
+    RowPlan("memory-8b", "8b", 25, "decoding.measure_memory", Goal(at_most=1.0)),
+    RowPlan("weights-8b", "8b", 25, "decoding.measure_weights"),
+    RowPlan("logits", "0.5b", 40, "correctness.measure_logits", AS_EXACT),
+    RowPlan("ttft-0.5b", "0.5b", 20, "first_token.measure_first_token", SOONER),
+    RowPlan("many-modules", "0.5b", 90, "first_token.measure_many"),
+    RowPlan("ttft-4b", "4b", 35, "first_token.measure_first_token", SOONER),
+    RowPlan("ttft-bundled", "bundled", 35, "first_token.measure_first_token", SOONER),
 )

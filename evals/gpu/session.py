@@ -95,18 +95,8 @@ SIZES: dict[Size, Sizes] = {
 
 Shape = Literal["8b", "4b", "0.5b", "bundled", "tiny"]
 
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 500_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
 CONFIGS: dict[str, Callable[[], Any]] = {
-    "8b": lambda: LlamaConfig(
-        **config_of("Llama-3.1-8B"), max_position_embeddings=131_072, rope_parameters=LLAMA3_ROPE
-    ),
+    "8b": lambda: LlamaConfig(**config_of("Llama-3.1-8B"), max_position_embeddings=131_072),
     "4b": lambda: Qwen3Config(
         **config_of("Qwen3-4B"), head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=True
     ),

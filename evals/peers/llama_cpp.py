@@ -12,17 +12,15 @@ import http.client
 import importlib.metadata
 import importlib.util
 import json
-import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import gguf
@@ -31,6 +29,7 @@ from app.domain.errors import DeskError
 from cache.errors import ModelError
 from cache.memory.keys import file_digest
 from cache.model.loading import bundled_gguf
+from durable import replacing
 from evals.peers.random_prompts import TEMPERATURE, TOP_K
 
 WeightType = Literal["bf16", "q8_0"]
@@ -45,15 +44,11 @@ def convert_weights(path: Path, weight_type: WeightType, folder: Path) -> Path:
     if file.is_file():
         return file
     folder.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix="converting-")
-    os.close(handle)
     try:
-        write_weights(gguf.GGUFReader(path), weight_type, Path(temporary))
-        os.replace(temporary, file)
+        with replacing(file) as temporary:
+            write_weights(gguf.GGUFReader(path), weight_type, temporary)
     except (ValueError, KeyError, NotImplementedError) as error:
         raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
     return file
 
 
@@ -94,7 +89,7 @@ class ServedAnswer:
     cached_tokens: int
 
 
-class LlamaServer:
+class LlamaServer(AbstractContextManager["LlamaServer"]):
     """A running server; a context manager. program: of `LlamaCpp`. threads: of the CPU. slots: answers at the same
     time. context: tokens of prompt and answer in each slot. Raises DeskError if it does not start.
     """
@@ -119,10 +114,7 @@ class LlamaServer:
             self.close()
             raise
 
-    def __enter__(self) -> "LlamaServer":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ import itertools
 import queue
 import threading
 import time
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -103,7 +102,7 @@ class ContinuousBatching:
         self._reader.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._closing.set()
         self._reader.join()
         self._manager.stop(block=True)

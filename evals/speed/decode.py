@@ -22,7 +22,7 @@ from cache.prompt.plan import Plan
 from evals.peers.llama_cpp import LlamaCpp, LlamaServer, WeightType
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
-from evals.report import describe_machine, table
+from evals.report import table
 from evals.speed.floor import describe_floor, measure_floor
 from evals.speed.models import Measured, decode_rate, warm_engine
 
@@ -44,10 +44,9 @@ def measure_decode(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it.
-
-    Of its rows, tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of the
-    machine's limit with the model's own weights.
+    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it. Of its rows,
+    tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of the machine's limit
+    with the model's own weights.
     """
     measured = Measured.load(settings)
     rounded = Measured.load(settings, weights="int8") if "warmdesk (int8)" in arms else None
@@ -86,9 +85,7 @@ def measure_decode(
             )
             report(f"{count:2d} conversations  {arm:15s} {rate:7.1f} tokens/s")
     return {
-        "machine": describe_machine(),
-        "model": measured.model.info.name,
-        "dtype": measured.dtype,
+        **measured.described(),
         "floor": describe_floor(floor),
         "llama_cpp": None if llama_cpp is None else llama_cpp.version,
         "answer_tokens": ANSWER_TOKENS,

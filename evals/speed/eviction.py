@@ -10,6 +10,7 @@ accounting is checked after every request. Other policies:
   optimum   evicts the module that is needed last (Belady, 1966), which requires the future; nothing can hit more
 """
 
+import math
 import random
 from bisect import bisect_right
 from collections import defaultdict
@@ -60,13 +61,8 @@ def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: st
         stores = [replay_store(trace.requests, budget) for trace in traces]
         hits = defaultdict[str, list[int]](list, warmdesk=[hits for hits, _ in stores])
         for trace in traces:
-            uses = [*chain.from_iterable(trace.requests)]
-            ranks = {"lru": last_used(uses), "lfu": least_used(uses)}
-            if trace.chances is not None:
-                ranks["informed"] = trace.chances
-            for policy, rank in ranks.items():
-                hits[policy].append(replay(trace.requests, budget, rank))
-            hits["optimum"].append(replay(trace.requests, budget, last_needed(uses), pins=False))
+            for policy, rank in ranks_of(trace).items():
+                hits[policy].append(replay(trace.requests, budget, rank, pins=policy != "optimum"))
         found = [row_of(policy, budget, traces, counts, hits["optimum"]) for policy, counts in hits.items()]
         found[0]["evictions"] = mean(evicted for _, evicted in stores)
         rows += found
@@ -168,36 +164,22 @@ def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) ->
     return hits
 
 
-def places_of(uses: Sequence[str]) -> dict[str, list[int]]:
-    places: dict[str, list[int]] = defaultdict(list)
-    for index, name in enumerate(uses):
+def ranks_of(trace: Trace) -> dict[str, Rank]:
+    places: dict[str, list[float]] = defaultdict(list)
+    for index, name in enumerate(chain.from_iterable(trace.requests)):
         places[name].append(index)
-    return places
+    for found in places.values():
+        found.append(math.inf)  # it is not needed again
 
+    def so_far(name: str, index: int) -> int:
+        return bisect_right(places[name], index)
 
-def last_used(uses: Sequence[str]) -> Rank:
-    places = places_of(uses)
-    return lambda name, index: (places[name][bisect_right(places[name], index) - 1],)
-
-
-def least_used(uses: Sequence[str]) -> Rank:
-    places = places_of(uses)
-
-    def rank(name: str, index: int) -> tuple[float, ...]:
-        count = bisect_right(places[name], index)
-        return count, places[name][count - 1]
-
-    return rank
-
-
-def last_needed(uses: Sequence[str]) -> Rank:
-    places = places_of(uses)
-
-    def rank(name: str, index: int) -> tuple[float, ...]:
-        following = bisect_right(places[name], index)
-        return (-places[name][following] if following < len(places[name]) else float("-inf"),)
-
-    return rank
+    return {
+        "lru": lambda name, index: (places[name][so_far(name, index) - 1],),
+        "lfu": lambda name, index: (so_far(name, index), places[name][so_far(name, index) - 1]),
+        **({} if trace.chances is None else {"informed": trace.chances}),
+        "optimum": lambda name, index: (-places[name][so_far(name, index)],),
+    }
 
 
 def markdown(result: dict[str, Any], command: str) -> str:

@@ -25,7 +25,7 @@ from cache.prompt.plan import Plan
 from evals.peers.llama_cpp import LlamaCpp
 from evals.peers.random_prompts import MODULE_TOKENS, SYSTEM_TOKENS, RandomDocuments, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
-from evals.report import describe_machine, table
+from evals.report import table
 from evals.speed.floor import Floor, describe_floor, measure_floor, using_threads
 from evals.speed.models import Measured, decode_rate, first_token, random_half_billion, warm_engine
 
@@ -67,9 +67,7 @@ def measure(
                         rows.append(row)
                         report(describe(row))
     return {
-        "machine": describe_machine(),
-        "model": rows[0]["model"],
-        "dtype": measured.dtype,
+        **measured.described(),
         "module_tokens": MODULE_TOKENS,
         "system_tokens": SYSTEM_TOKENS,
         "llama_cpp": None if llama_cpp is None else llama_cpp.version,
@@ -91,7 +89,6 @@ def measure_size(
     arms: Sequence[str],
 ) -> Iterator[Row]:
     """Measure the arms for documents of one size, in turn within each repeat so that drift affects all arms equally.
-
     times_floor: ttft_ms_min divided by the lower bound of the rows that an arm computes: with reuse the question, else
     all. faster: ratio to `full_prefill`. decode_tokens_per_s: the best of the repeats. Both are None if not measured.
     """

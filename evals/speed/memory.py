@@ -10,7 +10,7 @@ from typing import Any
 
 from app.domain.settings import Settings
 from evals.peers.random_prompts import RandomDocuments, tokens
-from evals.report import describe_machine, table
+from evals.report import table
 from evals.speed.models import Measured, most_slots_used, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 256, 24, 32
@@ -19,17 +19,13 @@ MODULE_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 256, 24, 32
 def measure_memory(settings: Settings, conversations: int, modules: int) -> dict[str, Any]:
     measured = Measured.load(settings)
     return {
-        "machine": describe_machine(),
-        "model": measured.model.info.name,
-        "dtype": measured.dtype,
+        **measured.described(),
         "rows": [measure_conversations(measured, conversations, modules)],
     }
 
 
 def measure_conversations(measured: Measured, conversations: int, modules: int) -> dict[str, float]:
-    """Return tokens of KV memory. shared: one copy of system text and modules. private: questions and answers. used:
-    the most in use. separate: with a copy of the modules for each conversation. ratio: used / (shared + private).
-    """
+    """Return tokens of KV memory. ratio: used / (shared + private)."""
     rng, info = random.Random(0), measured.model.info
     documents = RandomDocuments.make(modules * MODULE_TOKENS, info.vocabulary, rng, MODULE_TOKENS)
     plans = [documents.shuffled(tokens(QUESTION_TOKENS, info.vocabulary, rng), rng) for _ in range(conversations)]

@@ -26,6 +26,7 @@ from cache.planning.costs import SHAPES
 from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import ModelTokenizer
 from evals.peers.random_prompts import answer_of, no_stop_tokens
+from evals.report import describe_machine
 from evals.speed.floor import ModelCost
 
 NAME = "0.5B shape, random"
@@ -86,9 +87,9 @@ class Measured:
         model.info = no_stop_tokens(model.info)
         return cls(model=model, cost=cost)
 
-    @property
-    def dtype(self) -> str:
-        return str(self.model.info.kv.dtype).removeprefix("torch.")
+    def described(self) -> dict[str, str]:
+        info = self.model.info
+        return {"machine": describe_machine(), "model": info.name, "dtype": str(info.kv.dtype).removeprefix("torch.")}
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from cache.prompt.plan import Plan
 from evals.peers.llama_cpp import LlamaCpp
 from evals.peers.random_prompts import RandomDocuments, Zipf, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
-from evals.report import describe_machine, percentile, table
+from evals.report import percentile, table
 from evals.speed.floor import Floor, ModelCost, describe_floor, measure_floor
 from evals.speed.models import Measured, warm_engine
 
@@ -97,9 +97,7 @@ def measure_throughput(
                 "p95 {ttft_ms_p95:9.1f} ms  {refused} of {requests} refused".format(**rows[-1])
             )
     return {
-        "machine": describe_machine(),
-        "model": measured.model.info.name,
-        "dtype": measured.dtype,
+        **measured.described(),
         "floor": describe_floor(floor),
         "llama_cpp": None if llama_cpp is None else llama_cpp.version,
         "load": {**asdict(load), "module_tokens": MODULE_TOKENS, "question_tokens": QUESTION_TOKENS},

@@ -62,9 +62,8 @@ def _check_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, path: Path) -> 
 
 @contextmanager
 def parsing(path: Path) -> Iterator[None]:
-    """Run a library's parser and turn every failure into an UnreadableDocument.
-
-    Parsers raise all kinds of exceptions on broken files, so all are caught here, and only here.
+    """Run a library's parser and turn every failure into an UnreadableDocument. Parsers raise all kinds of exceptions
+    on broken files, so all are caught here, and only here.
     """
     try:
         yield

@@ -63,11 +63,8 @@ class Line:
     bottom: float
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table's cells, row by row. A cell may have several lines."""
-
-    rows: list[list[str]]
+Table: TypeAlias = list[list[str]]
+"""A table's cells, row by row. A cell may have several lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +149,7 @@ def _tables(page: PlumberPage) -> list[tuple[_Box, Table]]:
         rows = [[_clean(cell or "") for cell in row] for row in table.extract()]
         widest = max((sum(map(bool, row)) for row in rows), default=0)
         if sum(map(any, rows)) >= _SMALLEST_TABLE and widest >= _SMALLEST_TABLE:
-            found.append((table.bbox, Table(rows)))
+            found.append((table.bbox, rows))
     return found
 
 
@@ -260,7 +257,7 @@ def _table(rows: Sequence[Sequence[Line]]) -> Table:
             place = max(range(width), key=lambda n: _overlap(line, columns[n]))
             cells[place] = f"{cells[place]} {line.text}".strip()
         table.append(cells)
-    return Table(table)
+    return table
 
 
 def _overlap(line: Line, column: tuple[float, float]) -> float:
@@ -318,12 +315,12 @@ class _PdfBlockWriter:
         items = [
             item
             for item in with_grids(page.items)
-            if isinstance(item, Table) or (item not in numbers and _repeat_key(item) not in self.repeated)
+            if isinstance(item, list) or (item not in numbers and _repeat_key(item) not in self.repeated)
         ]
         for kind, group in groupby(items, key=self._kind_of):
             lines = []
             for item in group:
-                if isinstance(item, Table):
+                if isinstance(item, list):
                     self._table(item)
                 else:
                     lines.append(item)
@@ -334,7 +331,7 @@ class _PdfBlockWriter:
         return line.size >= self.body * _HEADING_FROM and sum(map(str.isalpha, line.text)) > 1
 
     def _kind_of(self, item: Line | Table) -> tuple[str, int, float]:
-        if isinstance(item, Table):
+        if isinstance(item, list):
             return ("table", 0, 0.0)
         return ("heading", item.box, item.size) if self._is_large(item) else ("text", item.box, 0.0)
 
@@ -365,7 +362,7 @@ class _PdfBlockWriter:
             self.blocks.append(Block(kind=kind, text=f"- {text}" if kind == "list" else text))
 
     def _table(self, table: Table) -> None:
-        rows = without_empty([[one_line(self._joined(cell.split("\n"))) for cell in row] for row in table.rows])
+        rows = without_empty([[one_line(self._joined(cell.split("\n"))) for cell in row] for row in table])
         if not rows:
             return
         follows_table = bool(self.blocks) and self.blocks[-1].kind == "table"

@@ -45,9 +45,8 @@ def row_line(header: Sequence[str], values: Sequence[str]) -> str:
 
 
 def table_blocks(rows: Iterable[Sequence[str]]) -> list[Block]:
-    """Return the blocks of a table whose format does not mark the header.
-
-    A single cell in a row above the header is a caption. The first row is the header if its cells look like names.
+    """Return the blocks of a table whose format does not mark the header. A single cell in a row above the header is a
+    caption. The first row is the header if its cells look like names.
     """
     captions, table = parted([[one_line(cell) for cell in row] for row in rows])
     blocks = [Block(kind="text", text=caption) for caption in captions]
@@ -105,9 +104,8 @@ _NAMED_ROWS = 10  # maximum row numbers in a remark
 def faq_blocks(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, first: int = 2, level: int = 1, row_name: str = "row"
 ) -> tuple[list[Block], list[str]] | None:
-    """Return (blocks, remarks), or None if the header names no question and answer.
-
-    first: number of the first of `rows`, for the remarks. level: of the headings. row_name: for the remarks.
+    """Return (blocks, remarks), or None if the header names no question and answer. first: number of the first of
+    `rows`, for the remarks. level: of the headings. row_name: for the remarks.
     """
     names = [unicodedata.normalize("NFKC", name).strip(" \t\n:*").casefold() for name in header]
     question_at, answer_at, category_at = (

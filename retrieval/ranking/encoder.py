@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -141,24 +140,6 @@ class PassageToRead:
     spans: Sequence[tuple[int, int]]
 
 
-class StatementRanker(Protocol):
-    """Reads passages in advance and questions when they come. Safe to use from any thread."""
-
-    @property
-    def name(self) -> str:
-        """Name of the ranker. Vectors of different rankers cannot be compared."""
-
-    @property
-    def mixture(self) -> Mixture:
-        """Weights with which vectors become scores."""
-
-    def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
-        """Return the vectors of all statements of each passage."""
-
-    def question(self, text: str) -> QuestionVectors:
-        """Return the vectors of a question, which may include the turn before it."""
-
-
 class RankerModel(nn.Module):
     """The network, for training and for use."""
 
@@ -222,7 +203,9 @@ def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
 
 
 class StatementEncoder:
-    """A trained ranker. Safe to use from any thread. Raises RetrievalError if the folder has no usable ranker."""
+    """A trained ranker, which reads passages in advance and questions when they come. Vectors of rankers with different
+    names cannot be compared. Safe to use from any thread. Raises RetrievalError if the folder has no usable ranker.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -49,11 +49,9 @@ Counts = npt.NDArray[np.uint16]
 
 
 class KeywordSegment:
-    """Words of some windows. Reading is safe from several threads.
-
-    name: of the file. window_ids: rising, `[windows]`. words: rising. stems: one per word. counts: count of each word
-    in each window, sparse `[windows, words]`. languages: of the windows, the most frequent first. lengths: words in
-    each window, `[windows]`.
+    """Words of some windows. Reading is safe from several threads. name: of the file. window_ids: rising, `[windows]`.
+    words: rising. stems: one per word. counts: count of each word in each window, sparse `[windows, words]`. languages:
+    of the windows, the most frequent first. lengths: words in each window, `[windows]`.
     """
 
     def __init__(
@@ -116,7 +114,10 @@ class KeywordSegment:
         languages = dict.fromkeys(chain.from_iterable(segment.languages for segment in segments))
         return _in_order(ids, all_words, stems, sparse.vstack(parts, format="csr"), tuple(languages))
 
-    def only(self, stays: npt.NDArray[np.bool_]) -> "KeywordSegment":
+    def without(self, gone: Ids) -> "KeywordSegment":
+        stays = ~np.isin(passage_ids(self.window_ids), gone)
+        if stays.all():
+            return self
         kept = self.counts[stays]
         in_use = np.flatnonzero(kept.getnnz(axis=0)).tolist()
         some = [self.words[column] for column in in_use]
@@ -210,7 +211,7 @@ class KeywordIndex:
         segments that lose a passage or are merged are copied.
         """
         gone = np.array([*removed, *added], np.int64)
-        segments = [_without(segment, gone) for segment in self.segments]
+        segments = [segment.without(gone) for segment in self.segments]
         if any(added.values()):
             segments.append(KeywordSegment.of(added))
         return KeywordIndex(merged(segments, KeywordSegment.merged))
@@ -273,11 +274,6 @@ class KeywordIndex:
             if (row := int(segment.rows_of(whole)[0])) >= 0:
                 return segment.words_of(row)
         return frozenset()
-
-
-def _without(segment: KeywordSegment, gone: Ids) -> KeywordSegment:
-    stays = ~np.isin(passage_ids(segment.window_ids), gone)
-    return segment if stays.all() else segment.only(stays)
 
 
 KIND = "warmdesk keywords 1"

@@ -18,11 +18,10 @@ A cross-encoder may rank them again. It reads question and passage together, whi
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from rapidfuzz import process
@@ -38,40 +37,6 @@ _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
 _LEAST_SIMILARITY = 0.7  # corrects all except two words of 16 misspelt sample questions
 
 
-class Spelling:
-    """Corrects words by the spelling in some passages. Requests words only if a question has an unknown one."""
-
-    def __init__(
-        self,
-        words_from: Callable[[str], Iterable[Sequence[str]]],
-        having: Callable[[str], int],
-        is_known: Callable[[str], bool],
-    ) -> None:
-        """words_from: returns lists of folded words that begin with a letter, perhaps also of other passages. having:
-        returns the number of windows with a form of a word. is_known: returns whether a folded word is correct although
-        no passage has it.
-        """
-        self._words_from, self._having, self._is_known = words_from, having, is_known
-
-    def corrected(self, question: str) -> str:
-        return _WORD.sub(lambda found: self._corrected_word(found[0]), question)
-
-    def _corrected_word(self, written: str) -> str:
-        word = folded(written)
-        if self._having(word) or self._is_known(word):
-            return written
-        near = {
-            other: similarity
-            for words in self._words_from(word[:1])
-            for other, similarity, _ in process.extract(
-                word, words, scorer=OSA.normalized_similarity, score_cutoff=_LEAST_SIMILARITY, limit=None
-            )
-            if _WORD.fullmatch(other)
-        }
-        having = {other: count for other in near if (count := self._having(other))}
-        return min(having, key=lambda other: (-near[other], -having[other], other), default=written)
-
-
 CANDIDATES = 300  # number of windows that each search proposes at first
 MORE = 4  # factor by which the number grows if these are not enough
 ALIKE = 0.1  # near copies differ in score by less than this
@@ -79,9 +44,8 @@ ALIKE = 0.1  # near copies differ in score by less than this
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A wording of a question, spelt as in the passages, with its vector.
-
-    trust: factor of its cosines, 0 to 1. as_written: the customer's spelling, if different; it is also searched for.
+    """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1.
+    as_written: the customer's spelling, if different; it is also searched for.
     """
 
     text: str
@@ -116,15 +80,12 @@ class Retriever:
         self.keywords = keywords
         self._selection = None if within is None else index.selection(within)
         self._is_inside = None if within is None else keywords.are_of(within)
-        self._spelling = Spelling(
-            keywords.words_from, lambda word: keywords.having(word, self._is_inside), embedder.knows_word
-        )
 
     def query(self, text: str) -> Query:
         return self.queries([text])[0]
 
     def queries(self, texts: Sequence[str]) -> list[Query]:
-        corrected = [self._spelling.corrected(text) for text in texts]
+        corrected = [_WORD.sub(lambda found: self._corrected(found[0]), text) for text in texts]
         spellings = list(dict.fromkeys([*corrected, *texts]))
         vectors = dict(zip(spellings, self.embedder.embed_queries(spellings), strict=True))
 
@@ -136,6 +97,24 @@ class Retriever:
             query(right, None if right == written else query(written))
             for right, written in zip(corrected, texts, strict=True)
         ]
+
+    def _corrected(self, written: str) -> str:
+        word = folded(written)
+        if self._having(word) or self.embedder.knows_word(word):
+            return written
+        near = {
+            other: similarity
+            for words in self.keywords.words_from(word[:1])
+            for other, similarity, _ in process.extract(
+                word, words, scorer=OSA.normalized_similarity, score_cutoff=_LEAST_SIMILARITY, limit=None
+            )
+            if _WORD.fullmatch(other)
+        }
+        having = {other: count for other in near if (count := self._having(other))}
+        return min(having, key=lambda other: (-near[other], -having[other], other), default=written)
+
+    def _having(self, word: str) -> int:
+        return self.keywords.having(word, self._is_inside)
 
     def search(self, queries: Sequence[Query], k: int) -> list[PassageHit]:
         """Return at most `k` passages for wordings of one question, best first, without near copies of better ones."""
@@ -199,15 +178,10 @@ RERANKED = 20  # number of passages to rerank
 MAX_TOKENS = 512
 
 
-class Reranker(Protocol):
-    """Scores how well texts answer a question. Safe to call from several threads."""
-
-    def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """Return one score per text; higher is better."""
-
-
 class CrossEncoderReranker:
-    """A cross-encoder by folder or hub name. Raises RetrievalError with the fix if it cannot be loaded."""
+    """A cross-encoder by folder or hub name. Safe to call from several threads. Raises RetrievalError with the fix if
+    it cannot be loaded.
+    """
 
     def __init__(self, name_or_path: str, device: str = "cpu") -> None:
         from sentence_transformers import CrossEncoder  # takes seconds, and few servers use a reranker
@@ -222,12 +196,13 @@ class CrossEncoderReranker:
             raise RetrievalError(f"reranker {name_or_path}: {reason}") from error
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
+        """Return how well each text answers the question; higher is better."""
         pairs = [(question, text) for text in texts]
         return [float(score) for score in self._model.predict(pairs, show_progress_bar=False)]
 
 
 def rerank(
-    reranker: Reranker, question: str, found: Sequence[PassageHit], text_of: Callable[[PassageHit], str]
+    reranker: CrossEncoderReranker, question: str, found: Sequence[PassageHit], text_of: Callable[[PassageHit], str]
 ) -> list[PassageHit]:
     scores = reranker.scores(question, [text_of(hit) for hit in found])
     return [found[place] for place in sorted(range(len(found)), key=lambda place: -scores[place])]

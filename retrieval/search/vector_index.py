@@ -133,7 +133,10 @@ class VectorSegment:
         vectors = np.concatenate([segment.vectors(np.arange(len(segment))) for segment in segments])
         return cls.of(np.concatenate([segment.window_ids for segment in segments]), vectors)
 
-    def only(self, stays: npt.NDArray[np.bool_]) -> "VectorSegment":
+    def without(self, gone: Ids) -> "VectorSegment":
+        stays = ~np.isin(passage_ids(self.window_ids), gone)
+        if stays.all():
+            return self
         return VectorSegment.of(self.window_ids[stays], self.vectors(np.flatnonzero(stays)))
 
     def __len__(self) -> int:
@@ -203,9 +206,8 @@ class WindowHit(NamedTuple):
 
 
 class VectorIndex:
-    """An index of these segments, empty by default. Reading is safe from several threads.
-
-    embedder: name of the embedder of the vectors. dimension: length of a vector.
+    """An index of these segments, empty by default. Reading is safe from several threads. embedder: name of the
+    embedder of the vectors. dimension: length of a vector.
     """
 
     def __init__(self, embedder: str, dimension: int, segments: Sequence[VectorSegment] = ()) -> None:
@@ -227,7 +229,6 @@ class VectorIndex:
         self, removed_ids: Sequence[int] = (), added_ids: Sequence[int] = (), added_vectors: Vectors | None = None
     ) -> "VectorIndex":
         """Return a new index without the passages `removed_ids` (unknown ones are ignored) and with the added vectors.
-
         added_vectors: `[windows, dimension]`, of length 1. added_ids: the passage of each row; the rows of a passage
         replace its old ones. Raises RetrievalError if the vectors do not fit. Only segments that lose a passage or are
         merged are copied.
@@ -235,7 +236,7 @@ class VectorIndex:
         vectors = np.zeros((0, self.dimension), np.float32) if added_vectors is None else added_vectors
         self._check(vectors, len(added_ids))
         gone = np.array([*removed_ids, *added_ids], np.int64)
-        segments = [_without(segment, gone) for segment in self.segments]
+        segments = [segment.without(gone) for segment in self.segments]
         ids = window_ids(added_ids)
         segments += [VectorSegment.of(ids[part], vectors[part]) for part in parted(len(ids))]
         return VectorIndex(self.embedder, self.dimension, merged(segments, VectorSegment.merged))
@@ -247,9 +248,8 @@ class VectorIndex:
         return faiss.SearchParameters(sel=faiss.IDSelectorBatch(wanted))  # type: ignore[call-arg]
 
     def search(self, vector: Vectors, k: int, *, within: Selection | None = None) -> list[WindowHit]:
-        """Return the `k` nearest windows, or fewer if there are fewer, best first. within: only these windows.
-
-        Raises RetrievalError for a vector of another dimension.
+        """Return the `k` nearest windows, or fewer if there are fewer, best first. within: only these windows. Raises
+        RetrievalError for a vector of another dimension.
         """
         query = np.ascontiguousarray(vector, np.float32)
         self._check(query[np.newaxis], 1)
@@ -296,8 +296,3 @@ class VectorIndex:
             )
         if not np.isfinite(vectors).all():
             raise RetrievalError(f"the embedder {self.embedder} returned a vector with infinite or undefined numbers")
-
-
-def _without(segment: VectorSegment, gone: Ids) -> VectorSegment:
-    stays = ~np.isin(passage_ids(segment.window_ids), gone)
-    return segment if stays.all() else segment.only(stays)

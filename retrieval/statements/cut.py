@@ -198,10 +198,8 @@ _SHORT = 15  # words; a longer sentence contains its own denial
 
 def statements_of(text: str, heading_path: Sequence[str]) -> tuple[Statement, ...]:
     """Return the statements of a passage, each once. Questions, headings, cross references and page furniture are
-    skipped.
-
-    heading_path: the headings above the text, from the document's title down. Spans do not overlap, except that the
-    later sentences of a procedure's steps are also statements of their own.
+    skipped. heading_path: the headings above the text, from the document's title down. Spans do not overlap, except
+    that the later sentences of a procedure's steps are also statements of their own.
     """
     found: dict[str, Statement] = {}
     for statement in _statements(lines_of(text), heading_path):

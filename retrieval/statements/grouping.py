@@ -131,10 +131,9 @@ _WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\W{CHINESE_JAPANESE}]+")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """Text that a customer can understand without the rest of the passage.
-
-    text: with its governing line or heading and a full stop. Each step of a procedure is on its own line. start, end:
-    character span in the passage, without the governing line.
+    """Text that a customer can understand without the rest of the passage. text: with its governing line or heading and
+    a full stop. Each step of a procedure is on its own line. start, end: character span in the passage, without the
+    governing line.
     """
 
     text: str

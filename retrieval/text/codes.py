@@ -70,7 +70,6 @@ def codes(text: str) -> frozenset[str]:
 
 def is_about_another(question: str, statement: str, headings: Sequence[str]) -> bool:
     """Return whether the question names a code or model and the statement is about another one of the same family.
-
     headings: those of the statement, from the document's title down. They name the model if the statement does not.
     Returns False if the question names no code, or if headings or statement name the code of the question.
     """

@@ -28,7 +28,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -267,7 +267,7 @@ class Chaos:
     @contextmanager
     def _older(self) -> Iterator[tuple[Place, dict[str, int]]]:
         with nullcontext() if self.server is None else self.server.database(EMPTY) as url:
-            place = replace(self.place, older_url=url)
+            place = Place(self.place.folder, self.place.database_url, url)
             rows = in_process(lambda: make_older(place))
             assert "error" not in rows, rows
             yield place, rows

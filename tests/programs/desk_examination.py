@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -63,51 +62,18 @@ def upgrade() -> None:
 """A revision of a later version."""
 
 
-@dataclass(frozen=True, slots=True)
 class Place:
     """The paths of a desk. database_url: None for a file in its data folder. older_url: database of an earlier
     Warmdesk.
     """
 
-    folder: Path
-    database_url: str | None = None
-    older_url: str | None = None
-
-    @property
-    def desk(self) -> Path:
-        return self.folder / "desk"
-
-    @property
-    def older(self) -> Path:
-        return self.folder / "older"
-
-    @property
-    def revisions(self) -> Path:
-        return self.folder / "revisions"
-
-    @property
-    def pages(self) -> Path:
-        return self.folder / "pages"
-
-    @property
-    def asked(self) -> Path:
-        return self.folder / "asked"
-
-    @property
-    def archive(self) -> Path:
-        return self.folder / "backup.tar.gz"
-
-    @property
-    def forgotten(self) -> Path:
-        return self.folder / "forgotten"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {} if self.database_url is None else {"database_url": self.database_url}
-
-    @property
-    def older_database(self) -> str:
-        return self.older_url or small_settings(self.older).database_url
+    def __init__(self, folder: Path, database_url: str | None = None, older_url: str | None = None) -> None:
+        self.folder, self.database_url = folder, database_url
+        self.desk, self.older, self.revisions = folder / "desk", folder / "older", folder / "revisions"
+        self.pages, self.asked, self.forgotten = folder / "pages", folder / "asked", folder / "forgotten"
+        self.archive = folder / "backup.tar.gz"
+        self.settings = {} if database_url is None else {"database_url": database_url}
+        self.older_database = older_url or small_settings(self.older).database_url
 
 
 def write_pages(folder: Path, rng: random.Random) -> None:
@@ -176,13 +142,9 @@ def calibrate(desk: Service, pages: Path) -> None:
     cases = list(judged_cases(desk.finder, questions, "this desk", CANDIDATES, lambda _: None))
     classifier, _ = fit(cases, desk.search.embedder.name, desk.statements.encoder.name)
     write_classifier(desk.settings.data_dir / SEARCH_FILE, classifier)
-    write_calibration(desk.settings.data_dir / FILE, made_up(setup_of(desk.settings)))
-
-
-def made_up(setup: str) -> Calibration:
-    return Calibration(
-        setup=setup, model="tiny", measured="2026-01-01", questions=0, rows=(), policy="fast", answer_mode="quote"
-    )
+    made_up = {"model": "tiny", "measured": "2026-01-01", "questions": 0, "rows": (), "policy": "fast"}
+    found = Calibration(setup=setup_of(desk.settings), answer_mode="quote", **made_up)
+    write_calibration(desk.settings.data_dir / FILE, found)
 
 
 @contextmanager

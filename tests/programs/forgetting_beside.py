@@ -57,7 +57,7 @@ class Writes:
 
 
 def num_changed(connection: Connection) -> int:
-    return int(connection.connection.dbapi_connection.total_changes)  # type: ignore[union-attr]
+    return int(connection.connection.dbapi_connection.total_changes)
 
 
 @contextmanager
