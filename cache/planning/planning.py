@@ -7,7 +7,7 @@ whose means give 95 % intervals.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, quantiles, stdev
 from typing import TypeVar
@@ -16,7 +16,6 @@ from cache.planning.costs import PassCosts
 from cache.planning.simulation import DiskContents, Fleet, Job, Simulation
 from cache.planning.traffic import (
     BY_MODULES,
-    RecordedTraffic,
     RoutingPolicy,
     SimulatedRequest,
     TrafficShape,
@@ -90,7 +89,7 @@ def plan_fleet(
     fleet: Fleet,
     routing: str,
     costs: PassCosts,
-    traffic: TrafficShape | RecordedTraffic,
+    traffic: TrafficShape | Sequence[SimulatedRequest],
     *,
     document_tokens: int,
     disk: int = 0,
@@ -106,12 +105,11 @@ def plan_fleet(
         return document_tokens
 
     capacity = disk // (costs.bytes_per_token * document_tokens)
-    if isinstance(traffic, RecordedTraffic):
-        asked: Iterator[SimulatedRequest] = iter(traffic.requests)
-        number, on_disk = len(traffic.requests), DiskContents(capacity)
-    else:
+    if isinstance(traffic, TrafficShape):
         number = requests or requests_for(fleet.replicas)
         asked, on_disk = draw_requests(traffic, number, seed), DiskContents(capacity, traffic.documents)
+    else:
+        number, asked, on_disk = len(traffic), iter(traffic), DiskContents(capacity)
     counted = Counted(int(WARM_UP * number), costs.request_s, size)
     router = open_router(routing, seed)
     simulation = Simulation(fleet, costs, router, size, on_disk, counted.add)
