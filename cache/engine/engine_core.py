@@ -55,10 +55,9 @@ class ForgetJob:
 
 class EngineCore:
     """The state of the engine thread. inbox: new work, in order. give_up: whether everything must end; then `step`
-    raises PassGivenUp at the next layer, and the core is not used again. demand: set from any thread when a request is
-    submitted or a module is loaded; it stops a pass of modules ahead of use. awaits_loads: whether the last step had
-    nothing to compute until a module is loaded or written. row_limit: shared by the cores of a device. texts: makes the
-    text; this thread if None.
+    raises PassGivenUp, and the core is not used again. demand: set from any thread when a request is submitted or a
+    module is loaded; it stops a pass of modules ahead of use. awaits_loads: whether the last step had nothing to
+    compute until a module is loaded or written. texts: makes the text; this thread if None.
     """
 
     def __init__(

@@ -1,11 +1,8 @@
 """An engine whose model runs in another server: vLLM, SGLang, llama.cpp, Ollama, or a hosted one.
 
-Prompts are arranged as for a local engine, in ids that hold their text (`text_tokens`), and sent as messages. One
-thread has an event loop for all answers. The server is checked when its state is asked for; a question is sent in any
-case, so a server that returns is used at once.
-
-Such an engine has no modules and prefixes. The server may cache its own. Only files of an earlier local engine may
-exist: they are not used, but deletion removes them.
+Prompts are arranged as for a local engine, in ids that hold their text (`text_tokens`), and sent as messages. A
+question is sent whatever is known of the server, so one that returns is used at once. There are no modules and
+prefixes: files of an earlier local engine are not used, but deletion removes them.
 """
 
 import asyncio
@@ -84,7 +81,6 @@ class ServerAnswer(Generation):
         begun, first = self.begun or now, self.first or now
         return Completion(
             text=self.reply.text,
-            tokens=None,
             finish_reason=finish_reason,
             usage=self.reply.usage,
             modules=modules_of(self.plan),
@@ -94,7 +90,6 @@ class ServerAnswer(Generation):
                 ttft=(first - self.submitted) * 1e3,
                 total=(now - self.submitted) * 1e3,
             ),
-            exact=True,
             silence=self.silence,
         )
 
@@ -111,29 +106,14 @@ def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
     generation, text = Generation(), tokenizer.decode(answer)
     generation.deliver(text)
     generation.deliver(
-        Completion(
-            text=text,
-            tokens=None,
-            finish_reason="stop",
-            usage=Usage(prompt_tokens=0),
-            modules=modules_of(request.plan),
-            timings=Timings(),
-            exact=True,
-        )
+        Completion(text=text, finish_reason="stop", usage=Usage(prompt_tokens=0), modules=modules_of(request.plan))
     )
     return generation
 
 
 def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
     return tuple(
-        ModuleUse(
-            key="",
-            name=span.segment.name,
-            tokens=len(span.tokens),
-            position=span.start,
-            source="elsewhere",
-            miss_reason=None,
-        )
+        ModuleUse(name=span.segment.name, tokens=len(span.tokens), position=span.start, source="elsewhere")
         for span in plan.spans
         if span.segment is not None
     )
@@ -249,12 +229,9 @@ class RemoteEngine(WithoutModules):
             if self._is_closed:
                 return
             self._is_closed = True
-            answers = list(self._open)
-        for answer in answers:
+        for answer in list(self._open):
             self._stop(answer)
-        for answer in answers:
-            with suppress(CacheError):
-                _ = answer.completion
+        self.settle()
         for last in (self._server.close(), self._loop.shutdown_asyncgens()):
             self._in_loop(last).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
