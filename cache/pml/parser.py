@@ -49,10 +49,8 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 
 def tidy(piece: str) -> str:
-    """Apply the whitespace rule to a piece of text between two tags.
-
-    A piece of only whitespace is dropped. Whitespace at an end is dropped if it holds a line break (indentation), and
-    is one space otherwise. The inside does not change.
+    """Apply the whitespace rule to a piece of text between two tags: a piece of only whitespace is dropped; whitespace
+    at an end is dropped if it holds a line break (indentation), and is one space otherwise.
     """
     middle = piece.strip(SPACE)
     if not middle:

@@ -235,15 +235,7 @@ def declared(source: FunctionSource) -> dict[str, Parameter]:
 
 BEFORE = "compute the value before and pass it as an argument"
 LOOP = 'write the constants out, as in `for day in ("Monday", "Tuesday"):` or `for week in range(1, 4):`'
-LEAVE = "put optional text under an `if`"
 ALLOWED = "a program is made of strings, `if`, `match`, `for` over constants and calls of other programs"
-INSTEAD: Mapping[type[ast.stmt], str] = {
-    **dict.fromkeys((ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete), BEFORE),
-    **dict.fromkeys((ast.Break, ast.Continue), LEAVE),
-    **dict.fromkeys((ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom), "move it out of the function"),
-    ast.Return: f"write its text as a statement, and {LEAVE}",
-    ast.While: LOOP,
-}
 Statements: TypeAlias = Sequence[ast.stmt]
 Branch: TypeAlias = tuple[str, Statements]  # a title, which names the module, and statements
 
@@ -289,7 +281,7 @@ class Compiler:
             case ast.Pass():
                 pass
             case _:
-                raise self.source.mistake(node, f"{shown(node)} is not allowed; {INSTEAD.get(type(node), ALLOWED)}")
+                raise self.source.mistake(node, f"{shown(node)} is not allowed; {ALLOWED}")
 
     def add_text(self, text: str, node: ast.stmt, body: Section) -> None:
         if NOT_XML.search(text):

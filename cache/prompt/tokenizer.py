@@ -121,10 +121,8 @@ def cut(text: str, marker: str) -> tuple[str, str]:
 
 
 class Tokenizer(Protocol):
-    """A tokenizer for placing a prompt.
-
-    filler: the token that fills the unused rest of a parameter's slot while its module is encoded. sink_prefix: tokens
-    of the short constant text that a module is encoded after; may be empty.
+    """A tokenizer for placing a prompt. filler: the token that fills the unused rest of a parameter's slot while its
+    module is encoded. sink_prefix: tokens of the short constant text that a module is encoded after; may be empty.
     """
 
     filler: int
@@ -159,9 +157,7 @@ class WordTokenizer:
 
 
 class CachingTokenizer:
-    """A tokenizer that remembers recent runs, because a conversation's passages and their left contexts return with
-    every turn. Thread-safe.
-
+    """A tokenizer that remembers recent runs, because a conversation's passages return with every turn. Thread-safe.
     runs: number of remembered runs. longest: characters of the longest one.
     """
 
