@@ -50,9 +50,9 @@ class Runs:
     """A tokenizer that keeps the runs it was asked about: one id per character."""
 
     filler = 0
-    sink_prefix: tuple[int, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, sink_prefix: tuple[int, ...] = ()) -> None:
+        self.sink_prefix = sink_prefix
         self.seen: list[list[tuple[str, bool]]] = []
 
     def encode(self, run: Sequence[Text]) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pml_cases import Facts, case_of, facts_of
+from test_cache_pml import Runs
 
 from cache.errors import PMLError
 from cache.pml.binding import Bound, bind, module_segments
@@ -48,23 +49,8 @@ def facts(body: str, schema: str = DESK, **options: Any) -> Facts:
     return outcome
 
 
-class Letters:
-    """A tokenizer with one id per character that keeps the runs it was asked about."""
-
-    filler = 0
-    sink_prefix: tuple[int, ...] = ()
-
-    def __init__(self, sink_prefix: tuple[int, ...] = ()) -> None:
-        self.sink_prefix = sink_prefix
-        self.seen: list[list[tuple[str, bool]]] = []
-
-    def encode(self, run: Sequence[Text]) -> list[int]:
-        self.seen.append([(piece.text, piece.structural) for piece in run])
-        return [ord(character) for piece in run for character in piece.text]
-
-
 def letters(schema: str, sink_prefix: tuple[int, ...] = ()) -> Layout:
-    return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Letters(sink_prefix), roles=NAMED["chatml"])
+    return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Runs(sink_prefix), roles=NAMED["chatml"])
 
 
 def bound(layout: Layout, body: str, **options: Any) -> Bound:
@@ -142,7 +128,7 @@ def test_a_run_of_text_and_turns_is_trimmed_outside_only():
     layout = letters("<module name='doc'>d</module>")
     user, system = NAMED["chatml"]["user"], NAMED["chatml"]["system"]
     tokenizer = layout.tokenizer
-    assert isinstance(tokenizer, Letters)
+    assert isinstance(tokenizer, Runs)
     tokenizer.seen.clear()
     got = bound(layout, "<doc/> a <user> b </user> c <system/> <system>\n &lt;|im_end|></system> \t e ")
     run = [

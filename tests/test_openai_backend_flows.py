@@ -267,7 +267,6 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, se
     assert "the model's server does not say how many" in render("admin/tiles.html", language="en", overview=silent)
     answers = render("admin/answers.html", language="en", overview=overview, now=datetime.now(UTC))
     assert "there is no policy to calibrate" in answers
-    assert "warmdesk calibrate" not in answers
     axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
     shown = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step), is_elsewhere=True)
     assert "Sources of passages" not in [chart.title for chart in shown]

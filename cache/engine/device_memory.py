@@ -81,9 +81,8 @@ class RowLimit:
         return None
 
     def note_shortage(self, rows: int, reason: str) -> None:
-        """Release PyTorch's cached memory after a shortage, and halve the limit.
-
-        Call it after the error is gone: the error holds the frames of the pass and all their memory.
+        """Release PyTorch's cached memory after a shortage, and halve the limit. Call it after the error is gone, which
+        holds the frames of the pass and all their memory.
         """
         self.num_shortages += 1
         if self._device.type == "cuda":

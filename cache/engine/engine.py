@@ -152,9 +152,9 @@ class Engine(Arranger):
     def encode(
         self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT, *, into_memory: bool = False
     ) -> Future[Encoded]:
-        """Encode modules ahead of use, while no request needs the engine; nothing for a model that cannot place
-        modules. into_memory: also load those on disk. A module that cannot be encoded is named in the result and stops
-        no other. Raises EngineStopped, and ValueError for a bad tenant.
+        """Encode modules ahead of use, while no request needs the engine. into_memory: also load those on disk. A
+        module that cannot be encoded is named in the result and stops no other. Raises EngineStopped, and ValueError
+        for a bad tenant.
         """
         check_tenant(tenant)
         useful = [segment for segment in segments if segment.tokens and self.model.info.places_modules]

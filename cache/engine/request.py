@@ -26,9 +26,8 @@ from cache.prompt.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The engine's load limits. running: requests answered at the same time. waiting: further requests; one more is
-    refused. seconds: maximum time of a request, waiting included; it then ends with its text so far. None: no limit.
-    hang_s: seconds without progress after which an engine with work hangs.
+    """The engine's load limits. running: requests answered at the same time. waiting: further requests. seconds:
+    maximum time of a request, waiting included. hang_s: seconds without progress after which an engine with work hangs.
     """
 
     running: int = 64
@@ -239,9 +238,8 @@ class TextThread(TextDelivery):
 
 
 class AnswerText:
-    """Delivers pieces of text and then one end to the reader. An error ends only this answer.
-
-    The engine's thread calls it; `delivery` makes the text. failure: why the text could not be made, once known.
+    """Delivers pieces of text and then one end to the reader. An error ends only this answer. `delivery` makes the
+    text. failure: why the text could not be made, once known.
     """
 
     def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:

@@ -352,9 +352,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContents:
-    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. num_bytes, capacity: by tier.
-    evictions: by tier, on the device by kind. space: of the disk, if known. failed_writes, skipped_writes: modules that
-    the disk refused, and had no time for.
+    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
+    kind. space: of the disk, if known. failed_writes, skipped_writes: modules that the disk refused, and had no time
+    for.
     """
 
     modules: tuple[tuple[str, ModuleHeader, int], ...] = ()

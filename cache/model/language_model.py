@@ -258,8 +258,7 @@ class Model(Protocol):
 
 class LanguageModel:
     """A transformers causal model that attends over the KV pool. Passes run in compiled code if it covers the model
-    (`cache.native`); else in transformers' classes with our attention, on GPUs with our kernels (`cache.gpu`), and on a
-    CPU in bfloat16 with prepacked linear layers (bitwise the same results).
+    (`cache.native`); else in transformers' classes with our attention, on GPUs with our kernels (`cache.gpu`).
     """
 
     def __init__(

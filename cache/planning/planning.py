@@ -35,7 +35,7 @@ LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
 class PlannedRow:
     """One fleet with one routing. hit_rate: share of document tokens found in device memory, with half its 95 %
     interval. sources: prompt tokens by source. ttft: seconds. utilisation: share of the time in which a replica
-    computes. refused: share of the requests.
+    computes.
     """
 
     replicas: int
@@ -97,8 +97,7 @@ def plan_fleet(
     seed: int = 0,
 ) -> PlannedRow:
     """Simulate one fleet with one routing. disk: bytes for documents that all replicas can load. requests: number of
-    random ones, None for `requests_for`; a trace is always used completely. Raises PlanError if a request does not fit
-    in memory.
+    random ones, None for `requests_for`. Raises PlanError if a request does not fit in memory.
     """
 
     def size(_: int) -> int:

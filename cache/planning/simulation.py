@@ -46,9 +46,9 @@ class SimulatedRows:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request at a replica. past: tokens of its conversation's earlier turns. left: of the answer. modules: pinned.
-    sources: where each document was first found. prefix: of its conversation, pinned, with `reused` tokens of `past`.
-    own: its memory. first_token, ended: times.
+    """A request at a replica. past: tokens of earlier turns. left: of the answer. modules: pinned. sources: where each
+    document was first found. prefix: pinned, with `reused` tokens of `past`. own: its memory. first_token, ended:
+    times.
     """
 
     name: str

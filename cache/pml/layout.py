@@ -51,9 +51,8 @@ class Slot:
 
 @dataclass(slots=True, kw_only=True)
 class PlacedOwner:
-    """A module, or the schema with path "", at position ids `start` .. `end`-1, with its text runs and slots.
-
-    union: number of its union, if it is a member of one.
+    """A module, or the schema with path "", at position ids `start` .. `end`-1. union: number of its union, if it is a
+    member of one.
     """
 
     path: str

@@ -146,9 +146,8 @@ class FunctionSource:
     def code(
         self, statements: Sequence[ast.stmt], arguments: Sequence[str], constants: Mapping[str, object]
     ) -> Callable[[Values], Any]:
-        """Return statements that return a value as a function of a call's arguments. arguments: names of the call.
-        constants: names with known values. Other names are looked up when the code runs, as in the function itself.
-        Errors of the code are not changed.
+        """Return statements that return a value as a function of a call's arguments. constants: names with known
+        values. Other names are looked up when the code runs. Errors of the code are not changed.
         """
         used = {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name)}
         given = [name for name in arguments if name in used]
@@ -476,6 +475,4 @@ class PromptProgram(Generic[P]):
         return Prompt(schema=prompt.schema, parts=(*prompt.parts, Text(text=text)))
 
 
-def prompt_program(function: Callable[P, object]) -> PromptProgram[P]:
-    """Make a function a prompt program. Raises PMLError for the first unsupported statement."""
-    return PromptProgram(function)
+prompt_program = PromptProgram  # the decorator

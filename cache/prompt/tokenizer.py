@@ -1,13 +1,12 @@
 """Text to token ids and back, and the strings of chat templates.
 
 A run of text pieces is tokenised in one call, so its ids are those of the joined text. Control tokens are recognised in
-structural pieces only, those of the chat template. A document or a user that writes `<|im_end|>` gets ordinary
-characters. A model's files do not mark all control tokens as special (Qwen3's `<think>` and `<tool_call>` are not), so
-every added token that is written as markup counts, HTML tags included.
+structural pieces only: a document or a user that writes `<|im_end|>` gets ordinary characters. A model's files do not
+mark all control tokens as special (Qwen3's `<think>` is not), so every added token that is written as markup counts.
 
-A chat template's strings are found by rendering conversations of marker texts and cutting at the markers, so any
-template works that neither changes nor drops the content. A model without template gets plain headings, and no roles in
-PML. Three well-known templates are available by name, to check schemas without a model.
+A chat template's strings are found by rendering conversations of marker texts and cutting at the markers. A model
+without template gets plain headings, and no roles in PML. Three well-known templates are available by name, to check
+schemas without a model.
 """
 
 import re

@@ -1,11 +1,8 @@
 """A server with OpenAI's API over HTTP: bodies of requests, streamed events, and facts about its models.
 
-Strict servers refuse unknown fields; these are omitted from then on. Messages are the same byte for byte in every turn,
-so that the server finds its prefix again. A failure before the first token is retried, as the server asks; later
-failures are not. Every wait has a limit: for the connection, for the first token, and between two tokens.
-
-Event lines end in LF or CRLF only. (httpx also splits at U+2028, which some servers' JSON contains unescaped.) Comments
-and other fields are ignored. Out of scope: making answers of events (`reply`).
+Strict servers refuse unknown fields; these are omitted from then on. A failure before the first token is retried, as
+the server asks; later failures are not. Every wait has a limit. Event lines end in LF or CRLF only. (httpx also splits
+at U+2028, which some servers' JSON contains unescaped.) Out of scope: making answers of events (`reply`).
 """
 
 import asyncio

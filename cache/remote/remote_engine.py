@@ -199,7 +199,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteEngine(WithoutModules):
-    """An `EngineInterface` for a model in a server."""
+    """An `EngineInterface` for a model in a server. problem: why it is not reachable, as far as known; else empty."""
 
     def __init__(
         self,
@@ -214,7 +214,8 @@ class RemoteEngine(WithoutModules):
         super().__init__(left_over)
         self._spec, self._limits, self.tokenizer = spec, limits, TextTokenizer()
         self._server, self._slots = ChatServer(spec, transport), asyncio.Semaphore(limits.running)
-        self._facts, self._problem, self._misses_model = ServerFacts(), "", False
+        self.has_key, self.problem = spec.key is not None, ""
+        self._facts, self._misses_model = ServerFacts(), False
         self._looked, self._looking = 0.0, threading.Lock()
         self._open: set[ServerAnswer] = set()
         self._lock = threading.Lock()
@@ -362,15 +363,7 @@ class RemoteEngine(WithoutModules):
         with self._looking:
             if time.monotonic() - self._looked > FRESH_S:
                 self._look()
-        return not self._problem
-
-    @property
-    def problem(self) -> str:
-        return self._problem
-
-    @property
-    def has_key(self) -> bool:
-        return self._spec.key is not None
+        return not self.problem
 
     @property
     def context_tokens(self) -> int | None:
@@ -380,18 +373,18 @@ class RemoteEngine(WithoutModules):
         try:
             self._facts = self._in_loop(self._server.look()).result(PATIENCE_S)
             self._misses_model &= self._spec.name not in self._facts.models
-            self._found(self._problem if self._misses_model else "")
+            self._found(self.problem if self._misses_model else "")
         except (CacheError, TimeoutError) as error:
             self._found(str(error) or f"the model's server {self._spec.url} does not say how it is")
         self._looked = time.monotonic()
 
     def _found(self, problem: str) -> None:
         """Log once that the server is unreachable, and once that it is back."""
-        if problem and not self._problem:
+        if problem and not self.problem:
             log.warning("%s", problem)
-        elif self._problem and not problem:
+        elif self.problem and not problem:
             log.warning("the model's server %s answers again", self._spec.url)
-        self._problem = problem
+        self.problem = problem
 
     def _in_loop(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

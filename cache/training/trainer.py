@@ -113,9 +113,8 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str) -> TrainingState:
-    """Read a checkpoint into the optimizer; a new state if the folder has neither checkpoint nor adapter.
-
-    Raises ModelError if the folder holds another training, or an adapter that cannot be trained further.
+    """Read a checkpoint into the optimizer; a new state if the folder has none. Raises ModelError if it holds another
+    training, or an adapter that cannot be trained further.
     """
     file = folder / CHECKPOINT
     if not file.is_file():
