@@ -25,14 +25,15 @@ def best_kind(device: torch.device, attempt: "Callable[[PassKind], None]") -> "P
     """Return the best kind of pass that a device runs; None: plain kernels. attempt: runs a small pass of a kind, and
     raises its errors.
     """
-    best, title, problems = None, "slower kernels", list[str]()
+    best: PassKind | None = None
+    title, problems = "slower kernels", list[str]()
     for name, load in KINDS.items() if device.type == "cuda" else ():
         try:
             attempt(kind := load())
             best, title = kind, name
             break
         except Exception as error:
-            problems.append(f"{name}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+            problems.append(f"{name}: {str(error).partition('\n')[0] or type(error).__name__}")
     if problems:
         why = "; ".join(problems)
         log.warning("attention on %s runs through %s, because others are not available (%s)", device, title, why)

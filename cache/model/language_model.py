@@ -374,8 +374,8 @@ class LanguageModel:
     ) -> RunningPass:
         """Return a pass with GPU kernels if there are any, unless it is scored: they compute no scores."""
         if self._kind is not None and not scored:
-            placed = {"rotation": self.rotation, "slopes": self._slopes}
-            return self._kind.of(chunks, arena, self._heads, give_up=give_up, **placed)
+            of = self._kind.of
+            return of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes, give_up=give_up)
         return Pass(
             chunks,
             arena,
