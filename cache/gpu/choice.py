@@ -33,7 +33,8 @@ def best_kind(device: torch.device, attempt: "Callable[[PassKind], None]") -> "P
             best, title = kind, name
             break
         except Exception as error:
-            problems.append(f"{name}: {str(error).partition('\n')[0] or type(error).__name__}")
+            what, *_ = str(error).splitlines() or [type(error).__name__]
+            problems.append(f"{name}: {what}")
     if problems:
         why = "; ".join(problems)
         log.warning("attention on %s runs through %s, because others are not available (%s)", device, title, why)
