@@ -316,9 +316,8 @@ DEEPEST_INDENT = 10  # maximum indentation in levels, so that very deep schemas 
 
 
 def write_schema(schema: Schema) -> str:
-    """Return a schema as XML, with line breaks between tags where reading drops them.
-
-    Raises ValueError for content without PML form: template strings, known tokens and control characters.
+    """Return a schema as XML, with line breaks between tags where reading drops them. Raises ValueError for content
+    without PML form: template strings, known tokens and control characters.
     """
     parts: list[str] = []
     kept: list[bool] = []  # for each open element: whether its whitespace is text

@@ -78,9 +78,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Tokens at consecutive position ids `start`, `start`+1, ...
-
-    segment: supplies these tokens with its rows from `row` on; None if they are computed in every request.
+    """Tokens at consecutive position ids from `start` on. segment: supplies these tokens with its rows from `row` on;
+    None if they are computed in every request.
     """
 
     start: int

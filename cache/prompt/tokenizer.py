@@ -67,9 +67,8 @@ SYSTEM, USER, ANSWER, NEXT = "wd-mark-system", "wd-mark-user", "wd-mark-answer",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """Structural strings of a conversation: open system to_user question to_answer answer to_next question ...
-
-    roles: the same strings for PML's turns.
+    """Structural strings of a conversation: open system to_user question to_answer answer to_next question ... roles:
+    the same strings for PML's turns.
     """
 
     open: str
@@ -188,9 +187,8 @@ MARKUP = re.compile(r"[<>\[\]{}|｜].*\w|\w.*[<>\[\]{}|｜]")
 
 
 class ModelTokenizer:
-    """A transformers tokenizer with the engine's interface. It marks control tokens as special.
-
-    Raises ValueError if its chat template cannot be used.
+    """A transformers tokenizer with the engine's interface. It marks control tokens as special. Raises ValueError if
+    its chat template cannot be used.
     """
 
     def __init__(self, tokenizer: Any) -> None:

@@ -149,8 +149,7 @@ class ExampleAttention:
 
     def _attend_causal(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend for the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`, each token up to itself.
-
-        Plain matrix products: with masks, PyTorch's fused kernels are slower on a CPU, especially backwards.
+        With masks, PyTorch's fused kernels are slower on a CPU than these plain matrix products, especially backwards.
         """
         heads, rows, length = k.shape[1], q.shape[2], k.shape[2]
         if (rows, length) not in self._masks:
