@@ -52,8 +52,8 @@ def test_what_is_wrong_with_one_call_ends_it_alone(engine):
             ask_strangely()
         still_serves(engine)
     engine.encode([SYSTEM, A, B]).cancel()
-    for _ in range(2):
-        still_serves(engine)
+    engine.settle()
+    still_serves(engine)
 
 
 def test_an_empty_conditioning_prefix_is_harmless(engine):
