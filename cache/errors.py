@@ -14,9 +14,7 @@ class PromptError(CacheError):
 
 
 class PMLError(CacheError):
-    """A mistake in PML. Nothing was registered, laid out or computed.
-
-    where: kind of text. line: 1-based, of the wrong start tag, or None. column: 0-based, or None. source: name of the
+    """A mistake in PML. line: 1-based, of the wrong start tag, or None. column: 0-based, or None. source: name of the
     file or function, or None; filled in by the file's reader.
     """
 

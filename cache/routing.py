@@ -5,14 +5,9 @@ costs more if another replica has it or is its home, because a second copy takes
 that are asked for together come together, each has a home by consistent hashing, and a module that is too popular for
 one replica gets a lasting copy on the next. Later turns of a conversation cost less at the replica of the earlier ones.
 
-A sent request's modules count as held at once. A replica's report replaces the estimate. Modules of open requests, and
-of requests that ended since the last report, still count as held, because the report may be older.
-
-On the ring each replica has many places. A key belongs to the first replica after its own place, and if that is busy,
-to the next one. When a replica leaves, only its keys move.
-
-Pure code without clock, thread or randomness. Only a few replicas are considered for a request. Out of scope: sending,
-and limits of queues (`cache.cluster`).
+Modules of a sent request count as held at once, and until the report after its end, because a report may be older. On
+the ring each replica has many places; when it leaves, only its keys move. Pure code without clock, thread or
+randomness. Out of scope: sending, and limits of queues (`cache.cluster`).
 """
 
 import hashlib
@@ -101,6 +96,8 @@ HOLDERS, HOMES = 6, 3
 """Otherwise: for each module, this number that hold it, and this number from its place on the ring."""
 MOST_OPEN = 100_000  # maximum number of open requests; the oldest are dropped
 MOST_SESSIONS = 100_000
+WAITING_COST = 128.0  # of a waiting request in addition to its missing modules, in prompt tokens
+COPY_COST = 2.0  # of the space of a second copy, relative to its computation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +109,6 @@ class Wanted:
     modules: Mapping[str, int] = field(default_factory=dict)
     own_tokens: int = 0
     session: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
-    """Weights of the costs. request: cost of a waiting request in addition to its missing modules, in prompt tokens.
-    copy: cost of the space of a second copy, relative to its computation.
-    """
-
-    request: float = 128.0
-    copy: float = 2.0
 
 
 @dataclass(slots=True)
@@ -148,8 +135,7 @@ class _Replica:
 class Affinity:
     """The state of one router. Its owner calls from one thread."""
 
-    def __init__(self, weights: Weights | None = None) -> None:
-        self._weights = weights or Weights()
+    def __init__(self) -> None:
         self._ring, self._holdings = Ring(), Holdings()
         self._replicas: dict[str, _Replica] = {}
         self._open: dict[str, _Open] = {}  # by request, the oldest first
@@ -225,7 +211,7 @@ class Affinity:
 
     def load(self, replica: str) -> float:
         state = self._replicas[replica]
-        return state.queue * self._weights.request + state.missing
+        return state.queue * WAITING_COST + state.missing
 
     # --- ranking -----------------------------------------------------------------------------------------------
 
@@ -254,7 +240,6 @@ class Affinity:
 
     def _cost(self, wanted: Wanted) -> Callable[[str], float]:
         modules = [(key, tokens, self._owner(key)) for key, tokens in wanted.modules.items()]
-        elsewhere = 1 + self._weights.copy
         session, past = self._session(wanted) or (None, 0)
 
         def cost(replica: str) -> float:
@@ -262,7 +247,7 @@ class Affinity:
             total = self.load(replica)
             for key, tokens, owner in modules:
                 if key not in held:
-                    total += tokens if owner == replica else tokens * elsewhere
+                    total += tokens if owner == replica else tokens * (1 + COPY_COST)
             return total if replica == session else total + min(past, wanted.own_tokens)
 
         return cost

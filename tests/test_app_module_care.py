@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from cache.memory.disk import checksum
+from cache.memory.disk import checksum_of
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_numbers_that_the_model_does_not_compute_are_found(service):
     with safe_open(file, framework="pt") as opened:
         metadata, rows = opened.metadata(), opened.get_tensor("kv")
     rows[0, 0, 0] += rows.abs().max() * 0.01
-    save_file({"kv": rows}, file, {**metadata, "checksum": checksum(rows)})
+    save_file({"kv": rows}, file, {**metadata, "checksum": checksum_of({"kv": rows})})
     verified = service.module_care.verify(key)
     assert not verified.is_sound
     assert verified.largest_difference == pytest.approx(0.01, rel=0.1)

@@ -11,7 +11,7 @@ from cache.engine.request import Request
 from cache.errors import PMLError
 from cache.pml.layout import lay_out
 from cache.pml.parser import parse_prompt, parse_schema
-from cache.prompt.plan import Plan, Segment, Span
+from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import WordTokenizer
 
 
@@ -20,7 +20,6 @@ from cache.prompt.tokenizer import WordTokenizer
     [
         ("on 2026-11-21 it", "a date ('2026-11-21')"),
         ("on November 21, 2026 it", "a date ('November 21, 2026')"),
-        ("on 21 November 2026 it", "a date ('21 November 2026')"),
         ("on 2025-06-02T09:14:33.123+00:00 it", "a time stamp ('2025-06-02T09:14:33.123+00:00')"),
         ("on June 2nd, 2025 it", "a date ('June 2nd, 2025')"),
         ("at 10:33 it", "a time of day ('10:33')"),
@@ -129,13 +128,6 @@ def test_requests_that_share_a_module_stand_together():
     groups = group(plans)
     assert sorted(index for members in groups for index in members) == [0, 1, 2, 3, 4]
     assert [sorted(members) for members in groups] == [[0, 2, 4], [1, 3]]
-
-
-def test_plain_prompts_stand_together_by_their_beginning():
-    plans = [Plan(spans=(Span(start=0, tokens=tuple(text.encode())),)) for text in ("ab1", "xy1", "ab2", "xy2")]
-    assert [index for members in group(plans) for index in members] == [0, 2, 1, 3]
-    assert group([]) == []
-    assert group([plan_of("?")]) == [[0]]
 
 
 def test_a_dry_run_counts_what_the_engine_counts():

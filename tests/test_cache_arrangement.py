@@ -107,12 +107,6 @@ def test_too_long_is_refused_and_just_fitting_is_not():
         plan_of(text("x" * 11), max_positions=10)
 
 
-@pytest.mark.parametrize("parts", [(), (text(""),), (EMPTY,), (text(""), EMPTY)])
-def test_an_empty_prompt_is_refused(parts):
-    with pytest.raises(PromptError, match="empty"):
-        plan_of(*parts)
-
-
 def test_special_tokens_only_in_structural_text_and_known_tokens_as_they_are():
     assert run_tokens([Text(text="<b>", structural=True)], ByteTokenizer()) == (257,)
     assert run_tokens([text("<b>")], ByteTokenizer()) == tuple(b"<b>")
@@ -126,34 +120,6 @@ def test_an_empty_conditioning_prefix_is_no_prefix():
     """
     module = TextModule(name="a", pieces=(text("a"),), after=TextModule(name="system"))
     assert module_segment(module, ByteTokenizer()).prefix is None
-
-
-def test_slotted_modules_begin_at_multiples_of_a_slot_behind_the_first():
-    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), RETURNS, text("And?"), placement="slotted")
-    assert places(plan) == [
-        (0, 8, "system"),
-        (8, 16, "returns"),
-        (28, 35, "detail"),
-        (35, 39, None),
-        (48, 56, "returns"),
-        (56, 60, None),
-    ]
-    assert plan.next_position == 60
-
-
-def test_shared_modules_begin_together_and_what_follows_begins_behind_the_longest():
-    plan = plan_of(SYSTEM, RETURNS, DETAIL, text("Why?"), DETAIL, RETURNS, LETTER, text("And?"), placement="shared")
-    assert places(plan) == [
-        (0, 8, "system"),
-        (8, 16, "returns"),
-        (8, 15, "detail"),
-        (16, 20, None),
-        (20, 27, "detail"),
-        (20, 28, "returns"),
-        (20, 21, "letter"),
-        (28, 32, None),
-    ]
-    assert (plan.next_position, plan.num_tokens) == (32, 8 + 15 + 4 + 16 + 4)
 
 
 def test_a_shared_group_at_the_end_must_end_in_its_longest():
@@ -273,17 +239,6 @@ def test_a_span_knows_how_far_it_stands_from_where_its_rows_were_encoded():
     assert Span(start=105, tokens=(1,), segment=segment).offset == 100
     assert Span(start=116, tokens=(2, 3), segment=segment, row=1).offset == 100
     assert Span(start=7, tokens=(9,)).offset == 0
-
-
-def test_segments_are_named_once_even_if_they_supply_several_spans():
-    segment = Segment(name="u", tokens=(1, 2))
-    spans = (
-        Span(start=0, tokens=(1,), segment=segment),
-        Span(start=1, tokens=(7,)),
-        Span(start=2, tokens=(2,), segment=segment, row=1),
-        Span(start=3, tokens=(8,)),
-    )
-    assert Plan(spans=spans).segments() == (segment,)
 
 
 def test_exact_means_encoded_behind_the_very_tokens_at_the_very_distances():

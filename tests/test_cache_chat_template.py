@@ -91,12 +91,6 @@ def test_the_strings_rebuild_a_whole_conversation(source):
     assert conversation(derive_template(renderer(source)), *said) == rendered(source, *said)
 
 
-def test_llama3_begins_with_its_beginning_and_trimming_does_no_harm():
-    template = derive_template(renderer(LLAMA3))
-    assert template.open == "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
-    assert template.to_answer == "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-
-
 def test_an_answer_opens_with_the_generation_prompt_not_with_how_history_is_written():
     source = CHATML.replace("assistant\n' }}{% endif %}", "assistant\n<think></think>' }}{% endif %}")
     template = derive_template(renderer(source))

@@ -20,7 +20,7 @@ from cache.errors import CacheError
 ray = pytest.importorskip("ray")
 
 from cache.cluster import deployment  # noqa: E402
-from cache.cluster.deployment import (  # noqa: E402  # noqa: E402
+from cache.cluster.deployment import (  # noqa: E402
     PREFIX,
     check_room,
     session_folder,
@@ -147,10 +147,9 @@ def test_what_engines_want_is_compared_with_one_machine(monkeypatch):
     assert awaited().endswith("needs 2 CPU and 1 GPU, and the machine with the most free resources has 1 CPU and 1 GPU")
     machines(monkeypatch, {"CPU": 2.0, "GPU": 1.0})
     assert awaited() == "0 of 1 engines run: the others are starting"
-    machines(monkeypatch, {}, pid=9)
-    assert awaited() == "0 of 1 engines run: the others are starting"
-    machines(monkeypatch, {}, actor="DEAD")
-    assert awaited() == "0 of 1 engines run: the others are starting"
+    for state in ({"pid": 9}, {"actor": "DEAD"}):
+        machines(monkeypatch, {}, **state)
+        assert awaited() == "0 of 1 engines run: the others are starting"
 
 
 @pytest.mark.parametrize("status", ["DEPLOYING", "DEPLOY_FAILED"])

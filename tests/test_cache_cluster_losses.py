@@ -165,16 +165,6 @@ def test_an_engine_that_could_not_be_told_forgets_before_it_answers(open_cluster
     assert not any(isinstance(frame, Behind) for frame in cluster.handle.frames)
 
 
-def test_an_engine_that_could_not_be_told_is_told_as_soon_as_it_can(open_cluster):
-    cluster = open_cluster(watch_s=0.01)
-    cluster.encode(1, by=cluster.second)
-    cluster.handle.unreachable.add(cluster.second)
-    cluster.engine.forget(cluster.keys(1))
-    cluster.handle.unreachable.clear()
-    wait_until(lambda: cluster.second._engine.modules("public").isdisjoint(cluster.keys(1)))
-    wait_until(lambda: not cluster.engine._untold)
-
-
 def test_who_has_forgotten_does_it_no_more_while_another_cannot_be_reached(open_cluster, monkeypatch):
     cluster = open_cluster(watch_s=0.01)
     cluster.encode(1, by=cluster.second)

@@ -1,8 +1,6 @@
 """Copies of modules beside the passes, as on a GPU, on a stream that is as late as may be."""
 
-from collections.abc import Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -133,14 +131,6 @@ def test_the_first_layer_of_all_modules_comes_before_the_second_of_any(store):
         store.device.release(entry)
 
 
-def test_a_pass_overwrites_no_slot_before_it_is_saved(store):
-    add(store, A, B, C, LAST)  # the latter two where the former were
-    assert held(store) == {"a": "host", "b": "host", "c": "device", "d": "device"}
-    for segment in (A, B):
-        assert torch.equal(store.rows(store.key(segment)), rows_of(segment))
-    store.check_integrity()
-
-
 def test_nobody_waits_on_the_host_for_what_is_evicted(store):
     add(store, A, B)
     for segment in (A, B):
@@ -149,28 +139,6 @@ def test_nobody_waits_on_the_host_for_what_is_evicted(store):
     store.arena.begin_copies()
     assert stream_of(store).done == 0 < stream_of(store).given
     store.device.free(extents)
-
-
-def test_who_reads_what_was_just_evicted_waits_for_it(store):
-    add(store, A)
-    assert store.device.evict(store.key(A))
-    assert torch.equal(store.rows(store.key(A)), rows_of(A))
-
-
-def test_modules_that_go_and_come_back_before_a_pass_runs_are_whole(store):
-    """Slots, and the room in host memory, are given to others several times before anything is copied."""
-    add(store, A, B, C)
-    run_pass(store, {}, {})
-    before = stream_of(store).done
-    for segment in (A, B, C) * 3:
-        store.device.release(found(store.find(segment, TENANT)))
-    assert stream_of(store).given == before
-    by_key = {store.key(segment): segment for segment in (A, B, C)}
-    assert len(store.device.entries) == 2
-    run_pass(store, {}, {entry.extent: rows_of(by_key[key]) for key, entry in store.device.entries.items()})
-    for key in store.host.entries:
-        assert torch.equal(store.rows(key), rows_of(by_key[key]))
-    store.check_integrity()
 
 
 def test_what_is_forgotten_while_it_is_copied_harms_nobody(store):
@@ -306,71 +274,19 @@ def test_what_threads_read_is_copied_layer_by_layer(made, tmp_path, storage):
     store.close()
 
 
-# --- the stream of a GPU ----------------------------------------------------------------------------------------
+# --- the memory of a GPU ----------------------------------------------------------------------------------------
 
 
-class Recorded:
-    """Stands for a stream or an event of CUDA; notes what is asked of it."""
-
-    def __init__(self, log: list[tuple[object, ...]], name: str) -> None:
-        self._log, self._name = log, name
-
-    def __getattr__(self, method: str) -> Any:
-        return lambda *given: self._log.append((self._name, method, *(getattr(one, "_name", one) for one in given)))
-
-
-@pytest.fixture
-def cuda(monkeypatch):
-    """What a stream of CUDA asks of PyTorch."""
-    log: list[tuple[object, ...]] = []
-
-    class Event(Recorded):
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-            super().__init__(log, "event")
-
-    @contextmanager
-    def stream(entered: Recorded) -> Iterator[None]:
-        log.append((entered._name, "entered"))
-        yield
-        log.append((entered._name, "left"))
-
-    runtime = SimpleNamespace(
-        cudaHostRegister=lambda address, size, flags: log.append(("lock", size)) or (2 if size > 100 else 0),
-        cudaHostUnregister=lambda address: log.append(("unlock",)),
-    )
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Recorded(log, "copies"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Recorded(log, "compute"))
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", stream)
+def test_memory_is_locked_to_the_byte_or_it_is_said(monkeypatch):
+    runtime, asked = SimpleNamespace(), list[object]()
+    runtime.cudaHostRegister = lambda address, size, flags: asked.append(size) or (2 if size > 100 else 0)
+    runtime.cudaHostUnregister = asked.append
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    return log
-
-
-def test_the_stream_of_a_gpu_waits_for_what_computes_and_the_other_way_round(cuda):
-    stream = copy_stream_of(torch.device("cuda", 0))
-    assert stream is not None
-    stream.wait_for_compute()
-    stream.run(lambda: cuda.append(("work",)))
-    stream.hold_compute(stream.record())
-    stream.synchronize()
-    assert cuda == [
-        ("copies", "wait_stream", "compute"),
-        ("copies", "entered"),
-        ("work",),
-        ("copies", "left"),
-        ("event", "record", "copies"),
-        ("compute", "wait_event", "event"),
-        ("copies", "synchronize"),
-    ]
-
-
-def test_memory_is_locked_to_the_byte_or_it_is_said(cuda):
-    stream = copy_stream_of(torch.device("cuda", 0))
-    assert stream is not None
-    stream.lock(memory := torch.empty(100, dtype=torch.uint8))
+    stream, memory = copy_stream_of(torch.device("cuda", 0)), torch.empty(100, dtype=torch.uint8)
+    stream.lock(memory)
     stream.unlock(memory)
-    assert cuda == [("lock", 100), ("unlock",)]
+    assert asked == [100, memory.data_ptr()]
     with pytest.raises(CacheError, match=r"3 MiB of host memory cannot be pinned .*: set host_memory lower"):
         stream.lock(torch.empty(3 << 20, dtype=torch.uint8))
 

@@ -13,7 +13,6 @@ from cache.decoding.sampling import Sampling
 from cache.engine import device_memory
 from cache.engine.device_memory import (
     GIB,
-    CudaGauge,
     RowLimit,
     allocate_arena,
     room_on_gpu,
@@ -150,29 +149,3 @@ def test_other_errors_stay_what_they_are(monkeypatch):
     monkeypatch.setattr(device_memory, "Arena", broken)
     with pytest.raises(RuntimeError, match="device-side assert"):
         allocate_arena(build(), 1 << 20, 64, RowLimit(CPU))
-
-
-def test_a_gpu_is_measured_when_it_has_computed_what_it_was_given(monkeypatch):
-    device, done = torch.device("cuda:1"), []
-    answers = {"memory_allocated": 100, "max_memory_allocated": 350, "mem_get_info": (5, 9)}
-    for name in ("synchronize", "reset_peak_memory_stats", *answers):
-
-        def called(of: torch.device, name: str = name) -> object:
-            assert of == device
-            done.append(name)
-            return answers.get(name)
-
-        monkeypatch.setattr(torch.cuda, name, called)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("empty_cache"))
-    gauge = CudaGauge(device)
-    assert gauge.peak_of(lambda: done.append("run")) == 250
-    assert done == [
-        "synchronize",
-        "reset_peak_memory_stats",
-        "memory_allocated",
-        "run",
-        "synchronize",
-        "max_memory_allocated",
-    ]
-    assert gauge.free() == (5, 9)
-    assert done[-2:] == ["empty_cache", "mem_get_info"]

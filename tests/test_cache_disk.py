@@ -281,13 +281,13 @@ def test_a_file_evicted_while_it_is_read_is_no_error(tmp_path, monkeypatch):
     """Was wrong once: its time stamp could not be set, and the engine stopped."""
     tier = DiskTier(tmp_path, BIG)
     tier.write(A, rows_of(0))
-    honest = cache.memory.disk.checksum
+    honest = cache.memory.disk.checksum_of
 
-    def slow(rows: torch.Tensor) -> str:
+    def slow(rows: Mapping[str, torch.Tensor]) -> str:
         tier.remove(A.key)  # what `_make_room` does on the other thread
         return honest(rows)
 
-    monkeypatch.setattr(cache.memory.disk, "checksum", slow)
+    monkeypatch.setattr(cache.memory.disk, "checksum_of", slow)
     with contextlib.suppress(LoadFailed):
         assert torch.equal(tier.read(A.key), rows_of(0))
 

@@ -10,7 +10,6 @@ from tiny import CONFIGS, KERNELS, LEARNED_POSITIONS, build, make_segment, oracl
 
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Request
-from cache.memory.disk import DiskTier
 from cache.prompt.plan import Plan, Segment, Span
 
 TOLERANCE = 1e-4
@@ -194,16 +193,6 @@ def test_memory_too_small_for_everything_evicts_and_stays_right():
         assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE
 
 
-def test_a_request_larger_than_memory_is_refused_in_one_line():
-    from cache.errors import CapacityError
-
-    model = build()
-    with running(model, memory=64 * model.info.kv.bytes_per_token) as engine:
-        with pytest.raises(CapacityError, match="tokens of KV memory are needed"):
-            answer(engine, plan_of("x" * 100))
-        assert answer(engine, plan_of("short")).usage.prompt_tokens == 5
-
-
 def test_cancelling_frees_the_rows_and_keeps_the_prefix():
     with running(build()) as engine:
         generation = engine.submit(Request(plan=plan_of(SYSTEM, A, QUESTION), sampling=Sampling(max_tokens=3000)))
@@ -213,15 +202,6 @@ def test_cancelling_frees_the_rows_and_keeps_the_prefix():
         assert 0 < generation.completion.usage.completion_tokens < 3000
         again = answer(engine, plan_of(SYSTEM, A, QUESTION))
         assert again.usage.computed == 1
-
-
-def test_encoding_ahead_makes_the_first_question_cheap(tmp_path):
-    with running(build(), disk=DiskTier(tmp_path, 1 << 30)) as engine:
-        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60).computed == 4
-        assert engine.encode([SYSTEM, A, B, C]).result(timeout=60).computed == 0
-        completion = answer(engine, placed("llama", SYSTEM, C, A, QUESTION))
-        assert {use.source for use in completion.modules} == {"device"}
-        assert completion.usage.computed == len(QUESTION)
 
 
 def test_prefixes_that_saved_most_are_named_first():

@@ -52,14 +52,12 @@ def test_what_is_wrong_with_one_call_ends_it_alone(engine):
             ask_strangely()
         still_serves(engine)
     engine.encode([SYSTEM, A, B]).cancel()
-    for _ in range(2):
-        still_serves(engine)
+    engine.settle()
+    still_serves(engine)
 
 
 def test_an_empty_conditioning_prefix_is_harmless(engine):
-    """Was wrong once: `arrange` makes such a segment from an empty system text; reserving 0 slots asserts and the
-    engine stops.
-    """
+    """Was wrong once: an empty system text made such a segment, and the engine stopped."""
     with pytest.raises(ValueError, match="no tokens"):
         Segment(name="a", tokens=A.tokens, prefix=Segment(name="system", tokens=()))
     still_serves(engine)
@@ -85,10 +83,7 @@ def test_a_request_that_can_never_fit_costs_nobody_anything():
 
 
 def test_a_conversation_outlives_modules_nobody_asked_for():
-    """Was wrong once: rows a request has computed enter the tree with priority 0 and are always the first to be
-    evicted, before modules that were warmed once and never used. In a full arena two customers take turns
-    evicting each other.
-    """
+    """Was wrong once: rows of requests were evicted before modules that were warmed once and never used."""
     model = build()
     engine = Engine(model, memory=400 * model.info.kv.bytes_per_token).start()
     unused = [make_segment(f"m{i}", f"Document {i} that nobody ever asks for") for i in range(20)]
@@ -102,9 +97,7 @@ def test_a_conversation_outlives_modules_nobody_asked_for():
 
 
 def test_every_computed_module_has_a_reason(engine):
-    """Was wrong once: who waits for a module that another request or job is encoding already gets no reason at
-    all.
-    """
+    """Was wrong once: who waited for a module that another one encoded got no reason."""
     job = engine.encode([LONG])
     engine.call(lambda store: None)  # its first pass is under way
     (use,) = ask(engine, LONG, "?").modules
@@ -113,9 +106,7 @@ def test_every_computed_module_has_a_reason(engine):
 
 
 def test_a_module_forgotten_while_it_is_encoded_stays_forgotten(engine):
-    """Was wrong once: `forget` knows nothing of encodings in flight; the deleted text is admitted, and written
-    to disk, after it.
-    """
+    """Was wrong once: what was being encoded was admitted, and written to disk, later."""
     key = engine.call(lambda store: store.key(LONG, "public"))
     job = engine.encode([LONG])
     engine.call(lambda store: None)
@@ -127,9 +118,7 @@ def test_a_module_forgotten_while_it_is_encoded_stays_forgotten(engine):
 
 
 def test_who_was_there_before_ends_before_something_is_forgotten(engine):
-    """Was wrong once: a request that waited when `forget` came was admitted after it, and its modules were there
-    again.
-    """
+    """Was wrong once: a request that waited was admitted later, and its modules were there again."""
     key = engine.store.key(A)
 
     def ask_about_a(tokens: int) -> Generation:
@@ -167,9 +156,7 @@ def test_a_stopped_engine_says_so_to_whoever_forgets():
 
 
 def test_forgetting_reaches_text_that_was_computed_as_text(engine):
-    """Was wrong once: with reuse "prefix" a module's tokens enter the tree without its key; `forget` leaves
-    them, although it promises every tier.
-    """
+    """Was wrong once: with reuse "prefix" a module's tokens entered the tree without its key, and stayed."""
     request = Request(plan=plan_of(A, "?"), sampling=Sampling(max_tokens=2), reuse="prefix")
     _ = engine.submit(request).completion
     engine.forget({engine.key(A)})
@@ -188,9 +175,7 @@ def test_two_readers_of_one_generation_both_end(engine):
 
 
 def test_pieces_add_up_to_the_text_of_a_cancelled_answer(engine):
-    """Was wrong once: what was held back when a request was cancelled is in the completion but was never
-    delivered.
-    """
+    """Was wrong once: what was held back when a request was cancelled was never delivered."""
     stop = tuple(chr(i) * 60 for i in range(256))  # any last character may begin one
     request = Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=3000, temperature=1.0, seed=1, stop=stop))
     generation = engine.submit(request)

@@ -113,15 +113,3 @@ def test_freeing_what_is_partly_free_changes_nothing():
     with pytest.raises(AssertionError, match="freed twice"):
         allocator.free(Extent(1, 2))
     allocator.check_integrity([extent.part(1, 2)])
-
-
-def test_parts_lie_inside():
-    extent = Extent(10, 4)
-    assert extent.part(1, 3) == Extent(11, 2)
-    assert extent.part(4, 4).length == 0
-    for first, last in ((-1, 2), (3, 2), (0, 5)):
-        with pytest.raises(AssertionError):
-            extent.part(first, last)
-    for length in (0, -1):
-        with pytest.raises(AssertionError):
-            ExtentAllocator(10).allocate(length)

@@ -23,7 +23,7 @@ from cache.attention.forward_pass import Pass, PassGivenUp
 from cache.attention.items import Chunk
 from cache.attention.kernels import matmul
 from cache.gpu import choice, varlen_pass
-from cache.gpu.choice import PassKinds, kinds_for, kinds_to_compare
+from cache.gpu.choice import best_kind, kinds_to_compare
 from cache.gpu.varlen_pass import VarlenPass
 from cache.memory.arena import Extent
 
@@ -109,7 +109,7 @@ PLAN = plan_of(SYSTEM, make_segment("b", "Not gift cards.", SYSTEM), make_segmen
 def test_answers_equal_one_forward_with_the_block_mask(family, monkeypatch):
     monkeypatch.setattr(varlen_pass, "varlen_attn", reference)
     plan = PLAN if family != "gpt2" else plan_of(SYSTEM, "Gift?")
-    model = build(family, kinds=PassKinds(varlen=VarlenPass))
+    model = build(family, kind=VarlenPass)
     recorder = Recorder(model)
     with running(model) as engine:
         answer(engine, plan, 2)
@@ -150,29 +150,23 @@ def failing(*kinds: object) -> Callable[[object], None]:
 
 def test_kernels_that_do_not_run_are_found_out_at_the_start(monkeypatch, caplog):
     caplog.set_level(logging.INFO)
-    assert kinds_for(CPU, failing()).best(1) is None
+    assert best_kind(CPU, failing()) is None
     attempt = failing()
-    assert kinds_for(CUDA, attempt).best(1) is TiledPass
+    assert best_kind(CUDA, attempt) is TiledPass
     assert attempt.tried == [TiledPass]  # type: ignore[attr-defined]
     assert not caplog.records
-    assert kinds_for(CUDA, failing(TiledPass)).best(2048) is VarlenPass
+    assert best_kind(CUDA, failing(TiledPass)) is VarlenPass
     assert message_of(caplog) == (
         "attention on cuda:0 runs through varlen_attn, because others are not available (Triton: no kernel image)"
     )
     monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "triton" else find_spec(name))
-    assert kinds_for(CUDA, failing(VarlenPass)) == PassKinds()
+    assert best_kind(CUDA, failing(VarlenPass)) is None
     assert kinds_to_compare(CUDA) == {"varlen_attn": VarlenPass}
     assert not kinds_to_compare(CPU)
     assert message_of(caplog) == (
         "attention on cuda:0 runs through slower kernels, because others are not available "
         "(Triton: not installed, pip install triton; varlen_attn: no kernel image)"
     )
-
-
-def test_the_best_kind_may_depend_on_the_number_of_rows(monkeypatch):
-    monkeypatch.setattr(choice, "BEST", ((64, ("tiled", "varlen")), (1000, ("varlen", "tiled"))))
-    kinds = kinds_for(CUDA, failing())
-    assert [kinds.best(rows) for rows in (1, 64, 65)] == [TiledPass, TiledPass, VarlenPass]
 
 
 @pytest.mark.parametrize("kind", [TiledPass, VarlenPass])

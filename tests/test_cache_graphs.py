@@ -4,8 +4,6 @@ on the same memory.
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,8 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.attention.items import Chunk, KVView, ScoredChunk
-from cache.gpu.choice import PassKinds
-from cache.gpu.graphs import BUCKETS, Bucket, CudaCapture
+from cache.gpu.graphs import Bucket
 from cache.memory.arena import Arena, Extent
 from cache.model.language_model import LanguageModel
 
@@ -54,7 +51,7 @@ class Graphs:
 
 
 def graphed(family: str, graphs: Any, buckets: Sequence[Bucket] = SMALL) -> LanguageModel:
-    return build(family, kinds=PassKinds(tiled=TiledPass), capture=graphs, buckets=buckets)
+    return build(family, kind=TiledPass, capture=graphs, buckets=buckets)
 
 
 def arena_of(model: LanguageModel) -> Arena:
@@ -153,7 +150,7 @@ def test_what_is_captured_reads_no_value(family, monkeypatch, caplog):
         None,
         name=family,
         fingerprint="",
-        kinds=PassKinds(tiled=TiledPass),
+        kind=TiledPass,
         capture=capture,
         buckets=SMALL,
     )
@@ -219,44 +216,3 @@ def test_an_engine_that_has_closed_leaves_no_graphs():
     with running(model):
         assert model._graphed is not None
     assert model._graphed is None
-
-
-def test_graphs_come_with_room_for_all_that_is_smaller():
-    """Each with at least a partial result for each row, and the largest first."""
-    assert [*BUCKETS] == sorted(BUCKETS, reverse=True)
-    assert all(bucket.partials >= bucket.rows for bucket in BUCKETS)
-
-
-def test_graphs_share_a_pool_and_are_warmed_up_aside(monkeypatch):
-    events: list[object] = []
-
-    class Stream:
-        def wait_stream(self, other: "Stream") -> None:
-            events.append("wait")
-
-    class CUDAGraph:
-        def replay(self) -> None:
-            events.append("replay")
-
-    def graph(graph: CUDAGraph, **options: object) -> Any:
-        events.append(options)
-        return nullcontext()
-
-    monkeypatch.setattr(
-        torch,
-        "cuda",
-        SimpleNamespace(
-            graph_pool_handle=lambda: "pool",
-            Stream=Stream,
-            current_stream=Stream,
-            CUDAGraph=CUDAGraph,
-            graph=graph,
-            device=nullcontext,
-            stream=nullcontext,
-        ),
-    )
-    capture = CudaCapture(torch.device("cuda", 1))
-    replay = capture(lambda: events.append("compute"))
-    replay()
-    options = {"pool": "pool", "capture_error_mode": "thread_local"}
-    assert events == ["wait", "compute", options, "compute", "replay"]

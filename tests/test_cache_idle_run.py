@@ -104,15 +104,6 @@ def test_closing_ends_it():
         _ = idle.completion
 
 
-def test_a_generation_says_whether_it_was_read():
-    generation = Generation()
-    assert not generation.has_ended
-    generation.deliver(CacheError("no"))
-    with pytest.raises(CacheError):
-        list(generation)
-    assert generation.has_ended
-
-
 @pytest.fixture
 def halted(monkeypatch):
     """The next pass halts before its second layer, says so by the first event, and goes on with the second."""

@@ -26,6 +26,7 @@ def test_everything_that_matters_changes_the_key():
         key(replace(SEGMENT, tokens=(4,))),
         key(replace(SEGMENT, tokens=(5, 4))),
         key(replace(SEGMENT, start=4)),
+        key(replace(SEGMENT, left_context=(7,))),
         key(replace(SEGMENT, prefix=None)),
         key(replace(SEGMENT, prefix=replace(SYSTEM, tokens=(1, 2)))),
         key(replace(SEGMENT, prefix=replace(SYSTEM, start=1))),

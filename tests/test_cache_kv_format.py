@@ -11,9 +11,9 @@ from desks import finish, small_desk, write_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from test_cache_disk import BIG, A, path_of, rows_of
+from test_cache_disk import BIG
 from test_cache_engine import QUESTION, SYSTEM, plan_of
-from test_cache_store import SHAPE, TENANT, add, find, segment_of
+from test_cache_store import SHAPE, TENANT, add, find
 from test_cache_store import A as MODULE
 from test_cache_store import rows_of as module_rows
 from tiny import build, make_segment, oracle_logits, stock
@@ -90,18 +90,6 @@ def test_eight_bits_take_half_the_room_and_zeros_stay_zeros():
     assert torch.equal(rounded(rows, "model"), rows)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_file_of_eight_bits_gives_the_rounded_rows(tmp_path, dtype):
-    tier = DiskTier(tmp_path, BIG)
-    tier.write(A, rows_of(0, dtype), "int8")
-    for reader in (tier, DiskTier(tmp_path, BIG)):
-        got = reader.read(A.key)
-        assert got.dtype == dtype
-        assert torch.equal(got, rounded(rows_of(0, dtype), "int8"))
-    with safe_open(path_of(tmp_path, A), framework="pt") as file:
-        assert sorted(file.keys()) == ["key_scales", "keys", "value_scales", "values"]
-
-
 def store_of(folder: Path | None = None, storage: str = "int8", slots: int = 20, host: int = 0) -> Store:
     disk = None if folder is None else DiskTier(folder, BIG)
     arena = Arena(SHAPE, slots, torch.device("cpu"))
@@ -123,18 +111,6 @@ def test_a_module_of_eight_bits_is_the_same_in_every_tier(tmp_path, tier):
         assert find(store, MODULE).source == tier
     store.check_integrity()
     store.close()
-
-
-def test_host_memory_holds_twice_as_many_of_eight_bits():
-    many = [segment_of(name) for name in "abcdefgh"]
-    room = 4 * 10 * SHAPE.bytes_per_token
-    held = {}
-    for storage in ("model", "int8"):
-        store = store_of(storage=storage, slots=10, host=room)
-        add(store, *many)
-        held[storage] = len(store.host.entries)
-        store.host.check_integrity()
-    assert held == {"model": 4, "int8": 7}, "numbers of float32 take a quarter"
 
 
 def test_neither_kind_is_taken_for_the_other(tmp_path):

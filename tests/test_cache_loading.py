@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from test_cache_restart import RESTARTED, broken_once
 from test_cache_store import TENANT, A, B, add, find, rows_of, store_of
 from tiny import build, make_segment, oracle_logits, stock
 from torch import Tensor
+from waiting import wait_until
 
 import cache.engine.engine
 from cache.decoding.sampling import Sampling
@@ -134,7 +134,7 @@ def deleted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unforeseen(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cache.memory.disk.checksum", lambda rows: 1 // 0)
+    monkeypatch.setattr("cache.memory.disk.checksum_of", lambda rows: 1 // 0)
 
 
 @pytest.mark.parametrize("fault", [unreadable, damaged, deleted, unforeseen])
@@ -288,13 +288,6 @@ def ask(engine: Engine, *segments: Segment, tokens: int = 3) -> Generation:
     return engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=tokens)))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def test_warm_requests_do_not_wait_behind_one_that_loads(engine, disk):
     cold = ask(engine, COLD)
     assert disk.began.wait(20)
@@ -315,7 +308,7 @@ def test_the_engine_sleeps_while_all_it_has_is_being_read(engine, disk, monkeypa
     monkeypatch.setattr(EngineCore, "step", counted)
     cold = ask(engine, COLD)
     assert disk.began.wait(20)
-    until(lambda: engine._core.awaits_loads)
+    wait_until(lambda: engine._core.awaits_loads)
     began = time.perf_counter()
     threading.Event().wait(0.2)  # long enough for thousands of steps, if it did not sleep
     assert not engine.is_idle
@@ -336,7 +329,7 @@ def test_who_leaves_while_a_module_is_read_leaves_nothing_behind(engine, disk):
     assert (cold.completion.finish_reason, cold.completion.text) == ("cancelled", "")
     assert not disk.go.is_set(), "nobody waits for the disk to see that somebody has left"
     disk.go.set()
-    until(lambda: engine.is_idle)
+    wait_until(lambda: engine.is_idle)
     engine.call(Store.check_integrity)
     assert ask(engine, COLD).completion.modules[1].source == "device", "it was read all the same"
 
@@ -350,7 +343,7 @@ def test_what_is_forgotten_while_a_request_waits_for_it_is_computed(engine, disk
     assert not disk.go.is_set(), "nobody waits for what is not wanted any more"
     assert (use.source, use.miss_reason) == ("computed", "never built")
     disk.go.set()
-    until(lambda: engine.is_idle)
+    wait_until(lambda: engine.is_idle)
     engine.call(Store.check_integrity)
 
 
@@ -382,13 +375,6 @@ def test_a_restart_waits_for_the_threads_that_read(engine, disk, monkeypatch):
     assert not any(thread.is_alive() for thread in before._loader._threads._threads)
     assert {use.source for use in again.modules} == {"disk"}
     engine.call(Store.check_integrity)
-
-
-def test_what_a_slow_disk_has_is_computed_with_its_reason(engine, disk):
-    engine.store.load_cost.mean = 1.0
-    completion = ask(engine, COLD).completion
-    assert not disk.began.is_set()
-    assert [(use.source, use.miss_reason) for use in completion.modules[1:]] == [("computed", "bypassed")]
 
 
 def test_time_in_the_queue_counts_as_time_to_load(store):
@@ -432,7 +418,7 @@ def test_memory_comes_back_from_what_is_read_for_somebody_who_left(disk):
     left.cancel()
     assert left.completion.finish_reason == "cancelled"
     later = ask(engine, WARM)
-    until(lambda: engine._core.awaits_loads and engine.load() == (0, 1))
+    wait_until(lambda: engine._core.awaits_loads and engine.load() == (0, 1))
     disk.go.set()
     assert later.completion.finish_reason == "length"
     engine.call(Store.check_integrity)

@@ -1,6 +1,5 @@
 """The replay of used modules against other sizes of memory."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,15 +24,6 @@ def test_a_module_that_is_used_often_stays():
 
 def test_modules_of_one_prompt_do_not_drive_each_other_out():
     assert replay([[A, B, C]] * 2, 250) == Replayed(uses=6, found=2 + 0, missing_tokens=400)
-
-
-def test_nothing_is_nothing():
-    assert replay([], 10) == Replayed(uses=0, found=0, missing_tokens=0)
-
-
-@pytest.mark.parametrize("tokens", [0, 1])
-def test_a_module_of_hardly_any_tokens(tokens):
-    assert replay([[TracedModule("t", tokens)]] * 2, 10).found == 1
 
 
 MODULES = st.builds(TracedModule, st.sampled_from("abcdef"), st.just(50))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-import torch
 from recording import MEMORY, Recorder, answer, running
 from test_cache_engine import QUESTION, SYSTEM, A, B, plan_of, where_it_stands
 from tiny import CONFIGS, ByteTokenizer, build, make_segment, oracle_logits, oracle_rows, stock
@@ -15,14 +14,12 @@ from cache.engine.engine import Engine
 from cache.engine.recomputation import with_recomputed
 from cache.errors import PromptError
 from cache.memory.disk import DiskTier
-from cache.memory.keys import segment_key
 from cache.memory.store import Store
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Plan, Segment, Span
 from cache.prompt.tokenizer import CachingTokenizer
 
 TOLERANCE = 1e-4
-PRESENT_KEY = "b2:59f0c1981b67ca658d9d408f120a187f9385e9dc1eb87374d56dae3ccc3df52e"
 FAR = 10 * TOLERANCE
 NEAR_TEXT = "Gift vouchers are another matter. "
 
@@ -91,20 +88,6 @@ def test_behind_a_segment_with_a_left_context_only_its_own_rows_are_seen():
         assert (logits - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
 
 
-def test_a_segment_with_a_left_context_comes_back_from_disk_bit_equal(tmp_path):
-    plan = plan_of(SYSTEM, LED, B, QUESTION)
-    logits = []
-    for source in ("computed", "disk"):
-        model = build()
-        recorder = Recorder(model)
-        with running(model, disk=DiskTier(tmp_path, 1 << 30)) as engine:
-            completion = answer(engine, plan)
-            logits.append(recorder.logits[-1])
-        assert {use.source for use in completion.modules} == {source}
-    assert torch.equal(*logits)
-    assert (logits[0] - oracle_logits(stock(), plan)).abs().max() < TOLERANCE
-
-
 def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_long():
     model = build()
     with running(model) as engine:
@@ -150,20 +133,6 @@ def test_what_counts_as_exact_equals_full_attention():
         assert answer(engine, plan).exact
         answer(engine, plan, reuse="off")
     assert (recorder.logits[0] - recorder.logits[-1]).abs().max() < TOLERANCE
-
-
-def test_keys_cover_the_left_context_and_are_as_before_without_one():
-    def key(segment: Segment) -> str:
-        return segment_key(segment, fingerprint="model")
-
-    other = with_left_context(A, NEAR_TEXT.upper())
-    same_start = replace(A, start=LED.start)
-    behind = [replace(BEHIND_LED, prefix=prefix) for prefix in (LED, other)]
-    assert len({key(segment) for segment in (A, LED, other, same_start, *behind)}) == 6
-    tokens = (*NEAR_TEXT.encode(), *A.tokens)
-    assert key(LED) != key(replace(A, tokens=tokens)), "a left context is not the segment's own"
-    # written down before segments had left contexts: what is on disk stays valid
-    assert key(Segment(name="a", tokens=(4, 5), start=3, prefix=Segment(name="s", tokens=(1, 2, 3)))) == PRESENT_KEY
 
 
 def test_a_miss_because_of_another_left_context_is_told_as_a_changed_document(tmp_path):
@@ -238,17 +207,6 @@ def test_an_engine_arranges_as_it_was_told():
     assert slotted.arrange(TURNS[:4], "contiguous") == Engine(build(), memory=MEMORY).arrange(TURNS[:4])
     windowed = Engine(build("mistral-window"), memory=MEMORY, placement="shared")
     assert windowed.arrange(TURNS[:4]) == windowed.arrange(TURNS[:4], "contiguous"), "it computes everything"
-
-
-def test_models_that_encode_a_module_where_it_stands_read_nothing_beside_it():
-    opt = Engine(build("opt"), memory=MEMORY)
-    assert opt.segment(FIRST).left_context == ()
-    assert all(not segment.left_context for segment in opt.arrange(TURNS[:4]).segments())
-    llama = Engine(build(), memory=MEMORY)
-    segment = llama.segment(FIRST)
-    assert bytes(segment.left_context).decode() == NEAR_TEXT
-    assert llama.arrange(TURNS[:4]).segments()[1] == segment
-    assert segment.start == len("You answer from the documents. ") + len(NEAR_TEXT)
 
 
 def test_tokens_are_remembered_until_something_is_forgotten():

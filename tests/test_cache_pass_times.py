@@ -3,7 +3,6 @@ its own. It is done with a pass only later, and the host learns of it only where
 """
 
 import time
-from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from test_cache_priority import a_core, ask, encode, long_modules
 from torch import Tensor
 
-from cache.engine.device_memory import CudaEvents, EventTimer, PassTimer, timer_for
+from cache.engine.device_memory import EventTimer
 from cache.engine.engine_core import EngineCore
 from cache.engine.request import AnswerText, Completion, Generation, Request
 from cache.engine.waiting import Waiting
@@ -177,28 +176,3 @@ def test_a_token_that_had_to_follow_is_there_before_the_device_is_done():
         timer.launched(7)
         assert timer.finished() == device.now < device.done_at
         assert timer.costs() == []
-
-
-def test_gpus_are_timed_by_their_events_and_processors_by_the_clock(monkeypatch):
-    recorded: deque[tuple[object, object]] = deque()
-
-    class CudaEvent:
-        def __init__(self, enable_timing: bool = False) -> None:
-            assert enable_timing
-
-        def record(self, stream: object) -> None:
-            recorded.append((self, stream))
-
-    class Stream:
-        def query(self) -> bool:
-            return True
-
-    streams = {torch.device("cuda:1"): Stream()}
-    monkeypatch.setattr(torch.cuda, "Event", CudaEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", streams.__getitem__)
-    events = CudaEvents(torch.device("cuda:1"))
-    assert events.is_idle()
-    assert isinstance(events.record(), CudaEvent)
-    assert recorded[-1][1] is streams[torch.device("cuda:1")]
-    assert isinstance(timer_for(torch.device("cuda:1")), EventTimer)
-    assert type(timer_for(torch.device("cpu"))) is PassTimer

@@ -61,14 +61,12 @@ def simulate(
     documents: int = 20,
     per_machine: int = 1,
     on_disk: int = 0,
-    clients: int | None = None,
-    limits: Limits | None = None,
 ) -> tuple[Simulation, list[Job]]:
     ended: list[Job] = []
-    fleet = Fleet(replicas=replicas, memory=memory_for(documents), per_machine=per_machine, limits=limits or Limits())
+    fleet = Fleet(replicas=replicas, memory=memory_for(documents), per_machine=per_machine)
     disk = DiskContents(on_disk)
     simulation = Simulation(fleet, COSTS, open_router(routing, 0), lambda _: TOKENS, disk, ended.append)
-    simulation.run(iter(requests), clients)
+    simulation.run(iter(requests))
     return simulation, ended
 
 
@@ -113,8 +111,6 @@ def test_zipf_without_a_table(exponent):
     [
         "[]",
         '{"t": 0, "documents": [[]], "question_tokens": 1, "answer_tokens": 1}',
-        '{"t": NaN, "documents": [1], "question_tokens": 1, "answer_tokens": 1}',
-        '{"t": 0, "documents": [1], "question_tokens": 1}',
         '{"t": 0, "documents": [1], "question_tokens": 1e999, "answer_tokens": 1}',
         "[" * 100_000,
     ],
@@ -134,9 +130,7 @@ def test_a_trace_is_read_in_the_order_of_its_times(tmp_path):
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     trace = read_trace(file)
-    assert [one.at for one in trace.requests] == [1, 2]
-    assert trace.names == {"1": 0, "x": 1, "y": 2}
-    assert trace.requests[0].documents == (2, 1)
+    assert [(one.at, one.documents) for one in trace] == [(1, (2, 1)), (2, (0, 1))]
 
 
 def test_one_request_takes_what_its_passes_take():
@@ -151,7 +145,7 @@ def test_one_request_takes_what_its_passes_take():
 
 def test_a_document_that_several_answers_see_is_read_once():
     costs = replace(COSTS, decode_row_s=0.0, pair_s=0.0, read_token_s=1.0)
-    replica = SimulatedReplica("", costs, 10_000, lambda _: TOKENS, lambda _: False, Limits())
+    replica = SimulatedReplica("", costs, 10_000, lambda _: TOKENS, lambda _: False)
     for name, document in (("a", 0), ("b", 0), ("c", 1)):
         replica.submit(Job(name, request(document), 0.0, 0, 4))
     seconds = {}
@@ -236,16 +230,17 @@ def test_one_replica_finds_what_a_replay_of_its_requests_finds(monkeypatch):
     assert sum(job.sources[job.request.documents[0]] == "device" for job in jobs) == hits
 
 
-def test_a_request_that_does_not_fit_is_an_error_and_one_too_many_is_refused():
+def test_a_request_that_does_not_fit_is_an_error_and_one_too_many_is_refused(monkeypatch):
     with pytest.raises(PlanError, match="does not fit"):
         simulate([request(*range(30))])
-    _, jobs = simulate([request(0)] * 9, limits=Limits(running=2, waiting=3))
+    monkeypatch.setattr("cache.planning.simulation.LIMITS", Limits(running=2, waiting=3))
+    _, jobs = simulate([request(0)] * 9)
     assert sum(job.ended is None for job in jobs) == 4
 
 
 def test_passes_are_planned_with_the_cost_of_a_row_that_was_measured():
     """What passes cost by themselves makes rows of short ones dearer: chunks become smaller still."""
-    replica = SimulatedReplica("", COSTS, 10_000, lambda _: 1000, lambda _: False, Limits())
+    replica = SimulatedReplica("", COSTS, 10_000, lambda _: 1000, lambda _: False)
     replica.submit(Job("a", request(0), 0.0, 0, 4))
     chunks = []
     while replica.num_requests:
@@ -258,22 +253,18 @@ def test_passes_are_planned_with_the_cost_of_a_row_that_was_measured():
 
 
 def test_engines_wait_for_memory_and_then_share_cores():
+    """Of six threads on four cores four share one, and an engine waits for the slower of its two."""
     costs = replace(COSTS, cores=4, threads=1, crowded=1.3)
     assert [costs.slowdown(busy, 0.0) for busy in (1, 2, 4, 8)] == pytest.approx([1, 1.1, 1.3, 2.6])
-    assert [replace(costs, threads=4).slowdown(busy, 0.0) for busy in (1, 2)] == [1, 2]
     assert [costs.shares_cores(busy) for busy in (4, 5)] == [False, True]
-
-
-@pytest.mark.parametrize(("threads", "engines", "share"), [(1, 5, 2 / 5), (2, 3, 8 / 9)])
-def test_an_engine_is_as_slow_as_its_most_crowded_core(threads, engines, share):
-    """Of five threads on four cores two share one; of six four do, and an engine waits for the slower of its two."""
-    costs = replace(COSTS, cores=4, threads=threads)
-    slow = sum(costs.slowdown(engines, chance / 1000) == 2 for chance in range(1000)) / 1000
-    assert slow == pytest.approx(share, abs=2e-3)
+    costs = replace(COSTS, cores=4, threads=2)
+    slow = sum(costs.slowdown(3, chance / 1000) == 2 for chance in range(1000)) / 1000
+    assert slow == pytest.approx(8 / 9, abs=2e-3)
 
 
 def test_replicas_of_one_machine_share_it():
-    apart, shared = (simulate(drawn(60), replicas=2, per_machine=count, clients=8)[0].now for count in (1, 2))
+    at_once = [replace(one, at=0.0) for one in drawn(60)]
+    apart, shared = (simulate(at_once, replicas=2, per_machine=count)[0].now for count in (1, 2))
     assert 1.5 * apart < shared < 2.5 * apart
 
 
@@ -293,12 +284,6 @@ def test_routing_by_modules_finds_more_than_by_chance():
 def test_a_seed_repeats_a_plan_and_another_one_does_not():
     assert plan_of(BY_MODULES) == plan_of.__wrapped__(BY_MODULES)
     assert plan_of(BY_MODULES) != plan_of(BY_MODULES, seed=1)
-
-
-def test_a_hundred_replicas():
-    fleet, traffic = Fleet(replicas=100, memory=memory_for(20)), replace(TRAFFIC, documents=10_000_000)
-    row = plan_fleet(fleet, BY_MODULES, COSTS, traffic, document_tokens=TOKENS, requests=400)
-    assert 0 < row.hit_rate < 1
 
 
 def test_the_smallest_fleet_that_is_quick_enough():

@@ -17,7 +17,7 @@ from cache.pml.binding import Registry
 from cache.pml.layout import lay_out
 from cache.pml.nodes import MAX_SLOT, File, Module, Parameter, Role, Schema, Union, check_schema
 from cache.pml.parser import parse_prompt, parse_schema, tidy, write_schema
-from cache.prompt.parts import ROLES, Text
+from cache.prompt.parts import Text
 from cache.prompt.tokenizer import NAMED, Roles, WordTokenizer, run_tokens
 
 
@@ -50,9 +50,9 @@ class Runs:
     """A tokenizer that keeps the runs it was asked about: one id per character."""
 
     filler = 0
-    sink_prefix: tuple[int, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, sink_prefix: tuple[int, ...] = ()) -> None:
+        self.sink_prefix = sink_prefix
         self.seen: list[list[tuple[str, bool]]] = []
 
     def encode(self, run: Sequence[Text]) -> list[int]:
@@ -138,13 +138,6 @@ def test_what_may_stand_in_what(parent, child):
         assert "<" in error.message
 
 
-def test_a_turn_is_in_no_turn_at_any_depth():
-    deep = '<union><module name="m"><module name="n"><system>x</system></module></module></union>'
-    error = refused(schema_of(f"<user>a\n{deep}</user>"), template="chatml")
-    assert ("<system>" in error.message, error.line) == (True, 2)
-    facts(schema_of(f"<user>a</user>{deep}"), template="chatml")
-
-
 @pytest.mark.parametrize("name", ["_", "_1", "a-b.c_d", "unit.py", "A9", "xml", "é", "Ж1", "名前", "x" * 3000, "a٣"])
 def test_a_name_is_a_letter_then_letters_digits_and_three_signs(name):
     schema = f'<schema name="{name}"><module name="{name}">m <param name="{name}" len="1"/></module></schema>'
@@ -175,27 +168,6 @@ def test_a_name_that_no_prompt_could_write_is_refused(name):
         error = refused(text)
         assert (repr(name) in error.message, error.line) == (True, 2)
     facts(f"<schema name='{name}'/>")  # a schema's name is never written as a tag
-
-
-def test_words_of_the_language_are_reserved_as_module_names_only():
-    for word in ("schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES):
-        error = refused(schema_of(f"\n<module name='{word}'/>"))
-        assert (repr(word) in error.message, error.line) == (True, 2)
-        facts(f"<schema name='{word}'><module name='m'><param name='{word}' len='1'/></module></schema>")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "<union><module name='x'/></union>\n<union>\n<module name='x'/></union>",
-        "<module name='o'><param name='x' len='1'/>\n<user>\n<param name='x' len='1'/></user></module>",
-        "<module name='o'><param name='x' len='1'/><module name='i'><param name='x' len='1'/></module>\n\n"
-        "<parameter name='x' length='1'/></module>",
-    ],
-)
-def test_a_second_name_in_one_scope_is_refused_where_it_stands(body):
-    error = refused(schema_of(body), template="chatml")
-    assert ("'x'" in error.message, error.line) == (True, 3)
 
 
 def test_a_registry_keeps_schemas_by_name():
@@ -364,11 +336,6 @@ SCAFFOLDED = (
 def test_a_bad_set_is_refused(modules, named):
     error = refused(schema_of(SCAFFOLDED + f"<scaffold modules='{modules}'/>"))
     assert ("<scaffold>" in error.message, named in error.message, error.line) == (True, True, 2)
-
-
-def test_a_good_set_takes_no_ids():
-    sets = "".join(f"<scaffold modules='{modules}'/>" for modules in (" b\n a ", "a x/xy b/i", "a off/on"))
-    assert facts(schema_of(sets + SCAFFOLDED)) == facts(schema_of(SCAFFOLDED))
 
 
 def test_a_bad_union_scaffold_is_refused():

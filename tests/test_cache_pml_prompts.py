@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pml_cases import Facts, case_of, facts_of
+from test_cache_pml import Runs
 
 from cache.errors import PMLError
 from cache.pml.binding import Bound, bind, module_segments
@@ -48,23 +49,8 @@ def facts(body: str, schema: str = DESK, **options: Any) -> Facts:
     return outcome
 
 
-class Letters:
-    """A tokenizer with one id per character that keeps the runs it was asked about."""
-
-    filler = 0
-    sink_prefix: tuple[int, ...] = ()
-
-    def __init__(self, sink_prefix: tuple[int, ...] = ()) -> None:
-        self.sink_prefix = sink_prefix
-        self.seen: list[list[tuple[str, bool]]] = []
-
-    def encode(self, run: Sequence[Text]) -> list[int]:
-        self.seen.append([(piece.text, piece.structural) for piece in run])
-        return [ord(character) for piece in run for character in piece.text]
-
-
 def letters(schema: str, sink_prefix: tuple[int, ...] = ()) -> Layout:
-    return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Letters(sink_prefix), roles=NAMED["chatml"])
+    return lay_out(parse_schema(f"<schema name='s'>{schema}</schema>"), Runs(sink_prefix), roles=NAMED["chatml"])
 
 
 def bound(layout: Layout, body: str, **options: Any) -> Bound:
@@ -142,7 +128,7 @@ def test_a_run_of_text_and_turns_is_trimmed_outside_only():
     layout = letters("<module name='doc'>d</module>")
     user, system = NAMED["chatml"]["user"], NAMED["chatml"]["system"]
     tokenizer = layout.tokenizer
-    assert isinstance(tokenizer, Letters)
+    assert isinstance(tokenizer, Runs)
     tokenizer.seen.clear()
     got = bound(layout, "<doc/> a <user> b </user> c <system/> <system>\n &lt;|im_end|></system> \t e ")
     run = [
@@ -161,14 +147,6 @@ def test_an_empty_system_turn_has_a_string_of_its_own(template, empty):
     assert facts("<a/>\n<user/>\n", template=template)["rendered"] == strings.open + strings.close
 
 
-def test_texts_of_two_gaps_do_not_overlap():
-    assert facts("<a/>1<empty/>1 2 3<live/>q")["text"] == [4, 13, 14, 15, 22]
-    assert "room" in refused("<empty/>1 2 3<a/>1 2 3 4 5 6 7 8 9 0<live/>q").message
-    assert "room" in refused("<a/>1 2 3 4 5 6 7 8 9 0<empty/>1<live/>q").message
-    schema = "<schema name='desk'><module name='a'>a1</module><module name='c'>1 2 3</module></schema>"
-    assert "room for 0" in refused("<c/>1<a/>q", schema).message, "it ends where the schema does"
-
-
 def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted():
     layout = letters("<module name='m'>a<param name='p' len='6' scaffold='xyz'/>b</module>")
     plan = bound(layout, "<m p=' a &#9;'/>q").plan
@@ -176,13 +154,6 @@ def test_an_argument_is_taken_as_written_and_placeholders_are_not_inserted():
     plan = bound(layout, "<m/>q").plan
     assert [(span.start, said(span.tokens)) for span in plan.spans] == [(0, "a"), (7, "b"), (8, "q")]
     assert [said(segment.tokens) for segment in plan.segments()] == ["axyz...b"]
-
-
-def test_a_prompt_without_any_token_is_refused():
-    schema = "<schema name='desk'><module name='a'><param name='p' len='2'/> </module></schema>"
-    assert "no tokens" in refused("<a/>", schema).message
-    assert "no tokens" in refused("<a p=' '/><system/>", schema, template="chatml").message
-    assert facts("<a p='x'/>", schema)["fed"] == [0]
 
 
 def shape(plan: Plan) -> list[tuple[int, str, str | None, int]]:

@@ -1,12 +1,12 @@
 """How many processors a process may use, by what the system says of its cgroups."""
 
 import os
-from pathlib import Path
 
 import pytest
 import torch
 
 from cache.errors import ModelError
+from cache.serving import engine_server
 from cache.serving.engine_server import load_engine, usable_processors
 from cache.serving.messages import EngineSpec
 
@@ -14,15 +14,6 @@ from cache.serving.messages import EngineSpec
 @pytest.fixture(autouse=True)
 def _eight_processors(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-
-
-def usable(folder: Path, own: str, files: dict[str, str]) -> int:
-    (folder / "own").write_text(own)
-    for name, text in files.items():
-        path = folder / "cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return usable_processors(folder / "cgroup", folder / "own")
 
 
 @pytest.mark.parametrize(
@@ -44,12 +35,16 @@ def usable(folder: Path, own: str, files: dict[str, str]) -> int:
         ("strange\n", {}, 8),
     ],
 )
-def test_the_quota_of_a_cgroup_counts(own, files, expected, tmp_path):
-    assert usable(tmp_path, own, files) == expected
-
-
-def test_a_system_without_cgroups(tmp_path):
-    assert usable_processors(tmp_path, tmp_path / "none") == 8
+def test_the_quota_of_a_cgroup_counts(own, files, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_server, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(engine_server, "OWN_GROUPS", tmp_path / "own")
+    assert usable_processors() == 8, "without cgroups"
+    (tmp_path / "own").write_text(own)
+    for name, text in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert usable_processors() == expected
 
 
 @pytest.fixture

@@ -194,12 +194,6 @@ def test_a_selection_that_is_remembered_holds_no_module():
     assert selector.finish(selector.begin(plan, chosen, "s"), "s") == first
 
 
-@pytest.mark.parametrize("given", [{"share": 1.5}, {"share": -0.1}])
-def test_policies_out_of_range_are_refused(given):
-    with pytest.raises(ValueError, match="is"):
-        SelectiveRecomputation(**given)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("reuse", ["on", "off"])
 def test_an_answer_that_is_given_is_read_with_its_logits(reuse):
     plan = plan_of(SYSTEM, A, QUESTION)

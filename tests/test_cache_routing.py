@@ -4,13 +4,13 @@ import random
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 
-from cache.routing import Affinity, Ring, Wanted, Weights
+from cache.routing import Affinity, Ring, Wanted
 
 THREE = ["a", "b", "c"]
 
 
-def router(*replicas: str, **weights: float) -> Affinity:
-    routing = Affinity(Weights(**weights))
+def router(*replicas: str) -> Affinity:
+    routing = Affinity()
     routing.set_replicas(replicas or THREE)
     return routing
 
@@ -62,8 +62,9 @@ def test_a_report_says_what_is_held_but_for_what_is_on_its_way():
     assert not routing._holdings.holders("m")
 
 
-def test_an_overloaded_holder_is_passed_over_and_the_next_keeps_a_copy():
-    routing = router(request=256, copy=2)
+def test_an_overloaded_holder_is_passed_over_and_the_next_keeps_a_copy(monkeypatch):
+    monkeypatch.setattr("cache.routing.WAITING_COST", 256)
+    routing = router()
     sent: list[str] = []
     for number in range(12):
         sent.append(routing.rank(wanted("m"))[0])

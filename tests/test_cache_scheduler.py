@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from cache.engine.scheduler import (
     DECODING_PASS_S,
-    LEAST_ROWS,
     MANY_ANSWERS,
-    MOST_ROWS,
     PASS_S,
     Sequence,
     rows_within,
@@ -40,13 +38,6 @@ def test_prompts_fill_the_pass_in_order_of_arrival():
 def test_a_short_prompt_overtakes_a_long_one_but_not_for_ever():
     long, soon, late = sequence_of(2000), sequence_of(20, arrived=1.9), sequence_of(20, arrived=2.1)
     assert [*schedule([long, late, soon], ROW_S).items()] == [(soon, 20), (long, WHOLE - 20)]
-
-
-def test_passes_are_as_long_as_the_machine_is_fast():
-    assert rows_within(0.5, 0.001) == 500
-    assert rows_within(0.125, 0.001) == 125
-    assert rows_within(0.5, 1.0) == LEAST_ROWS
-    assert rows_within(0.5, 1e-9) == MOST_ROWS
 
 
 def test_short_prompts_do_not_wait_for_the_rows_of_many_answers():
@@ -84,12 +75,3 @@ def test_everybody_finishes(pending):
             sequence.chunk(rows)
             sequence.computed += rows
     assert not any(sequence.pending for sequence in sequences)
-
-
-def test_a_sequence_knows_its_rows_and_positions():
-    sequence = Sequence([5, 6], [10, 11], [Extent(40, 1), Extent(20, 1)], computed=1)
-    chunk = sequence.chunk(1)
-    assert (chunk.first, chunk.last, chunk.slots) == (1, 2, [20])
-    sequence.append(7)
-    assert (sequence.tokens, sequence.positions, sequence.pending) == ([5, 6, 7], [10, 11, 12], 2)
-    assert sequence.missing_slots == 1

@@ -83,46 +83,6 @@ def store(tmp_path):
     store.close()
 
 
-def test_what_was_put_is_found_in_the_arena(store):
-    entry = build(store, A)
-    found = store.find(A, TENANT)
-    assert (found.entry, found.source, found.reason) == (entry, "device", None)
-    assert entry.refs == 2
-    assert torch.equal(store.arena.read(entry.extent), rows_of(A))
-    for _ in range(2):
-        store.device.release(entry)
-    with pytest.raises(AssertionError):
-        store.device.release(entry)
-    store.check_integrity()
-
-
-def test_a_restart_finds_it_on_disk_bit_for_bit(tmp_path):
-    first = store_of(folder=tmp_path)
-    add(first, A)
-    first.close()
-    second = store_of(folder=tmp_path)
-    assert second.has(second.key(A, TENANT))
-    found = find_loaded(second, A)
-    assert found.source == "disk"
-    assert found.entry is not None
-    assert torch.equal(second.arena.read(found.entry.extent), rows_of(A))
-    assert find(second, A).source == "device"
-    second.device.release(found.entry)
-    second.check_integrity()
-    second.close()
-
-
-def test_an_evicted_module_comes_back_from_disk_or_is_evicted_for_good(tmp_path):
-    for folder, source, reason in ((None, "computed", "evicted"), (tmp_path, "disk", None)):
-        store = store_of(slots=10, folder=folder)
-        add(store, A, B)
-        found = find(store, A)
-        assert (found.source, found.reason) == (source, reason)
-        assert store.device.evictions["module"] == (1 if folder is None else 2)
-        store.check_integrity()
-        store.close()
-
-
 def test_miss_reasons(store):
     prefix = segment_of("system")
     add(store, prefix, segment_of("doc", "old text", prefix, 10))

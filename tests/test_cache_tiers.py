@@ -92,15 +92,6 @@ def test_what_has_left_host_memory_takes_none():
 
 
 @pytest.mark.usefixtures("kind")
-def test_without_a_budget_nothing_is_kept_in_host_memory():
-    store = store_of(host=0)
-    add(store, A, B, C)
-    assert held(store)["a"] is None
-    assert find(store, A).reason == "evicted"
-    store.check_integrity()
-
-
-@pytest.mark.usefixtures("kind")
 def test_host_memory_is_never_over_its_budget_and_loses_what_is_worth_least():
     store = store_of(slots=10, host=2 * MODULE + 1)
     add(store, A)

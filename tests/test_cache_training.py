@@ -68,12 +68,6 @@ def test_with_full_attention_a_query_is_an_ordinary_prompt(tmp_path):
     assert (logits - expected).abs().max() < 1e-4
 
 
-def test_rows_are_those_before_the_answers_tokens():
-    packed = pack(EXAMPLE, modular=True)
-    fed = packed.tokens[0][packed.rows].tolist()
-    assert fed == [t for query in QUERIES for t in (query.question[-1], *query.answer[:-1])]
-
-
 def test_a_left_context_that_passages_share_is_read_once():
     shared, apart = (
         replace(EXAMPLE, left_contexts=left_contexts)

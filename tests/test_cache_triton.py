@@ -20,7 +20,6 @@ from torch import Tensor
 from cache.attention.forward_pass import Pass, PassGivenUp, Rotation
 from cache.attention.items import Chunk, KVView, ScoredChunk, VisibleRange
 from cache.attention.kernels import matmul
-from cache.gpu.choice import PassKinds
 from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.arena import Arena, Copies, Extent, KVShape
 
@@ -123,20 +122,10 @@ CHUNKS = [
 """With a prompt that is longer than a tile and has more rows than one."""
 
 
-@pytest.mark.parametrize("size", [80, 256])
-def test_sizes_of_heads(size):
-    out, expected = both(CHUNKS[:2], group=3, size=size)
-    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
-
-
-@pytest.mark.parametrize("group", [7, 20])
-def test_heads_that_share_keys(group):
-    out, expected = both(CHUNKS[:2], group=group, most_keys=16)
-    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
-
-
-def test_rows_of_many_partial_results():
-    out, expected = both(CHUNKS[1:2], group=1, most_keys=3)
+@pytest.mark.parametrize("shape", [(3, 80, None), (3, 256, None), (7, 10, 16), (20, 10, 16), (1, 10, 3)])
+def test_groups_and_sizes_of_heads_and_partial_results(shape):
+    group, size, most_keys = shape
+    out, expected = both(CHUNKS[:2], group=group, size=size, most_keys=most_keys)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -212,7 +201,7 @@ PLAN = plan_of(SYSTEM, B, A, "Gift?")
 
 def test_answers_equal_one_forward_with_the_block_mask():
     """Of a model without rotary angles; those of others are computed by graphs (`test_cache_graphs`)."""
-    model = build("bloom", kinds=PassKinds(tiled=TiledPass))
+    model = build("bloom", kind=TiledPass)
     recorder = Recorder(model)
     with running(model) as engine:
         answer(engine, PLAN)
@@ -237,7 +226,7 @@ def test_a_pass_waits_for_what_is_copied():
 
 
 def test_scoring_runs_through_plain_kernels():
-    model = build(kinds=PassKinds(tiled=TiledPass))
+    model = build(kind=TiledPass)
     arena = Arena(model.info.kv, SLOTS, CPU)
     squares = {(SHARED[2], 0): torch.zeros(len(model.info.scored_layers), 13)}
     chunks = [chunk_at(0, 2, [Extent(200, 4)], [KVView(SHARED[2])])]

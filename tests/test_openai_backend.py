@@ -56,13 +56,6 @@ def test_openai_backend_prompt_grows_at_its_end_only():
     assert second[3]["content"] == "Question: B?", "pages that were sent before stay where they were"
 
 
-def test_openai_backend_estimate_is_rather_too_high():
-    text = (
-        "Returns take thirty days from delivery. Keep the receipt, and send it to returns@example.com by 24 March 2025."
-    )
-    assert 24 <= len(TextTokenizer().encode([Text(text=text)])) <= 50
-
-
 # --- what is sent --------------------------------------------------------------------------------------------
 
 
@@ -118,17 +111,13 @@ def test_openai_backend_leaves_out_what_a_server_refuses():
     ("usage", "timings", "expected"),
     [
         ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}, {}, (9, 5, 4)),
-        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}, {}, (9, 9, 0)),
         ({"prompt_tokens": 9, "prompt_tokens_details": None}, {}, (9, 0, 0)),
-        ({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": None}}, {}, (9, 0, 0)),
         ({"prompt_tokens": 9}, {}, (9, 0, 0)),
         ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 6, "prompt_cache_miss_tokens": 3}, {}, (9, 3, 6)),
         ({"prompt_tokens": 9, "cached_tokens": 12}, {}, (9, 0, 9)),
         ({"input_tokens": 2, "cache_read_input_tokens": 5, "cache_creation_input_tokens": 3}, {}, (10, 5, 5)),
-        ({"prompt_tokens": 9}, {"cache_n": 7, "prompt_n": 2}, (9, 2, 7)),
         ({}, {"cache_n": 7, "prompt_n": 2, "predicted_n": 1}, (9, 2, 7)),
         ({"prompt_tokens": "9", "prompt_tokens_details": [1], "cached_tokens": True}, {"cache_n": -1}, (0, 0, 0)),
-        ({}, {}, (0, 0, 0)),
     ],
 )
 def test_openai_backend_counts_what_a_server_says_it_reused(usage, timings, expected):
@@ -185,10 +174,11 @@ def tried(server: FakeServer, spec: ServerSpec = SPEC) -> list[Any]:
     """The events of an answer, with no wait between tries."""
 
     async def run() -> list[Any]:
-        chat = ChatServer(spec, server, first_wait_s=0)
-        return [one async for one in chat.events({"stream": True}, {})]
+        return [one async for one in ChatServer(spec, server).events({"stream": True}, {})]
 
-    return asyncio.run(run())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cache.remote.chat_server.FIRST_WAIT_S", 0)
+        return asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -353,8 +343,9 @@ def test_openai_backend_cancels_what_has_not_begun():
             engine.submit(request(engine, "How long?"))
 
 
-@pytest.mark.parametrize("pieces", [[], [": keep-alive\n\n"] * 3])
-def test_openai_backend_does_not_wait_forever_for_the_first_word(pieces):
+@pytest.mark.parametrize("pieces", [[], [": keep-alive\n\n"] * 3, [words("Thirty")]])
+def test_openai_backend_does_not_wait_forever_for_the_next_word(pieces, monkeypatch):
+    monkeypatch.setattr("cache.remote.chat_server.BETWEEN_S", 0.05)
     spec = ServerSpec(url=SPEC.url, name="m", first_token_s=0.05)
     server, line = FakeServer(lambda: stream(pieces, "wait")), r"said nothing for 0\.05 s"
     with engine_for(server, spec) as engine, pytest.raises(ServerFailed, match=line):
@@ -370,13 +361,6 @@ def test_openai_backend_an_answer_may_take_so_long(pieces, ends):
                 _ = generation.completion
         else:
             assert generation.completion.finish_reason == ends
-
-
-def test_openai_backend_does_not_wait_forever_for_the_next_word(monkeypatch):
-    monkeypatch.setattr("cache.remote.chat_server.BETWEEN_S", 0.05)
-    server, line = FakeServer(lambda: stream([words("Thirty")], "wait")), r"said nothing for 0\.05 s"
-    with engine_for(server) as engine, pytest.raises(ServerFailed, match=line):
-        said(engine)
 
 
 # --- quotations ----------------------------------------------------------------------------------------------

@@ -38,10 +38,7 @@ from app.web.dashboard import Axis, charts
 from app.web.rendering import render
 from app.web.server import create_app
 from cache.errors import CacheError
-from cache.remote.chat_server import ChatServer
 from cache.remote.remote_engine import RemoteEngine
-from evals.answers.questions import LabelledQuestion
-from evals.answers.search_calibration import judged_cases
 
 MODEL = "openai:http://model.test#m"
 QUESTION = "How long do returns take?"
@@ -65,7 +62,7 @@ def shared(tmp_path_factory, server):
     folder = tmp_path_factory.mktemp("desk")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("app.desk.parts.RemoteEngine", partial(RemoteEngine, transport=server))
-        patched.setattr("cache.remote.remote_engine.ChatServer", partial(ChatServer, first_wait_s=0))
+        patched.setattr("cache.remote.chat_server.FIRST_WAIT_S", 0)
         patched.setattr("cache.remote.remote_engine.FRESH_S", 0)
         patched.setenv("WARMDESK_OPENAI_API_KEY", "sk-secret")
         patched.setenv("WARMDESK_OPENAI_URL", "http://model.test")
@@ -141,30 +138,6 @@ def test_openai_flows_stop_before_the_first_word_and_nothing_is_said(desk, serve
         list(asked)
     assert error.value.code == "no-answer"
     assert [turn.role for turn in desk.turns(asked.conversation_id, READER.owner)] == ["user"]
-
-
-def test_openai_flows_what_is_typed_costs_the_server_nothing(desk, site, server):
-    assert site.post("/typing", json={"text": "How long do returns"}).status_code == 204
-    assert server.chats == []
-    widget = site.get("/widget")
-    assert widget.status_code == 200
-    foot = render("chat/foot.html", language="en", prefetch=desk.settings.foresees)
-    assert "data-typing" not in widget.text + foot
-
-
-def test_openai_flows_answer_in_the_language_of_the_question(desk, server, tmp_path):
-    pages = tmp_path / "pages"
-    pages.mkdir()
-    (pages / "退货.md").write_text("# 退货\n\n退货须在收货后三十天内办理。请保留收据。\n")
-    desk.ingest([pages], collection="zh")
-    server.replies = [stream(whole("退货须在收货后三十天内办理。", **USAGE))]
-    answer = desk.ask("退货需要多长时间？", collections=("zh",))
-    list(answer)
-    assert answer.answer.answer == "退货须在收货后三十天内办理。"
-    assert "退货须在收货后三十天内办理" in json.dumps(server.chats[-1], ensure_ascii=False)
-    strip = render("chat/reuse.html", language="zh", answer=answer.answer)
-    assert "模型服务器复用了其中 40 个" in strip
-    desk.forget_collection("zh")
 
 
 def test_openai_flows_say_that_an_answer_was_cut(desk, server):
@@ -294,7 +267,6 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, se
     assert "the model's server does not say how many" in render("admin/tiles.html", language="en", overview=silent)
     answers = render("admin/answers.html", language="en", overview=overview, now=datetime.now(UTC))
     assert "there is no policy to calibrate" in answers
-    assert "warmdesk calibrate" not in answers
     axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
     shown = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step), is_elsewhere=True)
     assert "Sources of passages" not in [chart.title for chart in shown]
@@ -317,11 +289,6 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(d
     assert batch_json(result)["tokens"]["computed"] is None
     print_batch(result)
     assert "the model's server does not report how many prompt tokens were computed" in capsys.readouterr().out
-
-
-def test_openai_flows_settings_make_nothing_read_again(site):
-    saved = site.post("/admin/settings", data={"system_text": "Be brief."}, follow_redirects=False)
-    assert saved.status_code == 303, "no passage is read again"
 
 
 @pytest.mark.parametrize(
@@ -348,13 +315,6 @@ def test_openai_flows_commands_say_what_needs_a_model_here(command, line, tmp_pa
 def test_openai_flows_demo_compares_nothing(desk, capsys, tmp_path):
     compare(desk, tmp_path)
     assert "with and without reuse cannot be compared" in capsys.readouterr().out
-
-
-def test_openai_flows_search_is_fitted_without_the_model(desk, server):
-    question = LabelledQuestion(question=QUESTION, answers=("thirty days from delivery",))
-    [case, *_] = judged_cases(desk.finder, [question], "this desk", 5, lambda line: None)
-    assert case.is_answerable
-    assert server.chats == []
 
 
 # --- opening -------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ network.
 
 from typing import Any
 
-import httpx
 import pytest
 from fake_server import DONE, FakeServer, event, stream, whole, words
 from hypothesis import given
@@ -144,14 +143,3 @@ def test_openai_backend_ignores_what_it_does_not_know():
     pieces = [*(event(**one) for one in odd), event(choices=[{"delta": {"content": 7}}]), *whole("Thirty days.")]
     with engine_for(FakeServer(stream(pieces))) as engine:
         assert said(engine) == "Thirty days."
-
-
-def test_openai_backend_waits_as_long_as_it_is_told_to():
-    busy = httpx.Response(429, headers={"retry-after": "21"}, json={"error": {"message": "rate limit reached"}})
-    server = FakeServer(busy)
-    with (
-        engine_for(server) as engine,
-        pytest.raises(CacheError, match=r"is busy \(429\): try again soon$"),
-    ):
-        said(engine)
-    assert len(server.chats) == 1

@@ -59,9 +59,8 @@ class CountingModel:
 
 
 def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
-    """Return the usage of each request when they are answered one after another from a cold start.
-
-    info, tokenizer: of the model. memory: bytes of its KV pool. Raises CacheError as the engine does.
+    """Return the usage of each request when they are answered one after another from a cold start. memory: bytes of the
+    model's KV pool. Raises CacheError as the engine does.
     """
     slots = max(1, memory // info.kv.bytes_per_token)
     engine = Engine(CountingModel(info, tokenizer), memory=slots * NO_KV.bytes_per_token).start()

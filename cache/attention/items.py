@@ -1,13 +1,12 @@
 """Work items of a forward pass: the query rows that attend to an extent of the pool, and their rotation; and scores of
 keys. No computation.
 
-Every sequence contributes a chunk of new rows. Each extent it sees becomes an item. Extents that several sequences see
-become one item, so that shared keys are read once per batch. A row's partial results are merged by log-sum-exp, which
-is exact. For code outside Python, items also become flat tables: runs of slots, and the rows that read them.
+Each extent that a chunk of new rows sees becomes an item; one that several sequences see is one item, so that shared
+keys are read once per batch. A row's partial results are merged by log-sum-exp, which is exact. For code outside
+Python, items also become flat tables: runs of slots, and the rows that read them.
 
 The score of a key is its attention weight, averaged over the heads, its norm over the rows, averaged over some layers
-(InfoFlow KV, ICML 2026). Rows may come in several passes; each adds its squares. Out of scope: the selection of rows
-and keys (`cache.engine.waiting`).
+(InfoFlow KV, ICML 2026). Rows may come in several passes; each adds its squares.
 """
 
 from array import array

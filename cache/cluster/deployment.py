@@ -1,10 +1,9 @@
 """Engines in a Ray cluster: connecting to the cluster or starting one on this machine, deploying the engines, and
 ending them.
 
-A local cluster listens on 127.0.0.1, requires a random token (Serve opens each replica's port on all addresses),
-reports nothing, and ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed
-server leaves the folder, and for a minute two processes, one of which has a port that the next cluster needs. The next
-local cluster ends them and removes the folder. Free resources are counted in Ray's CPU and GPU, not in memory. Out of
+A local cluster listens on 127.0.0.1, requires a random token (Serve opens each replica's port on all addresses), and
+ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed server leaves the
+folder, and for a minute two processes, one of which has a port that the next cluster needs: that one ends them. Out of
 scope: requests to engines (`cluster_engine`).
 """
 
@@ -22,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,7 +39,6 @@ from ray.serve.schema import ApplicationStatus
 from cache.cluster.cluster_engine import ClusterEngine
 from cache.cluster.replica import EngineReplica
 from cache.errors import CacheError
-from cache.routing import Weights
 from cache.serving.messages import EngineSpec, encoded
 
 PREFIX = "warmdesk-ray-"
@@ -222,7 +220,6 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     """Options of a cluster. address: the head as HOST:PORT, or LOCAL. engines: their number. most: maximum number;
     Serve starts more while each has more than `ongoing` requests. waiting: requests that wait in this process; one more
     is refused. report_s: seconds between two reports of an engine's modules. cpus: of a local cluster; None: all.
-    router: of Serve; None: its own, which considers queues only. weights: of our router.
     """
 
     address: str = LOCAL
@@ -232,8 +229,6 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
     waiting: int = 64
     report_s: float = 1.0
     cpus: int | None = None
-    weights: Weights = Weights()
-    router: str | None = "cache.cluster.router.AffinityRouter"
 
 
 def start_cluster_engine(
@@ -275,7 +270,6 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
     needs = {"CPU": spec.threads or 1, "GPU": 1 if spec.device.startswith("cuda") else 0}
     if options.address == LOCAL:
         check_room(options.engines, needs)
-    router = {} if options.router is None else {"request_router_class": options.router}
     size: dict[str, Any] = {"num_replicas": options.engines}
     if options.most > options.engines:
         scaling = {
@@ -295,8 +289,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=2,
         request_router_config=RequestRouterConfig(
-            **router,
-            request_router_kwargs=asdict(options.weights) if router else {},
+            request_router_class="cache.cluster.router.AffinityRouter",
             request_routing_stats_period_s=options.report_s,
         ),
         **size,

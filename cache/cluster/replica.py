@@ -67,31 +67,24 @@ def short(key: str) -> str:
 
 
 def routing_of_plan(plan: Plan, keys: Iterable[str], session: str | None) -> Routing:
-    modules = {short(key): len(segment.tokens) for key, segment in zip(keys, plan.segments(), strict=True)}
     own = sum(len(span.tokens) for span in plan.spans if span.segment is None)
-    return Routing(modules=modules, own_tokens=own, session=session)
+    return routing_of_segments(plan.segments(), keys) | Routing(own_tokens=own, session=session)
 
 
 def routing_of_segments(segments: Iterable[Segment], keys: Iterable[str]) -> Routing:
-    return Routing(
-        modules={short(key): len(segment.tokens) for segment, key in zip(segments, keys, strict=True)}, own_tokens=0
-    )
+    return Routing(modules={short(key): len(segment.tokens) for segment, key in zip(segments, keys, strict=True)})
 
 
 MOST_REPORTED = 5000  # maximum number of modules in one report: the newest
 
 
 class StreamedGeneration(Generation):
-    """An answer whose parts go to an event loop as they are generated."""
+    """An answer whose parts go to an event loop as they come. sent: how many tokens another replica has sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, sent: int) -> None:
         super().__init__()
         self._loop, self._frames = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
-        self._sent = 0  # tokens
-
-    def begin(self, count: int) -> None:
-        """Skip the first tokens, which another replica has sent."""
-        self._sent = count
+        self._sent = sent
 
     def deliver(self, event: str | Completion | CacheError) -> None:
         if isinstance(event, str):
@@ -127,8 +120,8 @@ class EngineReplica:
             yield encoded(Behind())
             return
         submit: messages.Submit = decoded(message, messages.Submit)
-        request, generation = submit.asked(), StreamedGeneration()
-        generation.begin(len(request.begun))
+        request = submit.asked()
+        generation = StreamedGeneration(len(request.begun))
         self._open[name] = generation
         try:
             (self._engine.compute_idle if submit.is_idle else self._engine.submit)(request, generation)

@@ -8,14 +8,14 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from cache.routing import Affinity, Wanted, Weights
+from cache.routing import Affinity, Wanted
 
 
 class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed here
     """All calls are on the router's event loop."""
 
-    def initialize_state(self, **weights: float) -> None:
-        self._affinity = Affinity(Weights(**weights))
+    def initialize_state(self, **_: object) -> None:
+        self._affinity = Affinity()
         self._reported: dict[ReplicaID, dict[str, Any]] = {}
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:

@@ -60,10 +60,8 @@ class Parse:
 @dataclass(frozen=True, kw_only=True)
 class Choices:
     """The allowed texts of an answer. stop: the token that ends it. most: choices in one answer. enough: log-weight of
-    ending where another choice could follow; None: that of the best choice so far. Immutable: the state of an answer is
-    derived from its tokens every time.
-
-    Raises ValueError for no choices, two with the same tokens, one that holds the stop token, and `most` below 1.
+    ending where another choice could follow; None: that of the best choice so far. The state of an answer is derived
+    from its tokens every time. Raises ValueError.
     """
 
     choices: tuple[Choice, ...]
@@ -96,12 +94,10 @@ class Choices:
         return sum(lengths[: self.most]) + 1
 
     def allowed(self, answer: Sequence[int]) -> dict[int, float]:
-        """Return every token that may come next, with the log-weight to add to its logit.
-
-        The weights model this process: choices are drawn by their priors until one is drawn a second time, or `most`
-        are drawn. A token's weight is that of its best continuation (a sum would favour words that many choices begin
-        with), minus the highest of these weights. After tokens that begin no answer only the stop token is allowed.
-        Takes time in proportion to the length of the answer.
+        """Return every token that may come next, with the log-weight to add to its logit. Choices are drawn by their
+        priors until one is drawn a second time, or `most` are drawn. A token's weight is that of its best continuation
+        (a sum would favour words that many choices begin with), minus the highest of these weights. After tokens that
+        begin no answer only the stop token is allowed.
         """
         return self._weights(self._parses(answer))
 

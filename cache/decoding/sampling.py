@@ -12,14 +12,11 @@ from cache.prompt.tokenizer import ChatTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Settings of an answer. Raises ValueError for values out of range.
-
-    temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a sampled answer repeatable.
-    repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019); 1 changes nothing. Tokens
-    of the prompt are not penalised, because answers should quote it. stop: strings that end the answer. choices: the
-    allowed texts of the answer; then nothing is penalised. opening: (token, bias): added to the token's logit at the
-    beginning of the answer, for a model that was trained to start its refusals with that token. ends_loops: whether a
-    repetitive answer ends (`loop_length`).
+    """Settings of an answer. temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a
+    sampled answer repeatable. repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019),
+    not those of the prompt, because answers should quote it. stop: strings that end it. choices: its allowed texts;
+    then nothing is penalised. opening: (token, bias): for a model that begins its refusals with that token. ends_loops:
+    see `loop_length`. Raises ValueError.
     """
 
     max_tokens: int = 256
@@ -92,10 +89,8 @@ class Sampler:
 
 class TextStream:
     """Text of a growing list of tokens, delivered once and never taken back. Half a character, or a possible stop
-    string, is held.
-
-    An update decodes the last few tokens, not all: a token's text depends on the text before it (spaces of
-    SentencePiece, characters of several tokens), but only on the end of it.
+    string, is held. An update decodes the last few tokens only: a token's text depends on the end of the text before
+    it.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, stop: tuple[str, ...]) -> None:

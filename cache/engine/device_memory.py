@@ -1,15 +1,11 @@
 """Device memory of an engine: the size of its KV pool, the size of its passes, and their times.
 
-The pool has the configured bytes, or "auto": on a GPU the free memory after the weights, minus the measured need of the
-largest pass and a reserve; on a CPU a share of the free main memory. The largest passes are run on made-up tokens
-before the engine serves. Each row reads several modules and its own past. One pass ends with the choice of tokens for
-all answers, another one is scored.
+The pool has the configured bytes, or "auto": on a GPU the free memory after the weights, minus a reserve and the need
+of the largest passes, which are run on made-up tokens; on a CPU a share of the free main memory. If memory runs out in
+a pass, the maximum pass size is halved, and slowly raised again (`RowLimit`).
 
-If memory runs out in a pass, the maximum pass size is halved, and slowly raised again (`RowLimit`). A pass needs memory
-in proportion to its rows.
-
-A GPU computes after the launching call has returned, so passes are timed by events on the device. Timing does not wait:
-times are read when the engine waits for tokens anyway. Out of scope: work that does not fit even alone (`engine_core`).
+A GPU computes after the launching call has returned, so passes are timed by events on the device, read when the engine
+waits for tokens anyway. Out of scope: work that does not fit even alone (`engine_core`).
 """
 
 import gc
@@ -85,9 +81,8 @@ class RowLimit:
         return None
 
     def note_shortage(self, rows: int, reason: str) -> None:
-        """Release PyTorch's cached memory after a shortage, and halve the limit.
-
-        Call it after the error is gone: the error holds the frames of the pass and all their memory.
+        """Release PyTorch's cached memory after a shortage, and halve the limit. Call it after the error is gone, which
+        holds the frames of the pass and all their memory.
         """
         self.num_shortages += 1
         if self._device.type == "cuda":

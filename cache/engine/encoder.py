@@ -1,12 +1,8 @@
 """Encoding of missing modules, for requests and ahead of use.
 
-A module is encoded after its conditioning prefix only, as a sequence in the common passes, once for all requests that
-need it. A left context is computed before its segment, in rows that are freed when the segment is admitted to the
-store.
-
-A prefetch brings modules that a request may need soon to device memory, from disk or by encoding, while no request
-runs. Between two steps it holds no memory. It ends early when memory is short, when something fails and when a module
-is deleted. A request uses modules that are on their way. Out of scope: running passes (`engine_core`), guessing.
+A module is encoded after its conditioning prefix and left context only, as a sequence in the common passes, once for
+all requests that need it. A prefetch brings modules that a request may need soon to device memory while no request
+runs. Between two steps it holds no memory. Out of scope: running passes (`engine_core`), guessing.
 """
 
 import logging

@@ -51,10 +51,9 @@ CHECKED_SHARE = 0.01
 
 
 class Engine(Arranger):
-    """Answers prompts with one model and one store. Methods may be called from any thread, between `start` and `close`.
+    """Answers prompts with one model and one store, as `cache.serving.interface` says, between `start` and `close`.
     memory: of the KV pool, see `device_memory`. host_memory: bytes for modules evicted from it. disk: the tier after
-    both, or None. kv_storage: stored form of modules; 8 bits make answers approximate. placement, slot: defaults of
-    `arrange`.
+    both, or None. kv_storage: stored form of modules. placement, slot: defaults of `arrange`.
     """
 
     def __init__(
@@ -153,9 +152,9 @@ class Engine(Arranger):
     def encode(
         self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT, *, into_memory: bool = False
     ) -> Future[Encoded]:
-        """Encode modules ahead of use, while no request needs the engine; nothing for a model that cannot place
-        modules. into_memory: also load those on disk. A module that cannot be encoded is named in the result and stops
-        no other. Raises EngineStopped, and ValueError for a bad tenant.
+        """Encode modules ahead of use, while no request needs the engine. into_memory: also load those on disk. A
+        module that cannot be encoded is named in the result and stops no other. Raises EngineStopped, and ValueError
+        for a bad tenant.
         """
         check_tenant(tenant)
         useful = [segment for segment in segments if segment.tokens and self.model.info.places_modules]
@@ -170,10 +169,9 @@ class Engine(Arranger):
         return job.done
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Prefetch:
-        """Bring modules to device memory, from disk or by encoding, while no request runs. segments: most likely first;
-        ones that cannot be encoded are skipped. A prefetch goes before `encode`, and is dropped if memory is short,
-        something fails or a module is deleted. Nothing for a model that cannot place modules. Raises EngineStopped, and
-        ValueError for a bad tenant.
+        """Bring modules to device memory, from disk or by encoding, while no request runs, most likely ones first; ones
+        that cannot be encoded are skipped. A prefetch goes before `encode`, and is dropped if memory is short,
+        something fails or a module is deleted. Raises EngineStopped, and ValueError for a bad tenant.
         """
         check_tenant(tenant)
         info = self.model.info
@@ -184,18 +182,10 @@ class Engine(Arranger):
         return prefetch
 
     def settle(self) -> None:
-        """Wait until all earlier requests and encodings have ended and all modules are on disk. Raises EngineStopped,
-        and CacheError if the engine or the disk hangs.
-        """
         self._forget(ForgetJob(lambda _: frozenset(), Future()))
         self.store.flush()
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier and everything computed with them, between two passes. Open requests continue
-        and may still read them, but nothing computed with them is stored. A request that still needs them encodes them
-        again. So call `settle` first, and submit nothing later with their text. Returns the number of modules found.
-        Raises EngineStopped.
-        """
         found = self._forget(ForgetJob(lambda _: keys, Future(), is_urgent=True))
         self.forget_texts()
         return found
@@ -223,9 +213,6 @@ class Engine(Arranger):
         self.call(keep)
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove everything computed for a tenant except modules, without waiting for open requests. Returns whether
-        all of it is gone: what open requests need remains until the next call. Raises EngineStopped.
-        """
         self.forget_texts()
         return self.call(lambda store: store.device.drop_prefixes(tenant))
 

@@ -1,12 +1,10 @@
 """The work of the engine thread: schedule, forward, sample, deliver. No other thread may use it.
 
-An error ends only the request that caused it. If a forward pass fails, the cause is unknown, so each sequence is
-computed in a pass of its own, and the failing one ends with an error. If device memory runs out, passes become smaller
-first (`device_memory`).
+An error ends only the request that caused it. If a forward pass fails, each sequence is computed in a pass of its own,
+and the failing one ends with an error. If device memory runs out, passes become smaller first (`device_memory`).
 
-Earlier requests may still store modules that are deleted, so all of them end first. Later requests do not wait: they
-continue, but nothing computed with the modules is stored, and requests that have not started look them up again. So a
-module requested after the deletion is encoded again, as if the request had come when the deletion was complete. An
+Modules are deleted when all earlier requests, which may still store them, have ended. Later ones do not wait: they
+continue, but nothing computed with the modules is stored, and requests that have not started look them up again. An
 encoding without open requests is dropped.
 """
 
@@ -55,10 +53,9 @@ class ForgetJob:
 
 class EngineCore:
     """The state of the engine thread. inbox: new work, in order. give_up: whether everything must end; then `step`
-    raises PassGivenUp at the next layer, and the core is not used again. demand: set from any thread when a request is
-    submitted or a module is loaded; it stops a pass of modules ahead of use. awaits_loads: whether the last step had
-    nothing to compute until a module is loaded or written. row_limit: shared by the cores of a device. texts: makes the
-    text; this thread if None.
+    raises PassGivenUp, and the core is not used again. demand: set from any thread when a request is submitted or a
+    module is loaded; it stops a pass of modules ahead of use. awaits_loads: whether the last step had nothing to
+    compute until a module is loaded or written. texts: makes the text; this thread if None.
     """
 
     def __init__(

@@ -1,10 +1,9 @@
 """Selective recomputation: some rows of placed modules are computed again in the request that uses them.
 
-A module was encoded without the modules before it in the prompt. Recomputed rows, at the same ids, see everything
-before them; the other rows do not change. A policy only changes the plan. Anything short of all rows is approximate.
-The question selects rows of the newest modules (InfoFlow KV, ICML 2026): it is computed once in advance, and the
-attention of some layers after the middle scores the rows. The control is random. Out of scope: computing the scores
-(`waiting`).
+Recomputed rows, at the same ids, see everything before them; the other rows do not change. A policy only changes the
+plan. Anything short of all rows is approximate. The question selects rows of the newest modules (InfoFlow KV, ICML
+2026): it is computed once in advance, and the attention of some layers scores the rows (`waiting`). The control is
+random.
 """
 
 import random

@@ -26,9 +26,8 @@ from cache.prompt.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The engine's load limits. running: requests answered at the same time. waiting: further requests; one more is
-    refused. seconds: maximum time of a request, waiting included; it then ends with its text so far. None: no limit.
-    hang_s: seconds without progress after which an engine with work hangs.
+    """The engine's load limits. running: requests answered at the same time. waiting: further requests. seconds:
+    maximum time of a request, waiting included. hang_s: seconds without progress after which an engine with work hangs.
     """
 
     running: int = 64
@@ -46,10 +45,9 @@ FinishReason = Literal["stop", "length", "repeated", "cancelled", "timeout", "sc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt to answer. recomputation: rows of placed modules to compute again. session: its conversation, whose
-    own past is counted separately and whose selected rows are remembered. tenant: may find what it computes.
-    module_tenant: may share its modules; None: the same. begun: answer tokens already delivered by a lost engine; the
-    answer continues after them. teacher_forced: an answer to read instead of generating one; the completion has the
+    """One prompt to answer. recomputation: rows of placed modules to compute again. session: its conversation. tenant:
+    may find what it computes. module_tenant: may share its modules; None: the same. begun: answer tokens already
+    delivered by a lost engine. teacher_forced: an answer to read instead of generating one; the completion has the
     logits that predict it. Raises ValueError for a bad tenant.
     """
 
@@ -98,14 +96,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleUse:
-    """One module of a prompt. position: id of its first token. miss_reason: why it was computed, if it was."""
+    """One module of a prompt. key: empty for a remote model. position: id of its first token. miss_reason: why it was
+    computed, if it was.
+    """
 
-    key: str
+    key: str = ""
     name: str
     tokens: int
     position: int
     source: Source
-    miss_reason: MissReason | None
+    miss_reason: MissReason | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,12 +129,12 @@ class Completion:
     """
 
     text: str
-    tokens: tuple[int, ...] | None
+    tokens: tuple[int, ...] | None = None
     finish_reason: FinishReason
     usage: Usage
-    modules: tuple[ModuleUse, ...]
-    timings: Timings
-    exact: bool
+    modules: tuple[ModuleUse, ...] = ()
+    timings: Timings = field(default_factory=Timings)
+    exact: bool = True
     logits: Tensor | None = None
     silence: str = ""
 
@@ -238,9 +238,8 @@ class TextThread(TextDelivery):
 
 
 class AnswerText:
-    """Delivers pieces of text and then one end to the reader. An error ends only this answer.
-
-    The engine's thread calls it; `delivery` makes the text. failure: why the text could not be made, once known.
+    """Delivers pieces of text and then one end to the reader. An error ends only this answer. `delivery` makes the
+    text. failure: why the text could not be made, once known.
     """
 
     def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:

@@ -1,9 +1,6 @@
 """Parts that an engine and its wrappers share: rests after failures, prompts to refuse, idle runs, and the arrangement
 of prompts.
 
-A restart loses warm memory, and its cause may need time, so a repeatedly failing engine rests. Prompts that were open
-at two failures may be the cause and are refused for a while.
-
 An idle run computes one request without reuse while the engine has no other work. It has separate KV memory, so it
 evicts nothing and finds nothing. It ends when a request arrives, also in the middle of a pass.
 """

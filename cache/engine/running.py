@@ -89,9 +89,9 @@ PAGE = 32  # slots that an answer gets at a time
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request being answered. admitted: with its pinned modules. fresh: steps after the pinned prefix, computed ones
-    with their first own row, modules between them with row -1. most_tokens: of the answer. forced_logits: predict a
-    teacher-forced answer. keeps_rows: whether later requests may find its rows.
+    """A request being answered. fresh: steps after the pinned prefix, computed ones with their first own row, modules
+    between them with row -1. most_tokens: of the answer. forced_logits: predict a teacher-forced answer. keeps_rows:
+    whether later requests may find its rows.
     """
 
     admitted: Waiting

@@ -1,10 +1,9 @@
 """Sequences of tokens to compute after rows that they read from the KV pool, and the division of the next forward pass
 among them. No tensors.
 
-Generating sequences come first, one row each, so that answers keep their pace. Prompts and modules being encoded fill
-the rest in chunks. They are ordered by arrival time plus their own remaining compute time, so a short prompt overtakes
-a long one, but only for as long as the long one takes. While many answers stream, short prompts sometimes get a pass of
-their own.
+Generating sequences come first, one row each. Prompts and modules being encoded fill the rest in chunks, ordered by
+arrival time plus their own remaining compute time, so a short prompt overtakes a long one, but only for as long as the
+long one takes. While many answers stream, short prompts sometimes get a pass of their own.
 """
 
 from collections.abc import Collection, Mapping

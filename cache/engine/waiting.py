@@ -87,9 +87,8 @@ class RowScoring:
 class Waiting:
     """A request and what was found for it so far. places_modules: whether the model can reuse modules.
     has_exact_modules: whether they are stored as computed. picked_up: when its modules were first looked up. loading:
-    seconds spent on looking up and loading them. load_began: when it started to wait for loads, or 0. entries: modules
-    found, pinned until the answer ends. sources: where each was first found. misses: reasons of modules that had to be
-    computed. scoring: in progress, see `select_rows`.
+    seconds spent on that. load_began: when it started to wait for loads, or 0. entries: modules found, pinned until the
+    answer ends. sources: where each was first found. misses: reasons of modules that had to be computed.
     """
 
     request: Request
@@ -184,17 +183,8 @@ class Waiting:
 
     def end_cancelled(self) -> None:
         waited = (time.perf_counter() - self.submitted) * 1e3
-        self.generation.deliver(
-            Completion(
-                text="",
-                tokens=(),
-                finish_reason="cancelled",
-                usage=Usage(prompt_tokens=0),
-                modules=(),
-                timings=Timings(queue=waited, total=waited),
-                exact=True,
-            )
-        )
+        timings, usage = Timings(queue=waited, total=waited), Usage(prompt_tokens=0)
+        self.generation.deliver(Completion(text="", tokens=(), finish_reason="cancelled", usage=usage, timings=timings))
 
     def _end_scoring(self, store: Store) -> None:
         if self.scoring is not None:

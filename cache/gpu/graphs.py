@@ -87,9 +87,8 @@ class GraphedPasses:
         moves: bool,
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
-        """compute: a pass from its tables on the device, without reading any of their values. new_pass: a pass by its
-        plan. heads: query heads of the model. moves: whether modules are placed elsewhere than encoded. buckets:
-        largest first. If capturing fails, all passes run without graphs, with a log line.
+        """compute: a pass from its tables on the device, without reading any of their values. moves: whether modules
+        are placed elsewhere than encoded. buckets: largest first. If capturing fails, all passes run without graphs.
         """
         self.arena = arena
         self._compute, self._new_pass, self._moves = compute, new_pass, moves

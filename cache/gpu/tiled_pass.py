@@ -20,6 +20,8 @@ class TiledPass:
     or ALiBi slopes, float32 `[H]`. give_up: asked at every layer.
     """
 
+    can_be_captured = True  # by CUDA graphs
+
     def __init__(
         self,
         plan: TilePlan,

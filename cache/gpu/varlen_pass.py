@@ -11,7 +11,7 @@ per key/value head, D head size.
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -87,52 +87,31 @@ class EntriesCall:
         if self._turn is not None and self._rotation is not None:
             q = self._rotation.back(q, *self._turn)
         folded = torch.unflatten(q, 1, (-1, self._group)).transpose(1, 2).flatten(0, 1).contiguous()  # [R*G, H, D]
-        out, lse = attend_extents(
-            folded, keys, values, self._cu_q, self._cu_k, self._used, *self._most, scale=scale, causal=causal
-        )
+        out, lse = varlen_attn(
+            folded,
+            keys,
+            values,
+            self._cu_q,
+            self._cu_k,
+            *self._most,
+            return_aux=AuxRequest(lse=True),
+            scale=scale,
+            window_size=(-1, 0) if causal else (-1, -1),
+            enable_gqa=folded.shape[1] != keys.shape[1],
+            seqused_k=self._used,
+            num_splits=1,  # so that results do not depend on the batch
+        )  # log-sum-exp [H, R*G], although the documentation says [R*G, H]
         out = torch.unflatten(out, 0, (-1, self._group)).transpose(1, 2).flatten(1, 2)
         lse = torch.unflatten(lse.T, 0, (-1, self._group)).transpose(1, 2).flatten(1, 2)
         return out, lse.masked_fill(lse == torch.inf, -torch.inf)  # of rows without keys
-
-
-def attend_extents(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    cu_q: Tensor,
-    cu_k: Tensor,
-    used: Tensor,
-    most_q: int,
-    most_k: int,
-    *,
-    scale: float,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
-    """Call `varlen_attn` without the results' dependence on the batch. Keys of entry i: `used[i]` from `cu_k[i]` on.
-    Returns results as q, and log-sum-exp float32 `[heads, rows]`, although the documentation says `[rows, heads]`.
-    """
-    out, lse = varlen_attn(
-        q,
-        keys,
-        values,
-        cu_q,
-        cu_k,
-        most_q,
-        most_k,
-        return_aux=AuxRequest(lse=True),
-        scale=scale,
-        window_size=(-1, 0) if causal else (-1, -1),
-        enable_gqa=q.shape[1] != keys.shape[1],
-        seqused_k=used,
-        num_splits=1,
-    )
-    return out, lse
 
 
 class VarlenPass:
     """One packed forward pass over a pool, which also stores the rows' position ids. Chunks with offsets need a
     rotation. give_up: asked at every layer.
     """
+
+    can_be_captured = False
 
     def __init__(
         self,
@@ -156,19 +135,12 @@ class VarlenPass:
 
     @classmethod
     def of(
-        cls,
-        chunks: Sequence[Chunk],
-        arena: Arena,
-        heads: int,
-        *,
-        rotation: Rotation | None = None,
-        slopes: Tensor | None = None,
-        give_up: Callable[[], bool] = never,
+        cls, chunks: Sequence[Chunk], arena: Arena, heads: int, *, slopes: Tensor | None = None, **options: Any
     ) -> Self:
         """Return the pass as `TiledPass.of`. Raises NotImplementedError for ALiBi slopes."""
         if slopes is not None:
             raise NotImplementedError("no ALiBi")
-        return cls(chunks, arena, heads // arena.shape.kv_heads, rotation=rotation, give_up=give_up)
+        return cls(chunks, arena, heads // arena.shape.kv_heads, **options)
 
     def attend(
         self,

@@ -1,16 +1,13 @@
 """The KV pool of a device: its slots, their allocation, and copies of modules between it and host memory.
 
-The pool (`Arena`) is one K and one V tensor per layer, `[slots, kv_heads, head_dim]` in the model's dtype, allocated
-once, with the position id of each slot's key. `ExtentAllocator` finds free slot ranges by length and by address. The
-engine thread owns both. Out of scope: which module has which slots.
+The pool (`Arena`) is one K and one V tensor per layer, allocated once, with the position id of each slot's key.
+`ExtentAllocator` finds free slot ranges by length and by address. The engine thread owns both. Out of scope: which
+module has which slots.
 
 On a GPU, copies use a stream of their own and pinned memory, so that passes run at the same time. Copies noted between
-two passes make a batch: the first layer of all copies, then the second, with an event after each layer. A pass waits in
-each layer for that layer of the newest batch only, so it computes the first layers while the last ones are copied.
-Copies in and copies out share one stream and run in order.
-
-Copies of one layer run in the order in which they were noted, and none touches another layer. So memory that one copy
-reads may be given to a later copy at once.
+two passes make a batch: the first layer of all copies, then the second, with an event after each layer, for which a
+pass waits in that layer. Copies of one layer run in the order in which they were noted, and none touches another layer,
+so memory that one copy reads may be given to a later copy at once.
 """
 
 from bisect import bisect_left, insort

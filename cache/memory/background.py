@@ -29,9 +29,9 @@ READERS = 2  # threads: one waits for the disk while the other computes a checks
 
 @dataclass(slots=True, eq=False)
 class ModuleLoad:
-    """A module being loaded into a reserved extent. positions: ids of its keys. seconds: from the start until its
-    thread ended, waiting included. staged: its rows in pinned memory, `[layers, 2, length, kv_heads, head_dim]`, if not
-    in the extent yet. is_dropped: it must not be found.
+    """A module being loaded into a reserved extent. positions: ids of its keys. seconds: until its thread ended,
+    waiting included. staged: its rows in pinned memory, `[layers, 2, length, kv_heads, head_dim]`, if not in the extent
+    yet.
     """
 
     header: ModuleHeader
@@ -127,9 +127,8 @@ log = logging.getLogger(__name__)
 
 
 class DiskWriter:
-    """Writes modules in the order of submission, and leaves part of the disk free. The first failed write since a
-    success is logged, all are counted in `failures`. `skipped` counts modules that a slow disk had no time for.
-    pending: submitted and not written yet, by key.
+    """Writes modules in the order of submission, and leaves part of the disk free. failures: writes that failed.
+    skipped: modules that a slow disk had no time for. pending: submitted and not written yet, by key.
     """
 
     def __init__(self, disk: DiskTier, storage: KVStorage) -> None:

@@ -41,8 +41,7 @@ Owner = CacheEntry | PrefixNode  # owner of slots while no request is in flight
 
 class DeviceMemory:
     """Modules and prefixes in a pool of `slots`. cost: seconds per token to restore an evicted one. evictions: number
-    so far, of "module" and "prefix". on_eviction: called with an evicted module while its rows are still there. kept:
-    see `keep`.
+    so far, of "module" and "prefix". on_eviction: called with an evicted module while its rows are still there.
     """
 
     def __init__(self, slots: int, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:

@@ -335,9 +335,9 @@ def checked_rows(key: str, data: bytearray) -> Tensor:
     return unpack(tensors, DTYPES[metadata["dtype"]])
 
 
-def save_module(path: Path, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
+def save_module(path: Path, header: ModuleHeader, rows: Tensor) -> None:
     """Write the file of a module, neither synced nor atomic. Raises OSError, SafetensorError."""
-    tensors = pack(rows, storage)
+    tensors = pack(rows, "model")
     save_file(tensors, path, metadata_of(header, rows, tensors))
 
 
@@ -392,12 +392,8 @@ def nameless(key: str) -> ModuleHeader:
 
 
 def checksum_of(tensors: Mapping[str, Tensor]) -> str:
-    return checksum(*(tensors[name] for name in sorted(tensors)))
-
-
-def checksum(*tensors: Tensor) -> str:
     """Return the SHA-256 of raw bytes (in hardware, several times faster than BLAKE2b)."""
     hasher = hashlib.sha256()
-    for tensor in tensors:
-        hasher.update(tensor.contiguous().view(torch.uint8).numpy().data)
+    for name in sorted(tensors):
+        hasher.update(tensors[name].contiguous().view(torch.uint8).numpy().data)
     return "sha256:" + hasher.hexdigest()

@@ -3,15 +3,12 @@
 Each use counts half as much after a half-life (LRFU, Lee et al. 2001). A long half-life hits most while popularity is
 stable, a short one while it changes. Two rehearsals hold the keys that memory would hold under each, and the one with
 more recent hits decides (as in LeCaR, Vietri et al. 2018, and the shadow caches of adaptive W-TinyLFU, Einziger et al.
-2018). A rehearsal assumes equal size and cost. A round is as many uses as memory holds entries; half-lives count
-rounds.
+2018). A round, the unit of half-lives, is as many uses as memory holds entries.
 
-The value is the mark of the uses + log2(seconds), where seconds is the present cost to restore one token. All uses fade
-alike, so a value changes only by use, by cost and with the half-life. Use counts of evicted modules are remembered, so
-a popular module keeps its value when it returns. Kept modules go last.
-
-Values are in a heap and mostly rise, so the lowest is computed again when it is needed. All are recomputed from time to
-time, because costs change. Out of scope: owners of slots.
+The value is the mark of the uses + log2(seconds), where seconds is the present cost to restore one token. Use counts of
+evicted modules are remembered, so a popular module keeps its value when it returns. Kept modules go last. Values are in
+a heap and mostly rise, so the lowest is computed again when it is needed, and all from time to time, because costs
+change.
 """
 
 import heapq

@@ -1,11 +1,8 @@
-"""The host tier: modules evicted from the device, in main memory.
+"""The host tier: modules evicted from the device, in main memory. A module leaves it when it returns to the device.
 
-A module is in one of the two: it leaves this tier when it returns to the device. On a GPU, the tier is one block,
-pinned once, so that the device copies during passes. Pinning each module would be slow, and pinned buffers would cost
-the CPU one more copy. The block has a row for each layer. A module has the same columns of all rows, in pieces if
-necessary.
-
-Owned by the engine thread. Out of scope: evictions from the device (`device`), copies into the pool (`loader`).
+On a GPU, the tier is one block, pinned once, so that the device copies during passes. The block has a row for each
+layer. A module has the same columns of all rows, in pieces if necessary. Owned by the engine thread. Out of scope:
+evictions from the device (`device`), copies into the pool (`background`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set

@@ -1,10 +1,9 @@
 """Exact prefix reuse: a radix tree of all computed prompts, which can be split at any token.
 
-A path from the root is a prefix of a prompt, such as the earlier turns of a conversation: placed modules (named by key,
-without memory here) and runs of computed tokens (with the extents of their KV). The rows of a run are valid for every
-prompt with the same path, because a token sees only what is before it. After the radix cache of SGLang (Zheng et al.,
-2024), with placed modules as additional edges. A removed node returns its extents at once, or when the last request
-that reads them ends.
+A path from the root is a prefix of a prompt: placed modules (named by key, without memory here) and runs of computed
+tokens (with the extents of their KV). The rows of a run are valid for every prompt with the same path, because a token
+sees only what is before it. After the radix cache of SGLang (Zheng et al., 2024), with placed modules as additional
+edges.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -84,9 +83,8 @@ def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 class PrefixTree:
-    """One tree per tenant; tenants share nothing. An empty tree is dropped, because there may be as many tenants as
-    visitors. evictable_slots: slots that no request in flight needs. on_leaf: called with each node that becomes
-    evictable.
+    """One tree per tenant; tenants share nothing. An empty tree is dropped: there may be as many tenants as visitors.
+    evictable_slots: slots that no request in flight needs. on_leaf: called with each node that becomes evictable.
     """
 
     def __init__(self, on_leaf: Callable[[PrefixNode], None] = lambda _: None) -> None:

@@ -196,7 +196,8 @@ class Store:
         return (entry is None or not entry.refs) and self._remove(key)
 
     def _remove(self, key: str) -> bool:
-        self._drop_write(key)
+        if self._writer is not None:
+            self._writer.drop(key)
         self._loader.drop(key)
         self.host.remove(key)
         self._not_loaded.pop(key, None)
@@ -321,10 +322,6 @@ class Store:
         job = self._writer.pending.get(key)
         return self.disk.read(key) if job is None else job[1]
 
-    def _drop_write(self, key: str) -> None:
-        if self._writer is not None:
-            self._writer.drop(key)
-
     def _cost(self, victim: Owner) -> float:
         return self._cost_of(victim.header.key) if isinstance(victim, CacheEntry) else self.compute_cost.mean
 
@@ -355,9 +352,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContents:
-    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. num_bytes, capacity: by tier.
-    evictions: by tier, on the device by kind. space: of the disk, if known. failed_writes, skipped_writes: modules that
-    the disk refused, and had no time for.
+    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
+    kind. space: of the disk, if known. failed_writes, skipped_writes: modules that the disk refused, and had no time
+    for.
     """
 
     modules: tuple[tuple[str, ModuleHeader, int], ...] = ()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from cache.attention.forward_pass import Pass, Rotation, RunningPass, ScoringFin
 from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.attention.kernels import Kernel, default_kernel
 from cache.errors import ModelError
-from cache.gpu.choice import PassKinds, capture_for, kinds_for
+from cache.gpu.choice import best_kind, capture_for
 from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses
 from cache.memory.arena import Arena, Extent, KVShape
 from cache.memory.keys import ENCODER_VERSION, digest
@@ -28,6 +28,7 @@ from cache.prompt.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
     from cache.gpu.choice import PassKind
+    from cache.gpu.tiled_pass import TiledPass
 
 
 class AlibiAttention:
@@ -257,8 +258,7 @@ class Model(Protocol):
 
 class LanguageModel:
     """A transformers causal model that attends over the KV pool. Passes run in compiled code if it covers the model
-    (`cache.native`); else in transformers' classes with our attention, on GPUs with our kernels (`cache.gpu`), and on a
-    CPU in bfloat16 with prepacked linear layers (bitwise the same results).
+    (`cache.native`); else in transformers' classes with our attention, on GPUs with our kernels (`cache.gpu`).
     """
 
     def __init__(
@@ -271,13 +271,13 @@ class LanguageModel:
         kernel: Kernel | None = None,
         compiled: Path | None = None,
         weights: PackedWeights = "model",
-        kinds: PassKinds | None = None,
+        kind: "PassKind | None" = None,
         capture: Capture | None = None,
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
         """compiled: folder for compiled code; None: not used. weights: of compiled code; 8 bits make another
-        fingerprint. kinds: passes with GPU kernels; None: those that the device runs. capture, buckets: of graphs, see
-        `cache.gpu.graphs`; None: the device's. Raises ModelError for an unknown family.
+        fingerprint. kind: of passes with GPU kernels; None: the best that the device runs. capture, buckets: of
+        graphs, see `cache.gpu.graphs`; None: the device's. Raises ModelError for an unknown family.
         """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
@@ -301,13 +301,13 @@ class LanguageModel:
             ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention_function)
             hf.set_attn_implementation(ATTENTION)
         self._hf = hf.eval()
-        self._kinds = kinds or kinds_for(self.device, self._try)
+        self._kind = kind or best_kind(self.device, self._try)
 
     @torch.no_grad()
     def prepare(self, arena: Arena) -> None:
-        tiled = self._kinds.tiled
-        if tiled is None or self._kinds.best(1) is not tiled or self._capture is None:
+        if self._capture is None or self._kind is None or not self._kind.can_be_captured:
             return
+        tiled = cast("type[TiledPass]", self._kind)
         self._graphed = GraphedPasses(
             self._compute,
             partial(tiled, arena=arena, rotation=self.rotation, slopes=self._slopes),
@@ -373,9 +373,9 @@ class LanguageModel:
         self, chunks: Sequence[Chunk], arena: Arena, give_up: Callable[[], bool], scored: Sequence[ScoredChunk]
     ) -> RunningPass:
         """Return a pass with GPU kernels if there are any, unless it is scored: they compute no scores."""
-        kind = self._kinds.best(sum(len(chunk.tokens) for chunk in chunks))
-        if kind is not None and not scored:
-            return kind.of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes, give_up=give_up)
+        if self._kind is not None and not scored:
+            of = self._kind.of
+            return of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes, give_up=give_up)
         return Pass(
             chunks,
             arena,

@@ -1,14 +1,10 @@
 """Loading of language models by name, as transformers' own or ready for the engine, with LoRA adapters and rounded
 weights.
 
-A GGUF file is read by transformers, dequantised once and stored as safetensors, because reading it takes many seconds
-and the result half a second. Nothing is downloaded unless a hub name was given.
-
-An adapter is an ordinary peft folder. If it was trained on top of another one, it has a copy of that in its folder
-`base`. Adapters are merged at load and cost nothing at run time.
-
-On a GPU, torchao rounds the weights of linear layers to 8 bits with a scale per output, except the layer of the logits,
-which decides between close tokens. Activations do not change. On a CPU, compiled code rounds them (`cache.native`).
+A GGUF file is dequantised once and stored as safetensors, because reading it takes many seconds and the result half a
+second. Nothing is downloaded unless a hub name was given. An adapter is an ordinary peft folder, merged at load; one
+that it was trained on is in its folder `base`. On a GPU, torchao rounds the weights of linear layers to 8 bits, except
+the layer of the logits, which decides between close tokens. On a CPU, compiled code rounds them (`cache.native`).
 """
 
 import importlib.util

@@ -9,7 +9,7 @@ import os
 import platform
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +35,7 @@ QUESTIONS = (24, 96, 384)
 PLACED = (1, 8)  # modules before a question
 ANSWER_TOKENS, REPEATS = 24, 3
 ROOM_TOKENS, OTHERS_TOKENS = 16_384, 2048
+Draw = Callable[[int], tuple[int, ...]]  # returns so many random token ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +56,13 @@ class MeasuredPass:
 
 def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
     """Run the engine with a model whose shape is `name`. threads: of the engine. Nothing is stored."""
-    rng = random.Random(0)
-    vocabulary, per_token = model.info.vocabulary, model.info.kv.bytes_per_token
+    rng, vocabulary, per_token = random.Random(0), model.info.vocabulary, model.info.kv.bytes_per_token
+
+    def draw(count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))
+
     model.info = replace(model.info, stop_tokens=frozenset())
-    segments = [Segment(name=f"m{i}", tokens=drawn(MODULE_TOKENS, vocabulary, rng)) for i in range(MODULES)]
+    segments = [Segment(name=f"m{i}", tokens=draw(MODULE_TOKENS)) for i in range(MODULES)]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     with TemporaryDirectory(prefix="warmdesk-") as folder:
@@ -66,11 +70,11 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
         try:
             measured = [
                 time_modules(engine, segments),
-                *time_answers(engine, segments, vocabulary, rng),
-                *time_questions(engine, segments, vocabulary, rng),
+                *time_answers(engine, segments, draw),
+                *time_questions(engine, segments, draw),
             ]
             load_token_s = time_load(engine, segments)
-            crowded = time_crowded(engine, segments, vocabulary, rng)
+            crowded = time_crowded(engine, segments, draw)
         finally:
             engine.close()
             torch.set_num_threads(before)
@@ -105,14 +109,12 @@ def time_modules(engine: Engine, segments: list[Segment]) -> MeasuredPass:
     return MeasuredPass(seconds=median(seconds), prefill_rows=MODULE_TOKENS, read_tokens=MODULE_TOKENS, pairs=pairs)
 
 
-def time_answers(
-    engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
-) -> Iterator[MeasuredPass]:
+def time_answers(engine: Engine, segments: list[Segment], draw: Draw) -> Iterator[MeasuredPass]:
     own_tokens = 2 + ANSWER_TOKENS / 2
     for kind in (SHARED, OWN):
         for count, placed in kind:
             each = [segments[placed * i : placed * (i + 1)] if kind is OWN else segments[:placed] for i in range(count)]
-            seconds = median(time_decoding(engine, each, vocabulary, rng) for _ in range(REPEATS))
+            seconds = median(time_decoding(engine, each, draw) for _ in range(REPEATS))
             different = len({segment for modules in each for segment in modules})
             yield MeasuredPass(
                 seconds=seconds,
@@ -122,9 +124,9 @@ def time_answers(
             )
 
 
-def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rng: random.Random) -> float:
+def time_decoding(engine: Engine, each: list[list[Segment]], draw: Draw) -> float:
     """Return the seconds of one pass while all answers are written. each: the modules before each answer."""
-    plans = [plan_of(placed, drawn(2, vocabulary, rng)) for placed in each]
+    plans = [plan_of(placed, draw(2)) for placed in each]
     sampling = Sampling(max_tokens=ANSWER_TOKENS, temperature=1.0, top_k=40, seed=0)
     started = time.perf_counter()
     submitted = [
@@ -136,13 +138,11 @@ def time_decoding(engine: Engine, each: list[list[Segment]], vocabulary: int, rn
     return (last - first) / max(1, min(len(one.tokens or ()) for _, one in ended) - 1)
 
 
-def time_questions(
-    engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random
-) -> Iterator[MeasuredPass]:
+def time_questions(engine: Engine, segments: list[Segment], draw: Draw) -> Iterator[MeasuredPass]:
     sampling = Sampling(max_tokens=1, temperature=1.0, top_k=40, seed=0)
     for rows in QUESTIONS:
         for placed in PLACED:
-            plans = [plan_of(segments[:placed], drawn(rows, vocabulary, rng)) for _ in range(REPEATS)]
+            plans = [plan_of(segments[:placed], draw(rows)) for _ in range(REPEATS)]
             timings = [engine.submit(Request(plan=plan, sampling=sampling)).completion.timings for plan in plans]
             seen = placed * MODULE_TOKENS
             yield MeasuredPass(
@@ -164,20 +164,20 @@ def time_load(engine: Engine, segments: list[Segment]) -> float:
     return (time.perf_counter() - started) / (len(segments) * MODULE_TOKENS)
 
 
-def time_crowded(engine: Engine, segments: list[Segment], vocabulary: int, rng: random.Random) -> float:
+def time_crowded(engine: Engine, segments: list[Segment], draw: Draw) -> float:
     """Return how many times longer a pass takes while one engine per core writes answers; at least 1."""
     model, each = engine.model, [segments[:1]]
     others = max(1, (os.cpu_count() or 1) // torch.get_num_threads()) - 1
     if not others:
         return 1.0
-    alone = median(time_decoding(engine, each, vocabulary, rng) for _ in range(REPEATS))
+    alone = median(time_decoding(engine, each, draw) for _ in range(REPEATS))
     endless = Sampling(max_tokens=OTHERS_TOKENS // 2, temperature=1.0, top_k=40, seed=0)
     with ExitStack() as stack:
         for _ in range(others):
             other = Engine(model, memory=OTHERS_TOKENS * model.info.kv.bytes_per_token).start()
             stack.callback(other.close)
-            next(iter(other.submit(Request(plan=plan_of([], drawn(24, vocabulary, rng)), sampling=endless))))
-        beside = median(time_decoding(engine, each, vocabulary, rng) for _ in range(REPEATS))
+            next(iter(other.submit(Request(plan=plan_of([], draw(24)), sampling=endless))))
+        beside = median(time_decoding(engine, each, draw) for _ in range(REPEATS))
     return max(1.0, beside / alone)
 
 
@@ -185,7 +185,3 @@ def plan_of(placed: list[Segment], question: tuple[int, ...]) -> Plan:
     starts = range(0, len(placed) * MODULE_TOKENS, MODULE_TOKENS)
     spans = [Span(start=at, tokens=one.tokens, segment=one) for at, one in zip(starts, placed, strict=True)]
     return Plan(spans=(*spans, Span(start=len(placed) * MODULE_TOKENS, tokens=question)))
-
-
-def drawn(count: int, vocabulary: int, rng: random.Random) -> tuple[int, ...]:
-    return tuple(rng.randrange(vocabulary // 4, vocabulary) for _ in range(count))

@@ -5,11 +5,12 @@ before them.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from math import log, log2
 
 from cache.memory.arena import Extent
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import ModuleHeader
+from cache.memory.disk import nameless
 from cache.memory.eviction import LONG, SHORT
 from cache.memory.prefix_tree import PathStep, PrefixNode
 
@@ -33,7 +34,8 @@ class SimulatedMemory:
         return None if entry is None else self.device.pin(entry)
 
     def put(self, document: int, extent: Extent) -> CacheEntry:
-        return self.device.admit(header_of(document, extent.length), extent, self._evicted.pop(document, None))
+        header = replace(nameless(str(document)), name=str(document), num_tokens=extent.length)
+        return self.device.admit(header, extent, self._evicted.pop(document, None))
 
     def fill(self, document: int, tokens: int, uses: float) -> None:
         """Start with a document that was used for a long time. uses: per round (`cache.memory.eviction`)."""
@@ -57,13 +59,6 @@ class SimulatedMemory:
 
     def _note_evicted(self, entry: CacheEntry) -> None:
         self._evicted[int(entry.header.name)] = entry
-
-
-def header_of(document: int, tokens: int) -> ModuleHeader:
-    name = str(document)
-    return ModuleHeader(
-        key=name, name=name, tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=tokens
-    )
 
 
 def step_of(first: int, tokens: int) -> PathStep:

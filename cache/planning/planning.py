@@ -7,7 +7,7 @@ whose means give 95 % intervals.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, quantiles, stdev
 from typing import TypeVar
@@ -16,7 +16,6 @@ from cache.planning.costs import PassCosts
 from cache.planning.simulation import DiskContents, Fleet, Job, Simulation
 from cache.planning.traffic import (
     BY_MODULES,
-    RecordedTraffic,
     RoutingPolicy,
     SimulatedRequest,
     TrafficShape,
@@ -36,7 +35,7 @@ LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
 class PlannedRow:
     """One fleet with one routing. hit_rate: share of document tokens found in device memory, with half its 95 %
     interval. sources: prompt tokens by source. ttft: seconds. utilisation: share of the time in which a replica
-    computes. refused: share of the requests.
+    computes.
     """
 
     replicas: int
@@ -90,7 +89,7 @@ def plan_fleet(
     fleet: Fleet,
     routing: str,
     costs: PassCosts,
-    traffic: TrafficShape | RecordedTraffic,
+    traffic: TrafficShape | Sequence[SimulatedRequest],
     *,
     document_tokens: int,
     disk: int = 0,
@@ -98,20 +97,18 @@ def plan_fleet(
     seed: int = 0,
 ) -> PlannedRow:
     """Simulate one fleet with one routing. disk: bytes for documents that all replicas can load. requests: number of
-    random ones, None for `requests_for`; a trace is always used completely. Raises PlanError if a request does not fit
-    in memory.
+    random ones, None for `requests_for`. Raises PlanError if a request does not fit in memory.
     """
 
     def size(_: int) -> int:
         return document_tokens
 
     capacity = disk // (costs.bytes_per_token * document_tokens)
-    if isinstance(traffic, RecordedTraffic):
-        asked: Iterator[SimulatedRequest] = iter(traffic.requests)
-        number, on_disk = len(traffic.requests), DiskContents(capacity)
-    else:
+    if isinstance(traffic, TrafficShape):
         number = requests or requests_for(fleet.replicas)
         asked, on_disk = draw_requests(traffic, number, seed), DiskContents(capacity, traffic.documents)
+    else:
+        number, asked, on_disk = len(traffic), iter(traffic), DiskContents(capacity)
     counted = Counted(int(WARM_UP * number), costs.request_s, size)
     router = open_router(routing, seed)
     simulation = Simulation(fleet, costs, router, size, on_disk, counted.add)

@@ -4,8 +4,7 @@ As in the engine, a request waits until all of its modules are in memory. Missin
 all that wait; limits, order and passes are the engine's own. Two things are simpler: a request gets memory for all of
 its answer when it starts, so none is preempted, and the rows of several passes over answers alone are counted at once.
 
-Requests arrive at their time (`clients` None), or each client asks its next one after an answer. Replicas of one
-machine share its compute. Out of scope: network, search, server.
+Requests arrive at their time. Replicas of one machine share its compute. Out of scope: network, search, server.
 """
 
 import heapq
@@ -31,7 +30,7 @@ from cache.planning.memory import SimulatedMemory
 from cache.planning.traffic import RoutingPolicy, SimulatedRequest
 from cache.routing import Wanted
 
-NOTHING = Extent(0, 0)
+NOTHING, LIMITS = Extent(0, 0), Limits()
 
 
 @dataclass(slots=True, eq=False)
@@ -47,9 +46,9 @@ class SimulatedRows:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request at a replica. past: tokens of its conversation's earlier turns. left: of the answer. modules: pinned.
-    sources: where each document was first found. prefix: of its conversation, pinned, with `reused` tokens of `past`.
-    own: its memory. first_token, ended: times.
+    """A request at a replica. past: tokens of earlier turns. left: of the answer. modules: pinned. sources: where each
+    document was first found. prefix: pinned, with `reused` tokens of `past`. own: its memory. first_token, ended:
+    times.
     """
 
     name: str
@@ -106,13 +105,12 @@ class SimulatedReplica:
         memory_tokens: int,
         size: Callable[[int], int],
         is_on_disk: Callable[[int], bool],
-        limits: Limits,
     ) -> None:
         self.name, self.memory = name, SimulatedMemory(memory_tokens, self._cost)
         self.passes: Passes | None = None
         self.busy_s = 0.0
         self.loads: dict[int, tuple[float, Extent]] = {}  # when each module is there, and its memory
-        self._costs, self._size, self._is_on_disk, self._limits = costs, size, is_on_disk, limits
+        self._costs, self._size, self._is_on_disk = costs, size, is_on_disk
         self._disk_free_at = 0.0
         self._waiting: deque[Job] = deque()
         self._running: dict[SimulatedRows, Job] = {}
@@ -126,7 +124,7 @@ class SimulatedReplica:
 
     @property
     def is_full(self) -> bool:
-        return self.num_requests >= self._limits.running + self._limits.waiting
+        return self.num_requests >= LIMITS.running + LIMITS.waiting
 
     def jobs(self) -> list[Job]:
         return [*self._running.values(), *self._waiting]
@@ -223,7 +221,7 @@ class SimulatedReplica:
 
     def _admit(self, now: float) -> None:
         for job in [*islice(self._waiting, LOOKED_AT)]:
-            if len(self._running) >= self._limits.running:
+            if len(self._running) >= LIMITS.running:
                 return
             try:
                 if self._find_modules(job, now):
@@ -281,7 +279,6 @@ class SimulatedReplica:
 
 
 REPORT_S = 1.0  # seconds between reports of replicas
-START_EVERY_S = 0.1  # seconds between the first requests of two clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +288,6 @@ class Fleet:
     replicas: int
     memory: int
     per_machine: int = 1
-    limits: Limits = field(default_factory=Limits)
 
 
 class DiskContents:
@@ -329,9 +325,7 @@ class Simulation:
         self._ended = ended
         tokens = fleet.memory // costs.bytes_per_token
         self.replicas = {
-            f"replica-{number}": SimulatedReplica(
-                f"replica-{number}", costs, tokens, size, disk.__contains__, fleet.limits
-            )
+            f"replica-{number}": SimulatedReplica(f"replica-{number}", costs, tokens, size, disk.__contains__)
             for number in range(fleet.replicas)
         }
         self._machine = {name: number // fleet.per_machine for number, name in enumerate(self.replicas)}
@@ -344,7 +338,6 @@ class Simulation:
         self._reported = dict.fromkeys(self.replicas, (0, 0.0))  # evictions, time
         self._past: dict[str, int] = {}  # tokens of each conversation
         self._requests: Iterator[SimulatedRequest] = iter(())
-        self._clients: int | None = None
         router.set_replicas([*self.replicas])
 
     def fill(self, documents: Mapping[str, Sequence[tuple[int, float]]]) -> None:
@@ -354,13 +347,9 @@ class Simulation:
                 self.replicas[name].memory.fill(document, self._size(document), uses)
             self._router.report(name, {str(document) for document, _ in held}, 0)
 
-    def run(self, requests: Iterator[SimulatedRequest], clients: int | None = None) -> None:
-        self._requests, self._clients = requests, clients
-        if clients is None:
-            self._ask_next()
-        else:
-            for number in range(clients):
-                self._ask_next(START_EVERY_S * number)
+    def run(self, requests: Iterator[SimulatedRequest]) -> None:
+        self._requests = requests
+        self._ask_next()
         while self._events:
             at, _, act = heapq.heappop(self._events)
             assert at >= self.now, (at, self.now)
@@ -370,13 +359,12 @@ class Simulation:
     def _at(self, at: float, act: Callable[[], None]) -> None:
         heapq.heappush(self._events, (max(at, self.now), next(self._numbers), act))
 
-    def _ask_next(self, at: float | None = None) -> None:
+    def _ask_next(self) -> None:
         if (request := next(self._requests, None)) is not None:
-            self._at(request.at if at is None else at, partial(self._arrive, request))
+            self._at(request.at, partial(self._arrive, request))
 
     def _arrive(self, request: SimulatedRequest) -> None:
-        if self._clients is None:
-            self._ask_next()
+        self._ask_next()
         past = 0
         if request.session is not None:
             past = self._past.get(request.session, 0)
@@ -389,7 +377,7 @@ class Simulation:
         wanted = Wanted(modules=modules, own_tokens=job.prompt_tokens, session=job.request.session)
         replica = self.replicas[self._router.choose(job.name, wanted)]
         if replica.is_full:
-            self._end(job)
+            self._ended(job)
             return
         replica.submit(job)
         if replica.passes is None:
@@ -415,7 +403,7 @@ class Simulation:
                 self._disk.write(document)
             for job in replica.end_passes():
                 self._router.ended(job.name)
-                self._end(job)
+                self._ended(job)
         self._report(replica)
         self._go_on(replica)
 
@@ -439,8 +427,3 @@ class Simulation:
         if evicted > evictions and self.now - at >= REPORT_S:
             self._reported[replica.name] = evicted, self.now
             self._router.report(replica.name, {*replica.memory.documents}, replica.num_requests)
-
-    def _end(self, job: Job) -> None:
-        self._ended(job)
-        if self._clients is not None:
-            self._ask_next(self.now)

@@ -7,8 +7,8 @@ Documents are numbers, the most popular one is 0. No memory grows with their num
 import json
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -43,14 +43,6 @@ class TrafficShape:
     zipf: float = 1.0
     question_tokens: int = 24
     answer_tokens: int = 48
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedTraffic:
-    """Requests of a trace, ascending in time. names: the number of each document."""
-
-    requests: tuple[SimulatedRequest, ...]
-    names: Mapping[str, int] = field(default_factory=dict)
 
 
 class Zipfian:
@@ -109,8 +101,10 @@ def draw_documents(shape: TrafficShape, popularity: Zipfian, rng: random.Random)
     return tuple(drawn)
 
 
-def read_trace(file: Path) -> RecordedTraffic:
-    """Read a trace: JSON lines like TRACE_LINE, optionally with "session". Raises PlanError with the line."""
+def read_trace(file: Path) -> list[SimulatedRequest]:
+    """Return the requests of a trace, ascending in time: JSON lines like TRACE_LINE, optionally with "session". Raises
+    PlanError with the line.
+    """
     names: dict[str, int] = {}
     requests: list[SimulatedRequest] = []
     try:
@@ -124,7 +118,7 @@ def read_trace(file: Path) -> RecordedTraffic:
         raise PlanError(f"{file} is not text in UTF-8: write JSON lines {TRACE_LINE}") from error
     if not requests:
         raise PlanError(f"{file} has no requests: write JSON lines {TRACE_LINE}")
-    return RecordedTraffic(tuple(sorted(requests, key=lambda one: one.at)), names)
+    return sorted(requests, key=lambda one: one.at)
 
 
 def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:

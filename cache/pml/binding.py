@@ -1,13 +1,10 @@
 """From a prompt and a laid-out schema to a plan: imports, arguments, and positions of new text; and a registry of
 schemas.
 
-Own texts of the schema and of imported modules have their schema ids and are supplied by encoded segments. Arguments
-are in their slots. Text after the last reference starts at the schema's length; text between two references is in the
-gap after the first. Ids of modules without import stay unused, and the order of imports never changes an id. Every
-refusal happens here, before any compute.
-
-The registry lays out a schema once per model. It stores no encoded modules: the engine finds them by content, so a
-replaced schema keeps every module that did not change.
+Own texts of the schema and of imported modules have their schema ids and are supplied by encoded segments. Text after
+the last reference starts at the schema's length; text between two references is in the gap after the first. The order
+of imports never changes an id. Every refusal happens here, before any compute. The registry stores no encoded modules:
+the engine finds them by content, so a replaced schema keeps every module that did not change.
 """
 
 import threading
@@ -26,10 +23,8 @@ from cache.prompt.tokenizer import NO_ROLES, ChatTokenizer, Roles, Tokenizer, ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A prompt at its position ids.
-
-    arguments: ids of each argument that is not empty, ascending. text: ids of all new text, ascending. rendered: the
-    text after the last reference, with template strings.
+    """A prompt at its position ids. arguments: ids of each argument that is not empty, ascending. text: ids of all new
+    text, ascending. rendered: the text after the last reference, with template strings.
     """
 
     plan: Plan
@@ -39,11 +34,8 @@ class Bound:
 
 
 def bind(prompt: Prompt, layout: Layout, *, position_independent: bool = True) -> Bound:
-    """Place a prompt.
-
-    position_independent: whether a segment encoded once may be placed at any offset; if not, segments are encoded at
-    their schema ids. Raises PMLError for a prompt that does not fit the schema, or needs more positions than the model
-    has.
+    """Place a prompt. position_independent: whether a segment encoded once may be placed at any offset; if not,
+    segments are encoded at their schema ids. Raises PMLError.
     """
     return Binder(prompt, layout, position_independent).bind()
 
@@ -58,10 +50,8 @@ def module_segments(layout: Layout, *, position_independent: bool = True) -> lis
 
 def segment_of(layout: Layout, owners: list[PlacedOwner], position_independent: bool) -> tuple[Segment, int]:
     """Return own texts of owners as one segment, slots filled by placeholders, and the schema id of its first row. At
-    least one owner has text.
-
-    A segment at id 0 has nothing before it in any prompt and is encoded alone. Others are encoded after the tokenizer's
-    sink prefix, so that their first token does not count as the beginning of a text.
+    least one owner has text. A segment that is not at id 0 is encoded after the tokenizer's sink prefix, so that its
+    first token does not count as the beginning of a text.
     """
     last = max(run.start for owner in owners for run in owner.runs)  # no text sees a slot behind the last text
     pieces = sorted((piece.start, piece.tokens) for owner in owners for piece in owner.pieces() if piece.start <= last)
@@ -242,10 +232,8 @@ class ModelLimits(Protocol):
 
 
 class Registry:
-    """Schemas by name. Adding a name twice is an error; `replace` replaces. Thread-safe.
-
-    roles: strings of the chat template around turns. max_positions, position_independent: as in `ModelLimits`; None
-    sets no limit.
+    """Schemas by name. Thread-safe. roles: strings of the chat template around turns. max_positions,
+    position_independent: as in `ModelLimits`; None sets no limit.
     """
 
     def __init__(

@@ -51,9 +51,8 @@ class Slot:
 
 @dataclass(slots=True, kw_only=True)
 class PlacedOwner:
-    """A module, or the schema with path "", at position ids `start` .. `end`-1, with its text runs and slots.
-
-    union: number of its union, if it is a member of one.
+    """A module, or the schema with path "", at position ids `start` .. `end`-1. union: number of its union, if it is a
+    member of one.
     """
 
     path: str
@@ -101,11 +100,9 @@ class Layout:
 def lay_out(
     schema: Schema, tokenizer: Tokenizer, *, roles: Roles = NO_ROLES, max_positions: int | None = None
 ) -> Layout:
-    """Check and place a schema.
-
-    roles: strings of the model's chat template. max_positions: usable ids are 0 .. max_positions-1, None for no limit.
-    Raises PMLError for violations of the rules (`nodes`), a role without template, a placeholder longer than its slot,
-    and a schema that needs more positions than the model has.
+    """Check and place a schema. roles: strings of the model's chat template. max_positions: usable ids are 0 ..
+    max_positions-1. Raises PMLError for violations of the rules (`nodes`), a role without template, a placeholder
+    longer than its slot, and a schema that needs more positions than the model has.
     """
     check_schema(schema)  # it may have been built as data
     placer = Placer(tokenizer, roles)

@@ -37,9 +37,8 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A reusable piece of prompt. Its own text is encoded together; nested modules are encoded separately.
-
-    cached: False computes the module's own text in every request and never stores it.
+    """A reusable piece of prompt. Its own text is encoded together; nested modules are encoded separately. cached:
+    False computes its own text in every request and never stores it.
     """
 
     name: str
@@ -51,9 +50,8 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """Modules of which a prompt imports at most one. All start at the same position id.
-
-    scaffold: a member that is also encoded together with the own text of the module around the union.
+    """Modules of which a prompt imports at most one. All start at the same position id. scaffold: a member that is also
+    encoded together with the own text of the module around the union.
     """
 
     members: tuple[Module, ...]

@@ -49,10 +49,8 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 
 def tidy(piece: str) -> str:
-    """Apply the whitespace rule to a piece of text between two tags.
-
-    A piece of only whitespace is dropped. Whitespace at an end is dropped if it holds a line break (indentation), and
-    is one space otherwise. The inside does not change.
+    """Apply the whitespace rule to a piece of text between two tags: a piece of only whitespace is dropped; whitespace
+    at an end is dropped if it holds a line break (indentation), and is one space otherwise.
     """
     middle = piece.strip(SPACE)
     if not middle:
@@ -318,9 +316,8 @@ DEEPEST_INDENT = 10  # maximum indentation in levels, so that very deep schemas 
 
 
 def write_schema(schema: Schema) -> str:
-    """Return a schema as XML, with line breaks between tags where reading drops them.
-
-    Raises ValueError for content without PML form: template strings, known tokens and control characters.
+    """Return a schema as XML, with line breaks between tags where reading drops them. Raises ValueError for content
+    without PML form: template strings, known tokens and control characters.
     """
     parts: list[str] = []
     kept: list[bool] = []  # for each open element: whether its whitespace is text

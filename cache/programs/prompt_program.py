@@ -146,9 +146,8 @@ class FunctionSource:
     def code(
         self, statements: Sequence[ast.stmt], arguments: Sequence[str], constants: Mapping[str, object]
     ) -> Callable[[Values], Any]:
-        """Return statements that return a value as a function of a call's arguments. arguments: names of the call.
-        constants: names with known values. Other names are looked up when the code runs, as in the function itself.
-        Errors of the code are not changed.
+        """Return statements that return a value as a function of a call's arguments. constants: names with known
+        values. Other names are looked up when the code runs. Errors of the code are not changed.
         """
         used = {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name)}
         given = [name for name in arguments if name in used]
@@ -235,15 +234,7 @@ def declared(source: FunctionSource) -> dict[str, Parameter]:
 
 BEFORE = "compute the value before and pass it as an argument"
 LOOP = 'write the constants out, as in `for day in ("Monday", "Tuesday"):` or `for week in range(1, 4):`'
-LEAVE = "put optional text under an `if`"
 ALLOWED = "a program is made of strings, `if`, `match`, `for` over constants and calls of other programs"
-INSTEAD: Mapping[type[ast.stmt], str] = {
-    **dict.fromkeys((ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete), BEFORE),
-    **dict.fromkeys((ast.Break, ast.Continue), LEAVE),
-    **dict.fromkeys((ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom), "move it out of the function"),
-    ast.Return: f"write its text as a statement, and {LEAVE}",
-    ast.While: LOOP,
-}
 Statements: TypeAlias = Sequence[ast.stmt]
 Branch: TypeAlias = tuple[str, Statements]  # a title, which names the module, and statements
 
@@ -289,7 +280,7 @@ class Compiler:
             case ast.Pass():
                 pass
             case _:
-                raise self.source.mistake(node, f"{shown(node)} is not allowed; {INSTEAD.get(type(node), ALLOWED)}")
+                raise self.source.mistake(node, f"{shown(node)} is not allowed; {ALLOWED}")
 
     def add_text(self, text: str, node: ast.stmt, body: Section) -> None:
         if NOT_XML.search(text):
@@ -484,6 +475,4 @@ class PromptProgram(Generic[P]):
         return Prompt(schema=prompt.schema, parts=(*prompt.parts, Text(text=text)))
 
 
-def prompt_program(function: Callable[P, object]) -> PromptProgram[P]:
-    """Make a function a prompt program. Raises PMLError for the first unsupported statement."""
-    return PromptProgram(function)
+prompt_program = PromptProgram  # the decorator

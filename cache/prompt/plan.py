@@ -78,9 +78,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Tokens at consecutive position ids `start`, `start`+1, ...
-
-    segment: supplies these tokens with its rows from `row` on; None if they are computed in every request.
+    """Tokens at consecutive position ids from `start` on. segment: supplies these tokens with its rows from `row` on;
+    None if they are computed in every request.
     """
 
     start: int
@@ -197,14 +196,10 @@ def arrange(
     placement: Placement = "contiguous",
     slot: int = 256,
 ) -> Plan:
-    """Tokenise and place the parts of a prompt.
-
-    position_independent: whether a segment encoded once may be placed at any offset. If not, a segment is encoded at
-    its place, without a left context. max_positions: usable position ids of the model, 0 .. max_positions-1. slot:
-    length of a slot in position ids, for `slotted`.
-
-    Raises PromptError for a prompt without tokens or with more than `max_positions`, and for a prompt that ends in a
-    shared group whose longest module is not the last.
+    """Tokenise and place the parts of a prompt. position_independent: whether a segment encoded once may be placed at
+    any offset; if not, it is encoded at its place, without a left context. max_positions: usable ids are 0 ..
+    max_positions-1. slot: length of a slot in ids, for `slotted`. Raises PromptError for a prompt without tokens or
+    with too many, and for one that ends in a shared group whose longest module is not the last.
     """
     room = max_positions if position_independent else 0
     spans: list[Span] = []
@@ -268,10 +263,8 @@ class Places:
 
 
 def module_segment(module: TextModule, tokenizer: Tokenizer, *, room: int | None = None) -> Segment:
-    """Return the segment of a module, after its conditioning prefix and left context.
-
-    room: usable position ids, None for no limit. If prefix, left context and module need more, the first modules of the
-    left context are dropped.
+    """Return the segment of a module, after its conditioning prefix and left context. room: usable position ids, None
+    for no limit; the first modules of the left context are dropped if more are needed.
     """
     prefix = None if module.after is None else module_segment(module.after, tokenizer, room=room)
     if prefix is not None and not prefix.tokens:

@@ -1,13 +1,12 @@
 """Text to token ids and back, and the strings of chat templates.
 
 A run of text pieces is tokenised in one call, so its ids are those of the joined text. Control tokens are recognised in
-structural pieces only, those of the chat template. A document or a user that writes `<|im_end|>` gets ordinary
-characters. A model's files do not mark all control tokens as special (Qwen3's `<think>` and `<tool_call>` are not), so
-every added token that is written as markup counts, HTML tags included.
+structural pieces only: a document or a user that writes `<|im_end|>` gets ordinary characters. A model's files do not
+mark all control tokens as special (Qwen3's `<think>` is not), so every added token that is written as markup counts.
 
-A chat template's strings are found by rendering conversations of marker texts and cutting at the markers, so any
-template works that neither changes nor drops the content. A model without template gets plain headings, and no roles in
-PML. Three well-known templates are available by name, to check schemas without a model.
+A chat template's strings are found by rendering conversations of marker texts and cutting at the markers. A model
+without template gets plain headings, and no roles in PML. Three well-known templates are available by name, to check
+schemas without a model.
 """
 
 import re
@@ -68,9 +67,8 @@ SYSTEM, USER, ANSWER, NEXT = "wd-mark-system", "wd-mark-user", "wd-mark-answer",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """Structural strings of a conversation: open system to_user question to_answer answer to_next question ...
-
-    roles: the same strings for PML's turns.
+    """Structural strings of a conversation: open system to_user question to_answer answer to_next question ... roles:
+    the same strings for PML's turns.
     """
 
     open: str
@@ -121,10 +119,8 @@ def cut(text: str, marker: str) -> tuple[str, str]:
 
 
 class Tokenizer(Protocol):
-    """A tokenizer for placing a prompt.
-
-    filler: the token that fills the unused rest of a parameter's slot while its module is encoded. sink_prefix: tokens
-    of the short constant text that a module is encoded after; may be empty.
+    """A tokenizer for placing a prompt. filler: the token that fills the unused rest of a parameter's slot while its
+    module is encoded. sink_prefix: tokens of the short constant text that a module is encoded after; may be empty.
     """
 
     filler: int
@@ -159,9 +155,7 @@ class WordTokenizer:
 
 
 class CachingTokenizer:
-    """A tokenizer that remembers recent runs, because a conversation's passages and their left contexts return with
-    every turn. Thread-safe.
-
+    """A tokenizer that remembers recent runs, because a conversation's passages return with every turn. Thread-safe.
     runs: number of remembered runs. longest: characters of the longest one.
     """
 
@@ -193,9 +187,8 @@ MARKUP = re.compile(r"[<>\[\]{}|｜].*\w|\w.*[<>\[\]{}|｜]")
 
 
 class ModelTokenizer:
-    """A transformers tokenizer with the engine's interface. It marks control tokens as special.
-
-    Raises ValueError if its chat template cannot be used.
+    """A transformers tokenizer with the engine's interface. It marks control tokens as special. Raises ValueError if
+    its chat template cannot be used.
     """
 
     def __init__(self, tokenizer: Any) -> None:

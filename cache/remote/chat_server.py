@@ -1,11 +1,8 @@
 """A server with OpenAI's API over HTTP: bodies of requests, streamed events, and facts about its models.
 
-Strict servers refuse unknown fields; these are omitted from then on. Messages are the same byte for byte in every turn,
-so that the server finds its prefix again. A failure before the first token is retried, as the server asks; later
-failures are not. Every wait has a limit: for the connection, for the first token, and between two tokens.
-
-Event lines end in LF or CRLF only. (httpx also splits at U+2028, which some servers' JSON contains unescaped.) Comments
-and other fields are ignored. Out of scope: making answers of events (`reply`).
+Strict servers refuse unknown fields; these are omitted from then on. A failure before the first token is retried, as
+the server asks; later failures are not. Every wait has a limit. Event lines end in LF or CRLF only. (httpx also splits
+at U+2028, which some servers' JSON contains unescaped.) Out of scope: making answers of events (`reply`).
 """
 
 import asyncio
@@ -133,12 +130,9 @@ class ServerFacts:
 class ChatServer:
     """One server. All methods run in one event loop."""
 
-    def __init__(
-        self, spec: ServerSpec, transport: httpx.AsyncBaseTransport | None = None, *, first_wait_s: float = FIRST_WAIT_S
-    ) -> None:
-        """transport: instead of the network. first_wait_s: before the second attempt."""
-        self._spec, self._first_wait_s = spec, first_wait_s
-        self.bodies = Bodies(spec)
+    def __init__(self, spec: ServerSpec, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """transport: instead of the network."""
+        self._spec, self.bodies = spec, Bodies(spec)
         self._client = httpx.AsyncClient(
             headers={} if spec.key is None else {"authorization": f"Bearer {spec.key}"},
             timeout=httpx.Timeout(None, connect=CONNECT_S, write=SEND_S),
@@ -178,7 +172,7 @@ class ChatServer:
             tried += 1
             if has_begun or tried == TRIES or (wait or 0) > LONGEST_WAIT_S:
                 raise error
-            await asyncio.sleep(max(wait or 0, self._first_wait_s * 2 ** (tried - 1) * random.uniform(0.8, 1.2)))
+            await asyncio.sleep(max(wait or 0, FIRST_WAIT_S * 2 ** (tried - 1) * random.uniform(0.8, 1.2)))
 
     async def _tried(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
         """Make one attempt. A stream without [DONE] must have given its finish reason. Raises Refusal, httpx.HTTPError,
@@ -251,7 +245,7 @@ class ChatServer:
 
     async def _props(self) -> int | None:
         try:
-            reply = await self._client.get(f"{self._spec.root}/props", timeout=LOOK_S)
+            reply = await self._client.get(f"{self._spec.url.removesuffix('/v1')}/props", timeout=LOOK_S)
             said = reply.json()["default_generation_settings"]["n_ctx"] if reply.is_success else None
         except (httpx.HTTPError, ValueError, KeyError, TypeError):
             return None

@@ -1,11 +1,8 @@
 """An engine whose model runs in another server: vLLM, SGLang, llama.cpp, Ollama, or a hosted one.
 
-Prompts are arranged as for a local engine, in ids that hold their text (`text_tokens`), and sent as messages. One
-thread has an event loop for all answers. The server is checked when its state is asked for; a question is sent in any
-case, so a server that returns is used at once.
-
-Such an engine has no modules and prefixes. The server may cache its own. Only files of an earlier local engine may
-exist: they are not used, but deletion removes them.
+Prompts are arranged as for a local engine, in ids that hold their text (`text_tokens`), and sent as messages. A
+question is sent whatever is known of the server, so one that returns is used at once. There are no modules and
+prefixes: files of an earlier local engine are not used, but deletion removes them.
 """
 
 import asyncio
@@ -84,7 +81,6 @@ class ServerAnswer(Generation):
         begun, first = self.begun or now, self.first or now
         return Completion(
             text=self.reply.text,
-            tokens=None,
             finish_reason=finish_reason,
             usage=self.reply.usage,
             modules=modules_of(self.plan),
@@ -94,7 +90,6 @@ class ServerAnswer(Generation):
                 ttft=(first - self.submitted) * 1e3,
                 total=(now - self.submitted) * 1e3,
             ),
-            exact=True,
             silence=self.silence,
         )
 
@@ -111,29 +106,14 @@ def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
     generation, text = Generation(), tokenizer.decode(answer)
     generation.deliver(text)
     generation.deliver(
-        Completion(
-            text=text,
-            tokens=None,
-            finish_reason="stop",
-            usage=Usage(prompt_tokens=0),
-            modules=modules_of(request.plan),
-            timings=Timings(),
-            exact=True,
-        )
+        Completion(text=text, finish_reason="stop", usage=Usage(prompt_tokens=0), modules=modules_of(request.plan))
     )
     return generation
 
 
 def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
     return tuple(
-        ModuleUse(
-            key="",
-            name=span.segment.name,
-            tokens=len(span.tokens),
-            position=span.start,
-            source="elsewhere",
-            miss_reason=None,
-        )
+        ModuleUse(name=span.segment.name, tokens=len(span.tokens), position=span.start, source="elsewhere")
         for span in plan.spans
         if span.segment is not None
     )
@@ -219,7 +199,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteEngine(WithoutModules):
-    """An `EngineInterface` for a model in a server."""
+    """An `EngineInterface` for a model in a server. problem: why it is not reachable, as far as known; else empty."""
 
     def __init__(
         self,
@@ -234,7 +214,8 @@ class RemoteEngine(WithoutModules):
         super().__init__(left_over)
         self._spec, self._limits, self.tokenizer = spec, limits, TextTokenizer()
         self._server, self._slots = ChatServer(spec, transport), asyncio.Semaphore(limits.running)
-        self._facts, self._problem, self._misses_model = ServerFacts(), "", False
+        self.has_key, self.problem = spec.key is not None, ""
+        self._facts, self._misses_model = ServerFacts(), False
         self._looked, self._looking = 0.0, threading.Lock()
         self._open: set[ServerAnswer] = set()
         self._lock = threading.Lock()
@@ -249,12 +230,9 @@ class RemoteEngine(WithoutModules):
             if self._is_closed:
                 return
             self._is_closed = True
-            answers = list(self._open)
-        for answer in answers:
+        for answer in list(self._open):
             self._stop(answer)
-        for answer in answers:
-            with suppress(CacheError):
-                _ = answer.completion
+        self.settle()
         for last in (self._server.close(), self._loop.shutdown_asyncgens()):
             self._in_loop(last).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -385,15 +363,7 @@ class RemoteEngine(WithoutModules):
         with self._looking:
             if time.monotonic() - self._looked > FRESH_S:
                 self._look()
-        return not self._problem
-
-    @property
-    def problem(self) -> str:
-        return self._problem
-
-    @property
-    def has_key(self) -> bool:
-        return self._spec.key is not None
+        return not self.problem
 
     @property
     def context_tokens(self) -> int | None:
@@ -403,18 +373,18 @@ class RemoteEngine(WithoutModules):
         try:
             self._facts = self._in_loop(self._server.look()).result(PATIENCE_S)
             self._misses_model &= self._spec.name not in self._facts.models
-            self._found(self._problem if self._misses_model else "")
+            self._found(self.problem if self._misses_model else "")
         except (CacheError, TimeoutError) as error:
             self._found(str(error) or f"the model's server {self._spec.url} does not say how it is")
         self._looked = time.monotonic()
 
     def _found(self, problem: str) -> None:
         """Log once that the server is unreachable, and once that it is back."""
-        if problem and not self._problem:
+        if problem and not self.problem:
             log.warning("%s", problem)
-        elif self._problem and not problem:
+        elif self.problem and not problem:
             log.warning("the model's server %s answers again", self._spec.url)
-        self._problem = problem
+        self.problem = problem
 
     def _in_loop(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -8,6 +8,7 @@ the fix. The line is logged, so it has the server's status and code but no serve
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -21,11 +22,10 @@ from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """url: base URL of the OpenAI API, as http://127.0.0.1:8000/v1. name: of the model there. key: sent as
-    `Authorization: Bearer`; never shown. context_tokens: of prompt and answer together; None: as reported.
-    first_token_s: maximum time to the first token. session_headers: headers with the conversation, for routers that
-    keep one on one server. cache_salt, cache_key: whether to send `cache_salt` (separates customers' prefixes, vLLM)
-    and `prompt_cache_key` (OpenAI).
+    """url: base URL of the OpenAI API, as http://127.0.0.1:8000/v1. name: of the model there. key: never shown.
+    context_tokens: of prompt and answer together; None: as reported. first_token_s: maximum time to the first token.
+    session_headers: headers with the conversation, for routers that keep one on one server. cache_salt (vLLM, separates
+    customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
     """
 
     url: str
@@ -36,10 +36,6 @@ class ServerSpec:
     session_headers: tuple[str, ...] = ()
     cache_salt: bool = False
     cache_key: bool = False
-
-    @property
-    def root(self) -> str:
-        return self.url.removesuffix("/v1")
 
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -262,16 +258,11 @@ def said_in(text: str) -> tuple[str, str]:
 
 def seconds_in(retry_after: str | None) -> float | None:
     """Return the seconds of a Retry-After header, a number or a date; None without one."""
-    if retry_after is None:
-        return None
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
-        return None
+    with suppress(ValueError, TypeError):
+        return max(0.0, float(retry_after or ""))
+    with suppress(ValueError, TypeError):
+        return max(0.0, (parsedate_to_datetime(retry_after or "") - datetime.now(UTC)).total_seconds())
+    return None
 
 
 def away(spec: ServerSpec, error: httpx.HTTPError) -> ServerFailed:

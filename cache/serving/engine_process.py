@@ -2,10 +2,8 @@
 
 The child is started with one end of a socket pair and ends when the other end is closed. Nothing listens, so no other
 process can connect. If the child ends or hangs, open requests get an error and a new child starts with empty memory;
-the disk tier remains. New requests wait for it. After repeated failures each restart waits longer, and requests fail
-meanwhile. A prompt that was open at two failures is refused for a while.
-
-Prompts are arranged here with the model's tokenizer. Out of scope: the child's side (`engine_server`).
+the disk tier remains. New requests wait for it, or fail while it rests (`restarts`). Out of scope: the child's side
+(`engine_server`).
 """
 
 import logging

@@ -158,23 +158,22 @@ def as_cache_error(what: str, error: BaseException) -> CacheError:
 CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def usable_processors(cgroups: Path = CGROUPS, own_groups: Path = OWN_GROUPS) -> int:
+def usable_processors() -> int:
     """Return how many CPUs this process may use, at least 1: its affinity, or less if its cgroup limits its time.
-    PyTorch counts the machine's: in a container with 2 of 32 CPUs, 32 threads would wait for each other. cgroups: their
-    mount point. own_groups: the file with this process's groups.
+    PyTorch counts the machine's: in a container with 2 of 32 CPUs, 32 threads would wait for each other.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([affinity, *(math.ceil(limit) for limit in _limits(cgroups, own_groups))]))
+    return max(1, min([affinity, *(math.ceil(limit) for limit in _limits())]))
 
 
-def _limits(cgroups: Path, own_groups: Path) -> Iterator[float]:
+def _limits() -> Iterator[float]:
     """Return the CPUs of each group and its parents. A container's own group may be mounted as the root."""
-    for line in _read(own_groups).splitlines():
+    for line in _read(OWN_GROUPS).splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
         if kinds and "cpu" not in kinds.split(","):
             continue
-        folder = cgroups / kinds / path.lstrip("/")
-        while folder != cgroups.parent:
+        folder = CGROUPS / kinds / path.lstrip("/")
+        while folder != CGROUPS.parent:
             yield from _limit(folder)
             folder = folder.parent
 

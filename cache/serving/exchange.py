@@ -142,9 +142,8 @@ class Exchange:
         """End all open requests with an error, and hold new ones."""
         with self._lock:
             self._connection = None
-            self._held.clear()
-            lost, self._open = self._open, {}
-        for one in lost.values():
+            lost = self._take_open()
+        for one in lost:
             _fail(one, error)
 
     def rest(self, why: str) -> None:
@@ -153,10 +152,14 @@ class Exchange:
             if self._connection is not None:
                 return
             self._resting = CacheError(why)
-            self._held.clear()
-            lost, self._open = self._open, {}
-        for one in lost.values():
+            lost = self._take_open()
+        for one in lost:
             _fail(one, self._resting)
+
+    def _take_open(self) -> list[Generation | Future[Reply]]:
+        lost, self._open = [*self._open.values()], {}
+        self._held.clear()
+        return lost
 
     def stop(self, why: str) -> None:
         """End everything with EngineStopped, and refuse new requests."""

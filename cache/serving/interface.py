@@ -113,7 +113,9 @@ class EngineInterface(Protocol):
         """Replace the set of modules that are evicted only as a last resort."""
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove everything computed for a tenant except modules. Returns whether all of it is gone."""
+        """Remove everything computed for a tenant except modules. Returns whether all of it is gone: what open requests
+        need remains until the next call.
+        """
 
     def modules(self, tenant: str) -> frozenset[str]:
         """Return the modules of a tenant in any tier."""

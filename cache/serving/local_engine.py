@@ -28,9 +28,6 @@ class LocalEngine(Engine):
         return self.call(lambda store: store.device.evict(key) or key not in store.device.entries)
 
     def verify(self, segment: Segment) -> ModuleCheck:
-        """Compute a module again and compare it with the stored one, number by number, and a file by its checksum. An
-        unreadable file is removed. Raises CacheError.
-        """
         key, anew = self.key(segment), self.key(segment, VERIFYING)
         try:
             stored = self.call(lambda store: store.rows(key))

@@ -73,9 +73,9 @@ class SentPlan(Struct, array_like=True, frozen=True):
 
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """Parameters of an engine. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes on disk
-    in `modules`; 0: no disk tier. disk_floor: bytes that stay free there, see `free_space`. shared: folder or fsspec
-    URL of a disk tier that engines share. threads: CPU threads; None: PyTorch's choice, within the CPU limit of the
-    process. log_format, log_level: of a separate process. Others: see `Engine`.
+    in `modules`; 0: no disk tier. disk_floor: see `free_space`. shared: folder or fsspec URL of a disk tier that
+    engines share. threads: CPU threads; None: PyTorch's choice, within the CPU limit of the process. Others: see
+    `Engine`.
     """
 
     model: str | None

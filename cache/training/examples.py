@@ -1,12 +1,9 @@
 """Training examples for modular attention, and their computation with gradients in a transformers model.
 
 An example has the shape of a request in one row: a conditioning prefix; modules, each of which sees the prefix, a left
-context of its own and itself; and queries, each a question with its answer. A query sees the prefix and the modules,
-but no left context and no other query, so the passages are computed once for many queries. An example can also be
-packed for full attention, where a module sees the modules before it.
-
-Rows and positions are the engine's, but in one pass without a KV pool. Rotary models only: keys of a module are rotated
-from where they were computed to where queries see them.
+context of its own and itself; and queries, each a question with its answer, which see the prefix and the modules. An
+example can also be packed for full attention, where a module sees the modules before it. Rows and positions are the
+engine's. Rotary models only: keys of a module are rotated to where queries see them.
 """
 
 from collections.abc import Sequence
@@ -50,10 +47,9 @@ class TrainingExample:
 
 @dataclass(frozen=True, slots=True)
 class PackedSegment:
-    """Rows of a module or of a left context. They see the prefix, the rows `left_context` and themselves.
-
-    offset: position ids from where the keys are computed to where queries see them (may be negative); None for a left
-    context, which no query sees.
+    """Rows of a module or of a left context. They see the prefix, the rows `left_context` and themselves. offset: ids
+    from where the keys are computed to where queries see them (may be negative); None for a left context, which no
+    query sees.
     """
 
     left_context: slice
@@ -63,11 +59,9 @@ class PackedSegment:
 
 @dataclass(frozen=True, slots=True)
 class PackedExample:
-    """An example as one row of tokens.
-
-    tokens, positions: int64 `[1, T]`. prefix: number of rows of the prefix. segments: ascending by rows, a shared left
-    context once; none for full attention. queries: first row of each query, then the row after the last. rows: int64
-    `[A]`, the rows whose logits predict the answers' tokens.
+    """An example as one row of tokens: tokens, positions int64 `[1, T]`. prefix: number of its rows. segments:
+    ascending by rows, a shared left context once; none for full attention. queries: first row of each query, then the
+    row after the last. rows: int64 `[A]`, the rows whose logits predict the answers' tokens.
     """
 
     tokens: Tensor
@@ -155,8 +149,7 @@ class ExampleAttention:
 
     def _attend_causal(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend for the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`, each token up to itself.
-
-        Plain matrix products: with masks, PyTorch's fused kernels are slower on a CPU, especially backwards.
+        With masks, PyTorch's fused kernels are slower on a CPU than these plain matrix products, especially backwards.
         """
         heads, rows, length = k.shape[1], q.shape[2], k.shape[2]
         if (rows, length) not in self._masks:
@@ -194,9 +187,7 @@ class TrainingModel:
 
     def logits(self, example: TrainingExample, *, modular: bool) -> Tensor:
         """Return logits that predict the answers' tokens, query after query: float32 `[A, vocabulary]` on the model's
-        device.
-
-        modular: modules do not see each other; else full attention.
+        device. modular: see `pack`.
         """
         packed, device = pack(example, modular=modular), self.hf.device
         hidden = self.hf.get_decoder()(

@@ -36,15 +36,12 @@ adapter can know when passages are encoded one by one.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The settings of a training.
-
-    steps, minutes: training ends at whichever is reached first; None sets no limit. batch_size: examples of a step,
-    each in a thread of its own with its share of the cores. On a CPU that is faster than one after another with all
-    cores. rank: of the LoRA matrices. warmup: steps of linear warm-up. modular_share: for `answers`, the share of
-    examples with modular attention; the others have full attention. paired_weight: for `answers`, of the divergence of
-    modular from full attention. anchor_weight: for `distil`, of the divergence of full attention from the model without
-    the adapter. refusal_weight: for `answers`, of the refusal loss. evaluate_every: steps. patience: evaluations
-    without a better held-out loss before training ends.
+    """The settings of a training, which ends after `steps` or `minutes`, whichever is reached first. batch_size:
+    examples of a step, each in a thread of its own with its share of the cores (on a CPU faster than one after
+    another). rank: of the LoRA matrices. For `answers`: modular_share: of examples with modular attention;
+    paired_weight: of the divergence of modular from full attention; refusal_weight: of the refusal loss. For `distil`:
+    anchor_weight: of the divergence of full attention from the model without the adapter. warmup, evaluate_every:
+    steps. patience: evaluations without a better held-out loss before training ends.
     """
 
     steps: int | None = None
@@ -84,11 +81,9 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(slots=True, kw_only=True)
 class TrainingState:
-    """The state of a training, except its tensors.
-
-    seconds: of training. loss: running mean. held_out: the latest held-out loss, best: the lowest, before: the one
-    before the first step. moved: of the best adapter, the divergence of full attention from the model without it, in
-    nats per token; None for the objective `answers`. without_gain: evaluations since the best one.
+    """The state of a training, except its tensors. loss: running mean. held_out: the latest held-out loss, best: the
+    lowest, before: the one before the first step. moved: of the best adapter, the divergence of full attention from the
+    model without it, in nats per token; None for `answers`. without_gain: evaluations since the best one.
     """
 
     step: int = 0
@@ -118,9 +113,8 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str) -> TrainingState:
-    """Read a checkpoint into the optimizer; a new state if the folder has neither checkpoint nor adapter.
-
-    Raises ModelError if the folder holds another training, or an adapter that cannot be trained further.
+    """Read a checkpoint into the optimizer; a new state if the folder has none. Raises ModelError if it holds another
+    training, or an adapter that cannot be trained further.
     """
     file = folder / CHECKPOINT
     if not file.is_file():
@@ -162,9 +156,8 @@ def answer_loss(example: TrainingExample, logits: Tensor, refusal_weight: float)
 
 def refusal_loss(example: TrainingExample, logits: Tensor) -> Tensor:
     """Return the binary cross-entropy, in nats per query, of beginning a refusal if one is wanted, and anything else if
-    an answer is. Zero for an example without refusals.
-
-    The first token of an answer decides this. Among all the tokens of an answer it would hardly count.
+    an answer is; zero for an example without refusals. Among all the tokens of an answer the first one, which decides,
+    would hardly count.
     """
     begins = next((query.answer[0] for query in example.queries if query.refused), None)
     if begins is None:
@@ -194,12 +187,10 @@ class TrainingProgress:
 
 
 class AdapterTraining:
-    """Trains one adapter into `folder`. An interrupted training continues from its last checkpoint.
-
-    hf: transformers' own rotary model on its device; its attention is replaced. example_at: the training example of a
-    number, always the same. held_out: one or more examples. subject: identity of the model and the training data.
-    Raises ModelError if passages of the model cannot be placed or it has no layers to adapt, and for a folder with
-    another training or with an adapter that cannot be trained further.
+    """Trains one adapter into `folder`, from its last checkpoint if there is one. hf: transformers' own rotary model;
+    its attention is replaced. example_at: the training example of a number, always the same. subject: identity of the
+    model and the training data. Raises ModelError if passages of the model cannot be placed, it has no layers to adapt,
+    or the folder has another training or an adapter that cannot be trained further.
     """
 
     def __init__(
