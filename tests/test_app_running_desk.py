@@ -23,9 +23,10 @@ from app.cli.reports import print_old_copies
 from app.cli.running_desk import find_running, order, read_events
 from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE
+from app.domain.documents import UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
-from app.knowledge.ingest import FileReason, IngestReport
+from app.knowledge.ingest import IngestReport
 from app.storage.lock import SOCKET_FILE, lock_data_folder
 from app.web.document_routes import FAILED
 from app.web.serve import command_socket
@@ -155,16 +156,6 @@ def test_errors_of_the_desk_are_those_of_the_command(tmp_path, run):
         assert (report["failed"][0]["reason"], status) == ("no text in it", 1)
 
 
-def test_progress_is_passed_on(tmp_path):
-    seen: list[tuple[str, int, int]] = []
-    order = {"paths": ["/a.md"], "collection": "", "sync": False, "warm": True}
-    with served(tmp_path / "desk", FakeDesk()):
-        running = find_running(tmp_path / "desk")
-        assert running is not None
-        running("/ingest", order, lambda *stage: seen.append(stage))
-    assert seen == [("reading", 0, 1), ("reading", 1, 1), ("embedding", 1, 1), ("encoding", 1, 1)]
-
-
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
 def test_only_its_user_can_open_it_and_it_goes_with_the_desk(tmp_path, umask):
     before = os.umask(umask)
@@ -216,11 +207,6 @@ def error_of(app: FastAPI, folder: Path) -> DeskError:
     return caught.value
 
 
-def test_a_desk_without_the_route_is_a_clear_error(tmp_path):
-    error = error_of(FastAPI(), tmp_path)
-    assert (error.code, "404" in str(error)) == ("desk-refused", True)
-
-
 def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path):
     """It dies in the middle of a line: the connection ends before the stream does."""
 
@@ -228,6 +214,8 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path):
         yield '{"stage": "reading", "done": 0, "total": 1}\n{"sta'
         raise RuntimeError("killed")
 
+    error = error_of(FastAPI(), tmp_path)
+    assert (error.code, "404" in str(error)) == ("desk-refused", True)
     error = error_of(desk_that(StreamingResponse(half())), tmp_path)
     assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
     with one_line("desk-lost"):
@@ -258,7 +246,7 @@ def ingested(monkeypatch):
 
     def ingest(self: Service, paths: list[Path], progress: Progress, **options: Any) -> IngestReport:
         seen.append((str(paths[0]), options))
-        failed = [FileReason(path=str(paths[0]), reason="no text in it")]
+        failed = [UnreadFile(path=str(paths[0]), reason="no text in it")]
         return IngestReport(failed=failed) if "broken" in str(paths[0]) else IngestReport(documents=4, replaced=1)
 
     monkeypatch.setattr(Service, "ingest", ingest)

@@ -41,7 +41,7 @@ from app.replies.replies import contact_links
 from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.conversation_care import ConversationCare, Erased, Transcripts
 from app.storage.history import AnswerDetails
-from app.storage.statistics import SavingsSamples, Statistics
+from app.storage.statistics import Statistics
 from app.support.faq import Grouping, Quality
 from app.support.handoff import HandingOff
 from cache.analysis.memory_plan import TracedModule
@@ -282,7 +282,7 @@ class Service(DeskDocuments):
         return Statistics(self.database).over_time(since, until, step)
 
     def savings(self, since: datetime, until: datetime) -> Savings:
-        return summarise_savings(SavingsSamples(self.database).between(since, until))
+        return summarise_savings(Statistics(self.database).samples(since, until))
 
     def memory_plan(self) -> MemoryPlan:
         """Simulate other sizes of memory for the latest answers; computes for some seconds."""

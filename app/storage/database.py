@@ -7,9 +7,6 @@ A session ends with its block, and no block calls a model. A write waits up to 3
 person can fix (read-only, full disk, damaged, busy, unreachable, written by a newer Warmdesk) become one DeskError
 each. Violated constraints are programming errors and stay as they are. The log has one line when the database becomes
 unreachable, and one when it is back.
-
-Out of scope: differences of the kinds of databases (`sqlite`, `postgres`), the lock of a data folder (`lock`), tables
-(`tables`), their changes (`migrate`).
 """
 
 import logging
@@ -182,6 +179,13 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+class Store:
+    """Some tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
