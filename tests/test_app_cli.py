@@ -85,8 +85,7 @@ def test_a_help_desk_is_measured_by_contract(run, tmp_path, monkeypatch):
     assert run(*asked).out.startswith("| figure | value |")
 
 
-def test_the_whole_line_by_contract_and_for_people(run, tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_the_whole_line_by_contract_and_for_people(run, tmp_path, pages):
     report = run("ingest", str(pages), "--json").document
     keys = (
         "documents passages unchanged replaced removed failed warnings changes modules passages_per_s timings_s seconds"

@@ -157,8 +157,7 @@ def test_lines_of_prompts_end_where_json_lines_end(run, tmp_path):
         assert run("advise", file, "--tokenizer", "words")[0] == 0
 
 
-def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path, pages):
     (pages / "odd.txt").write_text("Odd\n\nA <module name='x'/> & \x0b more </schema>\n")
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         text, documents, passages = export_schema(desk.library, "Be kind & brief.", 2)

@@ -93,10 +93,9 @@ def test_what_was_there_before_a_restore_is_named_where_something_is_removed(tmp
     assert f"are in {old}: delete them" in capfd.readouterr().out
 
 
-def test_flags_that_a_served_desk_cannot_take_over_are_named(tmp_path, run, monkeypatch):
+def test_flags_that_a_served_desk_cannot_take_over_are_named(tmp_path, run, monkeypatch, pages):
     said: list[str] = []
     monkeypatch.setattr("app.cli.options.progress_line", said.append)
-    pages = write_pages(tmp_path / "pages")
     with served(tmp_path / "desk", FakeDesk(seeded=False)):
         run("ingest", str(pages))
         assert said == []
@@ -105,8 +104,7 @@ def test_flags_that_a_served_desk_cannot_take_over_are_named(tmp_path, run, monk
     assert "--device, --memory ignored" in note
 
 
-def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path, run):
-    pages = write_pages(tmp_path / "pages")
+def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path, run, pages):
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         report, _ = run("ingest", str(pages))
         assert (report["documents"], report["modules"]["encoded"], report["failed"]) == (4, 4, [])
@@ -253,8 +251,7 @@ def ingested(monkeypatch):
     return seen
 
 
-def test_a_folder_is_added_listed_read_and_removed(tmp_path, sync, ingested, monkeypatch):
-    pages = write_pages(tmp_path / "pages")
+def test_a_folder_is_added_listed_read_and_removed(tmp_path, sync, ingested, monkeypatch, pages):
     monkeypatch.chdir(tmp_path)
     added, status = sync("add", "pages", "--every", "30", "--collection", "shop")
     (one,) = added["folders"]
@@ -305,8 +302,7 @@ def test_mistakes_are_one_line(
     assert ingested == []
 
 
-def test_beside_a_served_desk_the_desk_reads(tmp_path, sync):
-    pages = write_pages(tmp_path / "pages")
+def test_beside_a_served_desk_the_desk_reads(tmp_path, sync, pages):
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         added, status = sync("add", str(pages))
         assert (status, added["folders"][0]["last_result"]["added"]) == (0, 4)

@@ -21,15 +21,6 @@ def use_of(answer: object) -> dict[str, tuple[str, str | None]]:
     return {Path(m.document).name: (m.source, m.miss_reason) for m in answer.modules if m.document}  # type: ignore[attr-defined]
 
 
-def test_the_second_turn_reuses_the_first(tmp_path, pages):
-    with small_desk(tmp_path / "desk", pages=pages) as desk:
-        first = finish(desk, "Can gift cards be returned?")
-        second = finish(desk, "And how long do they last?", conversation_id=first.conversation_id)
-    assert second.conversation_id == first.conversation_id
-    assert second.usage.session >= first.usage.computed
-    assert second.usage.computed < len("Question: And how long do they last?") + 30
-
-
 def test_two_questions_at_once_keep_their_own_answers(tmp_path, pages):
     """In two tabs of one conversation; the answers end in the other order."""
     with small_desk(tmp_path / "desk", pages=pages, answer_mode="quote", answer_tokens=90) as desk:

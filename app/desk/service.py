@@ -150,12 +150,10 @@ class Service(DeskDocuments):
         earlier: Sequence[Said] = (),
         replaces: str = "",
     ) -> AnswerInProgress:
-        """Start an answer. Without a conversation a new one begins; its id is in the finished answer. policy: see
-        `setting_types`; unset: the desk's. collections: search only their documents; none: all. earlier: messages of a
-        conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not in the prompt.
-        It is deleted with its answer in the transaction that stores the new one; without a new answer it stays and the
-        new question is deleted. Raises DeskError while an agent answers, and for an invalid question, before any model
-        is loaded.
+        """Start an answer. Without a conversation a new one begins. collections: search only these; none: all. earlier:
+        messages of a conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not
+        in the prompt. It is deleted with its answer in the transaction that stores the new one; without a new
+        answer it stays and the new question is deleted. Raises DeskError, before any model is loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")

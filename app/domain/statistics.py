@@ -53,12 +53,9 @@ class FirstTokenTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSpan:
-    """What happened within a span of time that begins at `start`. A missing name means never.
-
-    answers: by outcome. tokens: of prompts, by source: computed, session, prefix, module; together all of them. modules
-    and module_tokens: uses of modules, and their tokens, by source: device, host, disk, or computed. misses: uses that
-    were computed, by reason. warm: answers whose modules were all encoded; cold: some were not; server: those of a
-    remote model. None without such an answer. Answers without the model are in none of them.
+    """What happened within a span of time that begins at `start`. A missing name means never. answers: by outcome.
+    tokens: of prompts, by source. modules and module_tokens: uses of modules, and their tokens, by source. misses: uses
+    that were computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; None without an answer.
     """
 
     start: datetime
@@ -113,10 +110,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsSample:
-    """One answer computed twice. Times are milliseconds to the first token in the engine, without search and waiting:
-    as the customer got it, and without reuse. computed_tokens: of the prompt, in the first run. question_id: of the
-    customer's question, None if it was deleted. likeness: similarity of the two texts, 0 to 1 (1: identical); None if
-    they cannot be compared, because the answer was sampled or stopped.
+    """One answer computed twice. Times are milliseconds to the first token in the engine, without search and waiting.
+    computed_tokens: in the first run. question_id: None if it was deleted. likeness: similarity of the two texts, 0 to
+    1; None if they cannot be compared, because the answer was sampled or stopped.
     """
 
     created: datetime

@@ -62,11 +62,9 @@ def chosen_for(library: Library) -> int:
 
 
 def choose_neighbours(library: Library, search: Search, count: int) -> frozenset[str]:
-    """Choose `count` neighbours (fewer if there are fewer passages) for every passage that has none; for all passages
-    if `count` has changed. A passage whose neighbours change loses its module; returns the modules that no passage uses
-    any more. The search must know all passages.
-
-    Raises DeskError. If it is interrupted, the next call does the rest.
+    """Choose `count` neighbours for every passage that has none; for all if `count` has changed. A passage whose
+    neighbours change loses its module; returns the modules that no passage uses any more. The search must know all
+    passages. Raises DeskError. If it is interrupted, the next call does the rest.
     """
     is_other = count != chosen_for(library)
     if not count and not is_other:
@@ -406,9 +404,8 @@ class Ingestion:
         self, paths: Sequence[Path], known: Collection[str], found: Collection[str], report: IngestReport
     ) -> None:
         """Delete documents whose files are gone from these folders. known: the documents read in this run. found: all
-        files that existed when the run began: a disk unmounted since then has deleted nothing.
-
-        A folder without any readable document loses none, because an unmounted disk looks like that.
+        files that existed when it began: a disk unmounted since then has deleted nothing. A folder without any readable
+        document loses none, because an unmounted disk looks like that.
         """
         stored = [Path(document.path) for document in self.library.documents()]
         missing = list[str]()

@@ -190,12 +190,9 @@ class Store:
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
     """Connect and migrate the database. A SQLite file is created if needed, its folder and a PostgreSQL database are
-    not.
-
-    url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether to create or migrate tables; a
-    SQLite file is copied before (`migrate`). Readers unset it, because the server of the data folder may be running:
-    then an older database is an error, "database-older", and so is a missing or empty one, "no-database". Raises
-    DeskError.
+    not. upgrade: whether to create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it,
+    because the server may be running: then an older database is an error, "database-older", and so is a missing or
+    empty one, "no-database". Raises DeskError.
     """
     file = sqlite_file(url)
     database = _connected(url, is_reader=not upgrade)
