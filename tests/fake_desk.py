@@ -19,12 +19,12 @@ from fake_sync import FakeSync
 
 from app.domain.answers import ConversationSummary, Handoff, ModelNames, Overview, Turn
 from app.domain.callers import OPERATOR
-from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage
+from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import ReadingCost, no_progress
 from app.domain.statistics import Load, MemoryPlan, Savings, Verified
 from app.knowledge.forget import CollectionForgotten, Footprint, Forgotten
-from app.knowledge.ingest import FileReason, IngestReport
+from app.knowledge.ingest import IngestReport
 from app.knowledge.uploads import safe_name
 from app.storage.conversation_care import Erased
 
@@ -351,7 +351,7 @@ class FakeDesk:
                 raise RuntimeError("an internal path /secret/place")
             progress("reading", done, len(names))
             if "unreadable" in name:
-                report.failed.append(FileReason(path=name, reason="no text in it"))
+                report.failed.append(UnreadFile(path=name, reason="no text in it"))
                 continue
             report.replaced += name in self.listed
             self.listed[name] = fake_document(name, Path(name).stem, collection=collection)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from desks import small_desk, write_pages
+from desks import small_desk
 from quick_account import quick_account
 from sqlalchemy import update
 
@@ -78,8 +78,7 @@ def test_the_faq_is_written_down_by_its_number(site):
     assert site.audited() == [("cleo", f"faq-{what}", "1") for what in ("add", "change", "delete")]
 
 
-def test_commands_that_change_documents(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_commands_that_change_documents(tmp_path, pages):
     with small_desk(tmp_path / "desk") as desk:
         recorded(desk).ingest([pages, *(pages / name for name in ("returns.md", "stores.txt", "returns.md"))])
         forgotten = recorded(desk).forget("returns.md")

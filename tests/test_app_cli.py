@@ -85,8 +85,7 @@ def test_a_help_desk_is_measured_by_contract(run, tmp_path, monkeypatch):
     assert run(*asked).out.startswith("| figure | value |")
 
 
-def test_the_whole_line_by_contract_and_for_people(run, tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_the_whole_line_by_contract_and_for_people(run, tmp_path, pages):
     report = run("ingest", str(pages), "--json").document
     keys = (
         "documents passages unchanged replaced removed failed warnings changes modules passages_per_s timings_s seconds"
@@ -168,11 +167,9 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(run, desk, tmp_
         (("train-ranker", "--data", "/no/questions.jsonl"), "cannot be read"),
         (("ingest", "/does/not/exist"), "no such file"),
         (("ask", ""), "empty"),
-        (("ask", "x" * 20_000), "20,000 characters"),
         (("ask", "hi", "--model", "/no/such/model"), "model"),
         (("ask", "hi", "--model", "owner/never-downloaded"), "model"),
         (("ask", "hi", "--device", "cuda:7"), "device"),
-        (("ask", "hi", "--reuse", "maybe"), "reuse"),
         (("ask", "hi", "--conversation", "nope"), "conversation"),
         (("ask", "hi", "--device-memory", "lots"), "device_memory is 'lots' in the flag --device-memory"),
         (("forget", "nothing.md"), "nothing.md"),
@@ -185,12 +182,6 @@ def test_a_mistake_is_one_line(run, monkeypatch, arguments, says):
     assert says in ran.err
 
 
-def test_with_json_a_mistake_is_json_too(run):
-    ran = run("ask", "", "--json")
-    assert is_one_line(ran)
-    assert ran.document["error"]["code"] == "question-empty"
-
-
 def test_reading_commands_need_a_desk(run, desk):
     for command in ("documents", "stats"):
         ran = run(command)
@@ -199,9 +190,9 @@ def test_reading_commands_need_a_desk(run, desk):
         assert [file.name for file in desk.iterdir()] == ["models"], "nothing is made"
     (desk / "models").unlink()
     desk.rename(desk.with_name("moved"))
-    ran = run("stats")
+    ran = run("stats", "--json")
     assert is_one_line(ran)
-    assert "ingest documents first" in ran.err
+    assert "ingest documents first" in ran.document["error"]["message"]
 
 
 def test_ctrl_c_is_one_line(run, monkeypatch, tmp_path):
@@ -246,10 +237,3 @@ def test_a_folder_that_is_in_use_is_one_line(run, desk):
         assert is_one_line(ran)
         assert f"process {os.getpid()} (warmdesk serve" in ran.err
         assert run("documents").status == 0  # reading is allowed beside it
-
-
-def test_a_data_folder_that_is_a_file_is_one_line(tmp_path, run, desk):
-    (desk / "models").unlink()
-    desk.rmdir()
-    desk.write_text("a file")
-    assert is_one_line(run("ask", "hi"))

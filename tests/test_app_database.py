@@ -125,7 +125,6 @@ def test_folder_with_an_awkward_name(tmp_path):
         ("desk.sqlite3", "the database URL is not valid"),
         ("nosuch://host/desk", "unknown kind of database"),
         ("sqlite://", "a database in memory"),
-        ("sqlite:///:memory:", "a database in memory"),
         ("sqlite:///file:desk?mode=memory&uri=true", "a database in memory"),
         ("postgresql+psycopg2cffi://me:secret@host/desk", "needs the Python package psycopg2cffi"),
     ],
@@ -159,9 +158,8 @@ def test_read_only(path):
     with closing(read_only):
         with read_only.read() as session:
             assert session.scalar(select(tables.FactRow.value)) is None
-        with pytest.raises(DeskError, match="is read-only") as caught:
+        with one_line("database-read-only", "is read-only"):
             store(read_only, "a", "1")
-    assert caught.value.code == "database-read-only"
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -186,14 +184,6 @@ def test_another_writer_does_not_finish(path, monkeypatch):
         assert refused(f"sqlite:///{path}").code == "database-busy"
     finally:
         other.close()
-
-
-def test_closing_leaves_one_file(path):
-    database = open_database(f"sqlite:///{path}")
-    store(database, "a", "1")
-    assert len(list(path.parent.iterdir())) == 3
-    database.close()
-    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -248,12 +238,6 @@ def test_no_server_on_postgres():
     assert "postgresql+psycopg://desk:***@127.0.0.1:9/desk cannot be reached" in str(error)
 
 
-def test_no_such_database_on_postgres(postgres):
-    error = refused(postgres.url("nowhere"))
-    assert error.code == "database-missing"
-    assert "createdb" in str(error)
-
-
 def test_wrong_users_and_passwords_on_postgres(postgres, postgres_url):
     assert refused(guarded(postgres_url)).code == "database-login", "no such user"
     postgres.execute(f"CREATE USER {GUARDED} PASSWORD '{PASSWORD}'")
@@ -293,10 +277,7 @@ def test_a_database_that_cannot_hold_all_texts_on_postgres(postgres):
     [
         ("53100", "disk-full"),
         ("25006", "database-read-only"),
-        ("53300", "database-busy"),
         ("40P01", "database-busy"),
-        ("57014", "database-busy"),
-        ("55P03", "database-busy"),
         ("58030", "disk-error"),
         ("XX001", "database-damaged"),
         ("57P01", "database-lost"),

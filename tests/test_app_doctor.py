@@ -12,7 +12,6 @@ from hatchling.builders.wheel import WheelBuilder
 from made_database import add_revision
 from transformers import FalconConfig, LlamaConfig, MistralConfig
 
-from app.desk.calibration import write_classifier
 from app.desk.doctor import (
     adapter,
     database,
@@ -30,7 +29,6 @@ from app.domain.settings import Settings
 from app.storage.database import open_database
 from cache.errors import ModelError
 from cache.model.loading import load_model
-from retrieval.answerability import rule_of_thumb
 
 ROOT = Path(__file__).parent.parent
 
@@ -89,15 +87,6 @@ def test_what_comes_with_the_program_is_found_or_missed(tmp_path, monkeypatch):
             check(Settings(data_dir=tmp_path))
     with pytest.raises(DeskError, match="there is no folder '/no/such/adapter'"):
         adapter(Settings(data_dir=tmp_path, adapter="/no/such/adapter"))
-
-
-def test_a_ranker_of_the_operator_s_own_wants_a_calibration_of_its_own(tmp_path):
-    (tmp_path / "ranker").mkdir()
-    (tmp_path / "ranker" / "ranker.json").write_text("{}")
-    assert statement_ranker(Settings(data_dir=tmp_path)) == str(tmp_path / "ranker")
-    assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path))
-    write_classifier(tmp_path / "search.json", rule_of_thumb("any", "own"))
-    assert search_classifier(Settings(data_dir=tmp_path)) == str(tmp_path / "search.json")
 
 
 def test_a_damaged_database_is_told_with_its_name_and_what_to_do(tmp_path):

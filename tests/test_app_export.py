@@ -92,12 +92,6 @@ def test_there_is_no_file_of_others_or_of_another_kind(desk):
     assert export_conversation(desk, latest.id, OPERATOR, "exe") is None
 
 
-def test_everything_is_one_document(desk):
-    document = json.loads("".join(export_everything(desk, OPERATOR)))
-    assert [one["title"] for one in document["conversations"]] == [one.title for one in desk.conversations()]
-    assert json.loads("".join(export_everything(desk, "v-nobody"))) == {"handoffs": [], "conversations": []}
-
-
 def test_everything_has_the_addresses_that_were_left_and_they_go_with_it(tmp_path):
     closed = "Sat 3:00-3:01 Europe/Dublin"
     with small_desk(tmp_path / "desk", office_hours=closed) as desk:

@@ -40,10 +40,9 @@ def fill(disk: Path, leave: int) -> None:
             others.flush()
 
 
-def test_a_small_disk_under_ingest_answers_and_a_backup(disk, tmp_path, monkeypatch, capsys):
+def test_a_small_disk_under_ingest_answers_and_a_backup(disk, monkeypatch, capsys, pages):
     """Was wrong once: encoded passages took the last byte of the disk from the database."""
     monkeypatch.setattr(cache.memory.background, "LOOK_S", 0.02)
-    pages = write_pages(tmp_path / "pages")
     with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
         modules = desk.settings.modules_folder
         desk.ingest([pages])
@@ -75,8 +74,7 @@ def test_a_small_disk_under_ingest_answers_and_a_backup(disk, tmp_path, monkeypa
         assert desk.back_up(disk / "backup.tar.gz").file.is_file()
 
 
-def test_a_disk_without_a_free_byte_is_one_line_until_there_is_room(disk, tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_a_disk_without_a_free_byte_is_one_line_until_there_is_room(disk, pages):
     with small_desk(disk / "desk", disk_floor=FLOOR) as desk:
         desk.ingest([pages])
         said = finish(desk, QUESTION)

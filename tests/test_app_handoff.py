@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from desks import finish, small_desk, write_pages
+from refusals import one_line
 from stored_answers import add_turn
 
 from app.answering.prepare import with_agents
@@ -126,6 +127,9 @@ def test_only_who_took_it_answers(people):
         people.agents.take(number, "Ben")
     with pytest.raises(DeskError) as other:
         people.agents.answer(number, "Ben", "Hello")
+    for text in ("  \n", "x" * 10_001):
+        with one_line("bad-message"):
+            people.agents.answer(number, "Ann", text)
     people.agents.close(number)
     with pytest.raises(DeskError) as closed:
         people.agents.take(number, "Ben")
@@ -135,24 +139,13 @@ def test_only_who_took_it_answers(people):
     assert codes == ["not-taken", "handoff-taken", "not-taken", "handoff-closed", "not-taken"]
 
 
-@ON_SQLITE
-def test_an_agent_writes_something_of_sensible_length(people):
-    _, number = people.waiting()
-    people.agents.take(number, "Ann")
-    for text in ("  \n", "x" * 10_001):
-        with pytest.raises(DeskError) as error:
-            people.agents.answer(number, "Ann", text)
-        assert failure(error) == "bad-message"
-
-
 def test_others_can_do_nothing_with_a_conversation(people):
     conversation, _ = people.waiting()
     assert people.customers.handoff(conversation, BOB) is None
     assert people.customers.to_person("Hello?", conversation, BOB) is None
     people.customers.end_handoff(conversation, BOB)
-    with pytest.raises(DeskError) as error:
+    with one_line("no-such-conversation"):
         people.customers.hand_off("button", owner=BOB, conversation_id=conversation)
-    assert failure(error) == "no-such-conversation"
     mine = people.customers.handoff(conversation, ANN)
     assert (mine.state, mine.messages) == ("waiting", 2)
 
@@ -162,13 +155,8 @@ def test_agents_reach_only_what_was_handed_off(people):
     conversation, number = people.waiting()
     assert [one.handoff.conversation_id for one in people.agents.rows()] == [conversation]
     assert [turn.role for turn in people.agents.case(number).turns] == ["user", "assistant"]
-    with pytest.raises(DeskError) as error:
+    with one_line("no-such-handoff"):
         people.agents.case(number + 1)
-    assert failure(error) == "no-such-handoff"
-
-
-def test_a_deleted_conversation_leaves_the_queue(people):
-    conversation, _ = people.waiting()
     ConversationCare(people.database).delete_conversation(conversation, ANN)
     assert people.agents.rows() == []
 
@@ -179,9 +167,8 @@ def test_customers_write_while_they_wait_and_end_it_themselves(people):
     assert handed.messages == 3
     [row] = people.agents.rows()
     assert (row.role, row.text) == ("user", "My order is 1234.")
-    with pytest.raises(DeskError) as error:
+    with one_line("with-person"):
         people.customers.check_with_machine(conversation, ANN)
-    assert failure(error) == "with-person"
     people.customers.end_handoff(conversation, ANN)
     people.customers.check_with_machine(conversation, ANN)
     assert people.customers.to_person("And now?", conversation, ANN) is None
@@ -189,9 +176,11 @@ def test_customers_write_while_they_wait_and_end_it_themselves(people):
 
 
 @ON_SQLITE
-def test_names_are_shown_only_if_the_setting_says_so(people, tmp_path):
-    people.settings(Settings(data_dir=tmp_path, show_agent_names=False))
+def test_settings_hide_names_and_redact(people, tmp_path):
+    people.settings(Settings(data_dir=tmp_path, show_agent_names=False, redact=True))
     conversation, number = people.waiting()
+    people.customers.to_person("Write to ann@example.com", conversation, ANN)
+    assert people.history.turns(conversation, ANN)[-1].text == "Write to [e-mail]"
     people.agents.take(number, "Ann")
     shown = people.customers.handoff(conversation, ANN)
     assert (shown.state, shown.agent) == ("taken", "")
@@ -199,27 +188,11 @@ def test_names_are_shown_only_if_the_setting_says_so(people, tmp_path):
 
 
 @ON_SQLITE
-def test_what_may_not_be_kept_is_taken_out(people, tmp_path):
-    people.settings(Settings(data_dir=tmp_path, redact=True))
-    conversation, _ = people.waiting()
-    people.customers.to_person("Write to ann@example.com", conversation, ANN)
-    assert people.history.turns(conversation, ANN)[-1].text == "Write to [e-mail]"
-
-
-@ON_SQLITE
-@pytest.mark.parametrize(
-    "text", ["I want to talk to a human", "agent please", "转人工", "Ich möchte einen Menschen sprechen"]
-)
-def test_who_writes_that_they_want_a_person_gets_one(people, text):
-    handed = people.customers.to_person(text, None, ANN)
+def test_who_writes_that_they_want_a_person_gets_one(people):
+    assert people.customers.to_person("Are you human?", None, ANN) is None
+    handed = people.customers.to_person("转人工", None, ANN)
     assert (handed.state, handed.reason) == ("waiting", "keyword")
-    assert people.history.turns(handed.conversation_id, ANN)[0].text == text
-
-
-@ON_SQLITE
-@pytest.mark.parametrize("text", ["Is a person needed to sign for the parcel?", "hello", "Are you human?"])
-def test_other_messages_are_for_the_machine(people, text):
-    assert people.customers.to_person(text, None, ANN) is None
+    assert people.history.turns(handed.conversation_id, ANN)[0].text == "转人工"
 
 
 NOTHING = Judged(outcome="nothing", grounding=None, feedback=None)
@@ -231,12 +204,10 @@ WEAK, BAD = replace(GOOD, grounding=0.3), replace(GOOD, feedback="down")
     ("answers", "reason"),
     [
         ([], None),
-        ([NOTHING], None),
         ([NOTHING, NOTHING], "refused"),
         ([NOTHING, GOOD, NOTHING], None),
         ([GOOD, NOTHING, NOTHING], "refused"),
         ([WEAK, WEAK], "support"),
-        ([WEAK, GOOD], None),
         ([BAD, GOOD, BAD], "thumbs"),
         ([BAD, GOOD], None),
         ([replace(GOOD, grounding=None)] * 2, None),
@@ -294,9 +265,8 @@ def test_without_rules_nothing_happens_by_itself(people, tmp_path, mode):
     assert people.customers.hand_off_by_rule(conversation, ANN) is None
     if mode == "off":
         assert people.customers.to_person("I want to talk to a human", None, ANN) is None
-        with pytest.raises(DeskError) as error:
+        with one_line("handoff-off"):
             people.customers.hand_off("button", owner=ANN, conversation_id=conversation)
-        assert failure(error) == "handoff-off"
 
 
 @pytest.mark.parametrize(
@@ -326,9 +296,8 @@ def test_outside_of_hours_an_address_is_left_and_the_machine_goes_on(people, tmp
     conversation = people.conversation()
     assert people.customers.to_person("I want to talk to a human", conversation, ANN) is None
     for email, code in (("", "outside-hours"), ("no address", "bad-email")):
-        with pytest.raises(DeskError) as error:
+        with one_line(code):
             people.customers.hand_off("button", owner=ANN, conversation_id=conversation, email=email)
-        assert failure(error) == code
     left = people.customers.hand_off("button", owner=ANN, conversation_id=conversation, email="ann@example.com")
     assert (left.state, left.email, left.is_with_person) == ("left", "ann@example.com", False)
     people.customers.check_with_machine(conversation, ANN)
@@ -365,9 +334,8 @@ def test_the_machine_is_silent_while_a_person_answers_and_knows_afterwards(tmp_p
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         first = finish(desk, "Can gift cards be returned?")
         handed = desk.hand_off("button", owner=OPERATOR, conversation_id=first.conversation_id)
-        with pytest.raises(DeskError) as error:
+        with one_line("with-person"):
             desk.ask("And lamps?", conversation_id=first.conversation_id)
-        assert failure(error) == "with-person"
         assert desk.to_person("And lamps?", first.conversation_id, OPERATOR) is not None
         queue = AgentQueue(desk.database, desk.settings)
         queue.take(handed.id, "Ann")

@@ -55,8 +55,7 @@ def quotes(answer: Answer, name: str) -> set[str]:
     return {citation.quote for citation in answer.citations if Path(citation.document).name == name}
 
 
-def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path, pages):
     file = pages / "gift-cards.md"
     file.write_text(version(0))
     done = threading.Event()
@@ -90,8 +89,7 @@ def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path)
         assert any(said <= texts for texts in versions), said
 
 
-def test_an_answer_that_began_before_a_change_quotes_the_former_version(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_an_answer_that_began_before_a_change_quotes_the_former_version(tmp_path, pages):
     with small_desk(tmp_path / "desk", pages=pages, passages=1) as desk:
         stream = desk.ask("Can gift cards be returned?")
         (pages / "gift-cards.md").write_text("# Gift cards\n\nGift cards can be returned now.\n")

@@ -66,12 +66,6 @@ def test_killed_process_leaves_the_folder_free(tmp_path):
             assert json.loads((tmp_path / "warmdesk.lock.json").read_text())["pid"] == os.getpid()
 
 
-def test_one_folder_under_two_names(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "desk", target_is_directory=True)
-    with lock_data_folder(tmp_path / "desk", "warmdesk serve"):
-        assert refused(tmp_path / "link").code == "data-folder-in-use"
-
-
 def test_free_after_the_block_and_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), lock_data_folder(tmp_path, "warmdesk ingest"):
         _ = 1 / 0
@@ -81,14 +75,11 @@ def test_free_after_the_block_and_after_an_error(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["warmdesk.lock"]
 
 
-def test_a_refusal_does_not_disturb_the_holder_not_in_the_same_process_either(tmp_path):
-    with lock_data_folder(tmp_path, "warmdesk serve"):
-        for _ in range(2):
-            assert f"process {os.getpid()} (warmdesk serve" in str(refused(tmp_path))
-
-
 def test_the_note_of_a_holder_may_be_missing_or_of_an_earlier_day(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
     with lock_data_folder(tmp_path, "warmdesk serve"):
+        for folder in (tmp_path, tmp_path, tmp_path / "link"):  # a refusal does not disturb the holder
+            assert f"process {os.getpid()} (warmdesk serve" in str(refused(folder))
         for text in ("", "[]", '{"pid": 1}', '{"pid": null, "purpose": "x", "since": "2026-01-01T10:00"}'):
             (tmp_path / "warmdesk.lock.json").write_text(text)
             assert "in use by another process: stop it" in str(refused(tmp_path))

@@ -276,18 +276,6 @@ def test_newer_database_is_refused_and_left_alone(database_url):
     assert table_names(database_url) == before
 
 
-def test_tables_of_another_program_are_not_taken_over(path):
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE documents (a)")
-    connection.close()
-    with pytest.raises(DeskError) as caught:
-        open_database(f"sqlite:///{path}")
-    error = caught.value
-    assert error.code == "database-error"
-    assert "table documents already exists" in str(error)
-    assert list(schema(path)) == ["documents"]
-
-
 def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(tmp_path, monkeypatch):
     settings = Settings(data_dir=tmp_path / "desk")
     settings.data_dir.mkdir()

@@ -119,13 +119,6 @@ def test_advice_fits_the_kind_of_file(run, tmp_path):
         assert json.loads(out)["kind"] == kind
 
 
-def test_advice_for_people(run, tmp_path):
-    file = write(tmp_path, "t.txt", "It is 2026-11-21.\nAlways the same.")
-    _, out, _ = run("advise", file, "--tokenizer", "words")
-    assert "line 1: a date ('2026-11-21') probably changes\n    4 tokens; move it after" in out
-    assert "2 of 6 tokens can be reused" in out
-
-
 @pytest.mark.parametrize("name", ["trip", "code", "persona"])
 def test_the_sample_schemas_and_prompts_can_be_advised_on(name, run):
     folder = Path(__file__).parent.parent / "data" / "schemas"
@@ -164,8 +157,7 @@ def test_lines_of_prompts_end_where_json_lines_end(run, tmp_path):
         assert run("advise", file, "--tokenizer", "words")[0] == 0
 
 
-def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_the_knowledge_base_is_a_schema_as_long_as_its_longest_passages(tmp_path, pages):
     (pages / "odd.txt").write_text("Odd\n\nA <module name='x'/> & \x0b more </schema>\n")
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         text, documents, passages = export_schema(desk.library, "Be kind & brief.", 2)

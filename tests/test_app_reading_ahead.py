@@ -34,9 +34,8 @@ def stored(service: Service) -> list[bool]:
     return service.engine.call(lambda store: [store.tier(key) is not None for key in keys])
 
 
-def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(tmp_path):
+def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(tmp_path, pages):
     """A module's key is recorded before it is computed, and its file may be gone."""
-    pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk", pages=pages) as service:
         (file, *_) = (f for key in service.library.module_keys() for f in tmp_path.rglob(f"*{key.split(':')[1]}*"))
     file.unlink()
@@ -47,8 +46,7 @@ def test_what_a_stopped_run_recorded_but_did_not_read_is_read_at_the_next_start(
         assert stored(service) == [True] * 4
 
 
-def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path, pages):
     with small_desk(tmp_path / "desk") as service:
         assert service.ingest([pages], warm=False).modules.encoded == 0
         assert service.passages_read() is None
@@ -62,16 +60,14 @@ def test_what_is_added_while_the_desk_serves_is_read_too(tmp_path):
         wait_until(lambda: service.passages_read() == PassagesRead(read=3, total=3, is_reading=False))
 
 
-def test_what_has_no_room_waits_for_a_question(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_what_has_no_room_waits_for_a_question(tmp_path, pages):
     with small_desk(tmp_path / "desk", disk=0, device_memory=1) as service:
         service.ingest([pages], warm=False)
         assert read_ahead(service).wait(LONG_S)
         assert service.passages_read() == PassagesRead(read=0, total=4, is_reading=False)
 
 
-def test_a_failure_leaves_the_desk_answering(tmp_path, monkeypatch, caplog):
-    pages = write_pages(tmp_path / "pages")
+def test_a_failure_leaves_the_desk_answering(tmp_path, monkeypatch, caplog, pages):
     with small_desk(tmp_path / "desk") as service:
         service.ingest([pages], warm=False)
         failing, survey = True, service._warming.survey
@@ -91,10 +87,9 @@ def test_a_failure_leaves_the_desk_answering(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("is_of_database", [False, True])
-def test_reading_goes_on_when_engine_or_database_is_back(tmp_path, monkeypatch, caplog, is_of_database):
+def test_reading_goes_on_when_engine_or_database_is_back(tmp_path, monkeypatch, caplog, is_of_database, pages):
     """Was wrong once: it ended for good, or until documents changed. That the database is away it says itself."""
     monkeypatch.setattr("app.knowledge.warm.AGAIN_S", 0.0)
-    pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
         service.ingest([pages], warm=False)
         part, name, failures = service.engine, "encode", iter([CacheError("the engine failed")])
@@ -115,8 +110,7 @@ def test_reading_goes_on_when_engine_or_database_is_back(tmp_path, monkeypatch, 
     assert ("could not be encoded" in caplog.text) != is_of_database
 
 
-def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path):
-    pages = write_pages(tmp_path / "pages")
+def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path, pages):
     for number in range(20):
         (pages / f"page{number}.md").write_text(f"# Page {number}\n\n" + f"Sentence {number} of it. " * 20)
     with small_desk(tmp_path / "desk") as service:

@@ -23,9 +23,10 @@ from app.cli.reports import print_old_copies
 from app.cli.running_desk import find_running, order, read_events
 from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE
+from app.domain.documents import UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
-from app.knowledge.ingest import FileReason, IngestReport
+from app.knowledge.ingest import IngestReport
 from app.storage.lock import SOCKET_FILE, lock_data_folder
 from app.web.document_routes import FAILED
 from app.web.serve import command_socket
@@ -92,10 +93,9 @@ def test_what_was_there_before_a_restore_is_named_where_something_is_removed(tmp
     assert f"are in {old}: delete them" in capfd.readouterr().out
 
 
-def test_flags_that_a_served_desk_cannot_take_over_are_named(tmp_path, run, monkeypatch):
+def test_flags_that_a_served_desk_cannot_take_over_are_named(tmp_path, run, monkeypatch, pages):
     said: list[str] = []
     monkeypatch.setattr("app.cli.options.progress_line", said.append)
-    pages = write_pages(tmp_path / "pages")
     with served(tmp_path / "desk", FakeDesk(seeded=False)):
         run("ingest", str(pages))
         assert said == []
@@ -104,8 +104,7 @@ def test_flags_that_a_served_desk_cannot_take_over_are_named(tmp_path, run, monk
     assert "--device, --memory ignored" in note
 
 
-def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path, run):
-    pages = write_pages(tmp_path / "pages")
+def test_a_small_desk_takes_in_and_forgets_while_it_is_served(tmp_path, run, pages):
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         report, _ = run("ingest", str(pages))
         assert (report["documents"], report["modules"]["encoded"], report["failed"]) == (4, 4, [])
@@ -153,16 +152,6 @@ def test_errors_of_the_desk_are_those_of_the_command(tmp_path, run):
         assert status == 1
         report, status = run("ingest", str(tmp_path / "unreadable.md"))
         assert (report["failed"][0]["reason"], status) == ("no text in it", 1)
-
-
-def test_progress_is_passed_on(tmp_path):
-    seen: list[tuple[str, int, int]] = []
-    order = {"paths": ["/a.md"], "collection": "", "sync": False, "warm": True}
-    with served(tmp_path / "desk", FakeDesk()):
-        running = find_running(tmp_path / "desk")
-        assert running is not None
-        running("/ingest", order, lambda *stage: seen.append(stage))
-    assert seen == [("reading", 0, 1), ("reading", 1, 1), ("embedding", 1, 1), ("encoding", 1, 1)]
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -216,11 +205,6 @@ def error_of(app: FastAPI, folder: Path) -> DeskError:
     return caught.value
 
 
-def test_a_desk_without_the_route_is_a_clear_error(tmp_path):
-    error = error_of(FastAPI(), tmp_path)
-    assert (error.code, "404" in str(error)) == ("desk-refused", True)
-
-
 def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path):
     """It dies in the middle of a line: the connection ends before the stream does."""
 
@@ -228,6 +212,8 @@ def test_a_desk_that_breaks_off_is_a_clear_error(tmp_path):
         yield '{"stage": "reading", "done": 0, "total": 1}\n{"sta'
         raise RuntimeError("killed")
 
+    error = error_of(FastAPI(), tmp_path)
+    assert (error.code, "404" in str(error)) == ("desk-refused", True)
     error = error_of(desk_that(StreamingResponse(half())), tmp_path)
     assert (error.code, "is lost" in str(error)) == ("desk-lost", True)
     with one_line("desk-lost"):
@@ -258,15 +244,14 @@ def ingested(monkeypatch):
 
     def ingest(self: Service, paths: list[Path], progress: Progress, **options: Any) -> IngestReport:
         seen.append((str(paths[0]), options))
-        failed = [FileReason(path=str(paths[0]), reason="no text in it")]
+        failed = [UnreadFile(path=str(paths[0]), reason="no text in it")]
         return IngestReport(failed=failed) if "broken" in str(paths[0]) else IngestReport(documents=4, replaced=1)
 
     monkeypatch.setattr(Service, "ingest", ingest)
     return seen
 
 
-def test_a_folder_is_added_listed_read_and_removed(tmp_path, sync, ingested, monkeypatch):
-    pages = write_pages(tmp_path / "pages")
+def test_a_folder_is_added_listed_read_and_removed(tmp_path, sync, ingested, monkeypatch, pages):
     monkeypatch.chdir(tmp_path)
     added, status = sync("add", "pages", "--every", "30", "--collection", "shop")
     (one,) = added["folders"]
@@ -317,8 +302,7 @@ def test_mistakes_are_one_line(
     assert ingested == []
 
 
-def test_beside_a_served_desk_the_desk_reads(tmp_path, sync):
-    pages = write_pages(tmp_path / "pages")
+def test_beside_a_served_desk_the_desk_reads(tmp_path, sync, pages):
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         added, status = sync("add", str(pages))
         assert (status, added["folders"][0]["last_result"]["added"]) == (0, 4)

@@ -20,7 +20,7 @@ from app.domain.statistics import Savings, SavingsSample
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import open_database
 from app.storage.history import History
-from app.storage.statistics import SavingsSamples
+from app.storage.statistics import Statistics
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Request, Timings, Usage
@@ -71,7 +71,7 @@ def desk(measured):
 
 def samples(desk: Service) -> list[SavingsSample]:
     """The latest first."""
-    return SavingsSamples(desk.database).between(NOW - timedelta(days=9999), datetime.now(UTC) + timedelta(days=1))
+    return Statistics(desk.database).samples(NOW - timedelta(days=9999), datetime.now(UTC) + timedelta(days=1))
 
 
 def measured_answer(desk: Service) -> tuple[Answer, SavingsSample]:
@@ -97,14 +97,14 @@ def test_an_answer_is_computed_again_without_reuse(desk):
 
 def test_samples_are_read_by_time_and_outlive_their_question(database_url):
     with closing(open_database(database_url)) as database:
-        history, kept = History(database), SavingsSamples(database)
+        history, kept = History(database), Statistics(database)
         asked = history.record_question(history.start_conversation(QUESTION), QUESTION)
         late = replace(SAMPLE, created=NOW + timedelta(hours=1), likeness=None)
         for sample in (replace(SAMPLE, question_id=asked), replace(late, question_id="gone")):
-            kept.record(sample)
-        assert kept.between(NOW, late.created) == [replace(SAMPLE, question_id=asked)]
+            kept.add_sample(sample)
+        assert kept.samples(NOW, late.created) == [replace(SAMPLE, question_id=asked)]
         ConversationCare(database).erase("operator")
-        assert kept.between(NOW, late.created + timedelta(seconds=1)) == [late, SAMPLE]
+        assert kept.samples(NOW, late.created + timedelta(seconds=1)) == [late, SAMPLE]
 
 
 def test_what_was_exact_is_the_same_and_words_drawn_by_chance_are_not_compared(tmp_path):

@@ -93,17 +93,3 @@ def test_collections_find_their_own_in_the_same_snapshot(library, tmp_path):
     assert found(search, "label", "none") == []
     assert search.snapshot.retriever(["shop"]) is search.snapshot.retriever(["shop", "none"])
     assert search.snapshot.retriever([]) is search.snapshot.retriever()
-
-
-def test_a_collection_is_searched_while_documents_are_added(library, tmp_path):
-    """A question does not wait for the change: it sees the state before."""
-    search = search_of(library, tmp_path)
-    search.change(lambda: store(library, "shop", "label", collection="shop"))
-
-    def change() -> list[Replaced]:
-        replaced = store(library, "more", "label too", collection="shop")
-        assert found(search, "label", "shop") == [1]
-        return replaced
-
-    search.change(change)
-    assert found(search, "label", "shop") == [1, 2]

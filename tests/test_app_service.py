@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from desks import finish, small_desk
 from hashed_search import HashEmbedder
+from refusals import one_line
 
 from app.desk.service import Service
-from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.grounding.grounding import AnswerChecker
 
@@ -19,29 +19,6 @@ from app.grounding.grounding import AnswerChecker
 def use_of(answer: object) -> dict[str, tuple[str, str | None]]:
     """Source and miss reason by document name, the system text left out."""
     return {Path(m.document).name: (m.source, m.miss_reason) for m in answer.modules if m.document}  # type: ignore[attr-defined]
-
-
-def test_an_answer_is_placed_out_of_cached_documents(tmp_path, pages):
-    with small_desk(tmp_path / "desk", pages=pages) as desk:
-        answer = finish(desk, "Can gift cards be returned?")
-    usage = answer.usage
-    assert usage.prompt_tokens == usage.computed + usage.cached_tokens
-    assert usage.module > 0
-    assert {source for source, _ in use_of(answer).values()} == {"device"}
-    assert "gift-cards.md" in use_of(answer)
-    assert Path(answer.citations[0].document).name == "gift-cards.md"
-    assert "cannot be returned" in answer.citations[0].quote
-    assert not answer.exact
-    assert answer.policy == "fast"
-
-
-def test_the_second_turn_reuses_the_first(tmp_path, pages):
-    with small_desk(tmp_path / "desk", pages=pages) as desk:
-        first = finish(desk, "Can gift cards be returned?")
-        second = finish(desk, "And how long do they last?", conversation_id=first.conversation_id)
-    assert second.conversation_id == first.conversation_id
-    assert second.usage.session >= first.usage.computed
-    assert second.usage.computed < len("Question: And how long do they last?") + 30
 
 
 def test_two_questions_at_once_keep_their_own_answers(tmp_path, pages):
@@ -91,9 +68,8 @@ def test_questions_that_cannot_be_asked(tmp_path):
             ("x" * 20_000, None, "question-too-long"),
             ("Hello?", "nope", "conversation-unknown"),
         ):
-            with pytest.raises(DeskError) as caught:
+            with one_line(code):
                 desk.ask(question, conversation_id=conversation)
-            assert caught.value.code == code
         assert desk.conversations() == []
         assert not desk.is_open("engine"), "said before anything is loaded"
 

@@ -47,17 +47,6 @@ def test_sums_equal_counting_by_hand(history, stats, number):
     assert sums.ttft_ms_p95 == pytest.approx(ttft[-(-95 * number // 100) - 1], rel=0.05)
 
 
-def test_points_are_the_latest_answers_oldest_first(history, stats):
-    conversation_id = history.start_conversation("x")
-    for number in range(5):
-        add_turn(history, conversation_id, number)
-    points = stats.points(limit=3)
-    assert [point.prompt_tokens for point in points] == [102, 103, 104]
-    assert {(point.reused_tokens, point.policy) for point in points} == {(100, "balanced")}
-    assert points[0].ttft_ms == pytest.approx(33.4)
-    assert points[0].created < points[2].created
-
-
 def test_misses_say_what_was_computed_for_which_question(history, stats):
     conversation_id = history.start_conversation("x")
     first = history.record_question(conversation_id, "the slow one")

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,6 @@ def row(number: int, **more: Any) -> dict[str, Any]:
 )
 def test_the_sentence_that_holds_the_answer_is_trained_on(question, answer, expected):
     assert answer_sentence(TEXT, question, answer) == expected
-
-
-def test_of_several_the_one_with_most_words_of_the_question_is_trained_on():
-    text = "It takes 9 days. Returns by post take 9 days. Stores need 9 days."
-    assert answer_sentence(text, "How long do returns by post take?", "9 days") == "Returns by post take 9 days."
 
 
 def test_a_document_with_what_it_answers_and_what_not(tokenizer):
@@ -212,15 +208,10 @@ def test_rows_that_cannot_be_trained_on_are_named(tmp_path, text, says):
     with pytest.raises(DeskError, match=says) as caught:
         list(read_rows([file]))
     assert str(file) in str(caught.value)
-    with pytest.raises(DeskError, match="cannot be read"):
-        list(read_rows([tmp_path / "none.jsonl"]))
-
-
-def test_a_cut_file_is_named(tmp_path):
-    whole = gzip.compress("\n".join(json.dumps(row(number)) for number in range(300)).encode())
-    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DeskError, match=r"cut\.jsonl\.gz cannot be read"):
-        list(read_rows([tmp_path / "cut.jsonl.gz"]))
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(random.Random(0).randbytes(999))[:500])
+    for name in ("none.jsonl", "cut.jsonl.gz"):
+        with pytest.raises(DeskError, match=f"{name} cannot be read"):
+            list(read_rows([tmp_path / name]))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tiny import build, stock
 
-from app.cli.bench import need_plot
+from app.cli.bench import need
 from app.domain.errors import DeskError
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import NAMED, ChatTemplate
@@ -177,14 +177,14 @@ def test_a_server_is_asked_and_stopped(tmp_path):
 
 
 def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path, monkeypatch):
-    need_plot(None)
-    need_plot(tmp_path / "a.svg")
+    need("latency", None)
+    need("latency", None, tmp_path / "a.svg")
     for name in ("a.png", "nowhere/a.svg"):
         with pytest.raises(DeskError, match=r"give an \.svg file"):
-            need_plot(tmp_path / name)
+            need("latency", None, tmp_path / name)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DeskError, match="pip install matplotlib"):
-        need_plot(tmp_path / "a.svg")
+        need("latency", None, tmp_path / "a.svg")
 
 
 FLOOR = floor.Floor(threads=1, bytes_per_s=1e9, flops=1e9)

@@ -262,10 +262,7 @@ def composed(
 def _with_neighbours(
     statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
 ) -> list[RankedStatement]:
-    if statement.kind not in (
-        "sentence",
-        "row",
-    ):  # others are complete; items have the line above them
+    if statement.kind not in ("sentence", "row"):  # others are complete; items have the line above them
         return [statement]
     lowest = statement.logit - (NEARLY if statement.kind == "sentence" else NEARLY_ROWS)
     near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]

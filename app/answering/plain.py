@@ -99,9 +99,7 @@ def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]
     """
     system = "\n\n".join(one.text for one in messages if one.role == "system")
     spoken = [one for one in messages if one.role != "system"]
-    turns = [
-        "\n\n".join(one.text for one in same) for _, same in groupby(spoken, lambda one: one.role)
-    ]  # in turns: user, assistant, user ...
+    turns = ["\n\n".join(one.text for one in same) for _, same in groupby(spoken, lambda one: one.role)]
     if not spoken or spoken[0].role != "user" or spoken[-1].role != "user":
         raise DeskError("the first and the last message must be the user's", code="bad-messages")
     parts = opening(template, system)
@@ -119,8 +117,6 @@ def opening(template: ChatTemplate, system: str) -> list[Text]:
             Text(text=system),
             Text(text=template.to_user, structural=True),
         ]
-    if "system" in template.roles:
-        alone = template.roles["system"].alone + template.roles["user"].open
-    else:
-        alone = template.open
+    roles = template.roles
+    alone = roles["system"].alone + roles["user"].open if "system" in roles else template.open
     return [Text(text=alone, structural=True)]

@@ -107,9 +107,8 @@ TOPICS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How a question ends. results: search results that the answer may use. says: Warmdesk's own words: the whole
-    answer, or if `asks_model` the line before the text from the documents (empty if sure). nothing: the text if the
-    model finds no answer. faq: the number of the pair that answers alone.
+    """How a question ends. says: Warmdesk's own words: the whole answer, or if `asks_model` the line before the text
+    from the documents. nothing: the text if the model finds no answer. faq: the pair that answers alone.
     """
 
     outcome: Outcome
@@ -222,9 +221,7 @@ def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
-    """A question with its decision. in_prompt: every passage of the prompt by its module's name. plan: None if the
-    model is not asked. model: fingerprint of the model of the plan.
-    """
+    """A question with its decision. in_prompt: passages by module's name. plan: None if the model is not asked."""
 
     question: str
     decision: Decision

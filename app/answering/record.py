@@ -54,11 +54,9 @@ def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokeni
 
 
 def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens of a statement that follows another one, with the separator.
-
-    They are cut from a text with a full stop before them, because some tokenizers encode the beginning of a text
-    differently from its middle. If a tokenizer makes one token of the full stop and the line break, both parts are
-    encoded separately.
+    """Tokens of a statement that follows another one, with the separator. They are cut from a text with a full stop
+    before them, because some tokenizers encode the beginning of a text differently from its middle. If a tokenizer
+    makes one token of the full stop and the line break, both parts are encoded separately.
     """
     before = tokenizer.encode([Text(text=".")])
     joined = tokenizer.encode([Text(text=f".{BETWEEN}{text}")])
@@ -72,9 +70,7 @@ _ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE, "repeated": RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """A question that is being answered. started: `time.perf_counter` at its arrival. conversation_id, question_id:
-    empty if it is not stored. replaces: the question that it replaces, if any.
-    """
+    """A question that is being answered. started: `time.perf_counter` at its arrival. Ids are empty if not stored."""
 
     started: float
     prepared: PreparedQuestion
@@ -131,9 +127,8 @@ def timings_of(completion: Completion, retrieve_ms: float, total_ms: float) -> A
 
 
 def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
-    prepared = asked.prepared
-    outcome: Outcome = "nothing" if shown.is_refusal else prepared.decision.outcome
-    decision = prepared.decision
+    prepared, decision = asked.prepared, asked.prepared.decision
+    outcome: Outcome = "nothing" if shown.is_refusal else decision.outcome
     said = decision.statements if shown.is_quotation else []
     results = () if shown.is_refusal else decision.results.found if said else decision.results.passages
     found = [(one.passage, one.cosine) for one in results]
@@ -141,7 +136,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
     notices = [QUOTED if shown.is_quotation else None, _ENDINGS.get(completion.finish_reason), prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]
     answer = Answer(
-        answer=prepared.decision.says + BETWEEN + shown.text if outcome == "unsure" else shown.text,
+        answer=decision.says + BETWEEN + shown.text if outcome == "unsure" else shown.text,
         outcome=outcome,
         conversation_id=asked.conversation_id,
         message_id=new_id(),

@@ -61,22 +61,16 @@ def publish(
     common.show(result, lambda: None if write else print(markdown(result, command)))
 
 
-def need_section(write: Path | None, section: str) -> None:
-    from evals.report import read_section
+def need(section: str, write: Path | None, plot: Path | None = None) -> None:
+    """Fail before the work is done if its table cannot be written or its plot drawn. Raises DeskError."""
+    from evals.report import need_plots, read_section
 
     if write is not None:
         read_section(write, section)
-
-
-def need_plot(plot: Path | None) -> None:
-    """Fail before the work is done if a plot cannot be drawn. Raises DeskError."""
-    from evals.report import need_plots
-
-    if plot is None:
-        return
-    if plot.suffix != ".svg" or not plot.absolute().parent.is_dir():
-        raise DeskError(f"--plot {plot}: give an .svg file in a folder that exists", code="usage")
-    need_plots()
+    if plot is not None:
+        if plot.suffix != ".svg" or not plot.absolute().parent.is_dir():
+            raise DeskError(f"--plot {plot}: give an .svg file in a folder that exists", code="usage")
+        need_plots()
 
 
 @bench.command()
@@ -103,8 +97,7 @@ def latency(
     from evals.speed.latency import ARMS, markdown, measure
 
     names = chosen(arms, ARMS)
-    need_section(write, "latency")
-    need_plot(plot)
+    need("latency", write, plot)
     result = measure(
         settings=common.settings,
         half_billion=half_billion,
@@ -137,7 +130,7 @@ def prompt_cache(
     """Time to the first token of the Prompt Cache paper's three use cases, with and without reused modules."""
     from evals.speed.use_cases import markdown, measure_use_cases
 
-    need_section(write, "prompt-cache")
+    need("prompt-cache", write)
     result = measure_use_cases(
         settings=common.settings,
         folder=schemas,
@@ -171,8 +164,7 @@ def throughput(
     from evals.speed.throughput import ARMS, LoadTest, markdown, measure_throughput
 
     names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
-    need_section(write, "throughput")
-    need_plot(plot)
+    need("throughput", write, plot)
     load = LoadTest(documents=documents, zipf=zipf, requests=requests)
     result = measure_throughput(
         settings=common.settings,
@@ -205,7 +197,7 @@ def decode(
     from evals.speed.decode import ARMS, markdown, measure_decode
 
     names = chosen(arms, ARMS)
-    need_section(write, "decode")
+    need("decode", write)
     result = measure_decode(
         settings=common.settings,
         documents=documents,
@@ -230,7 +222,7 @@ def floor(
     """Memory bandwidth and matrix products of this machine, and the speed they allow the model."""
     from evals.speed.floor import markdown, measure_floors
 
-    need_section(write, "floor")
+    need("floor", write)
     result = measure_floors(common.settings, thread_counts(threads), whole_numbers(documents, "--documents"))
     publish(common, result, "floor", markdown, f"warmdesk bench floor --documents {documents}", write)
 
@@ -248,7 +240,7 @@ def memory(
     """
     from evals.speed.memory import markdown, measure_memory
 
-    need_section(write, "memory")
+    need("memory", write)
     result = measure_memory(common.settings, conversations, modules)
     command = f"warmdesk bench memory --conversations {conversations} --modules {modules}"
     publish(common, result, "memory", markdown, command, write)
@@ -273,8 +265,7 @@ def eviction(
     from evals.report import draw_eviction
     from evals.speed.eviction import PASSAGES, draw_trace, markdown, measure_eviction, read_trace
 
-    need_section(write, "eviction")
-    need_plot(plot)
+    need("eviction", write, plot)
     if trace is not None:
         traces, source = [read_trace(trace)], f"recorded in {trace.name}"
     else:
@@ -311,8 +302,7 @@ def gpu(
 
     names = chosen(rows, tuple(plan.name for plan in PLANS), "--rows")
     device = common.flags["device"] or default_device(common.settings.device)
-    need_section(write, "gpu")
-    need_plot(plot)
+    need("gpu", write, plot)
     result = measure_gpu(
         device=device,
         size=size or ("tiny" if device == "cpu" else "full"),

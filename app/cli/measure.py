@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from app.cli.bench import Write, need
 from app.cli.options import Common, open_service, progress_line, takes
 from app.domain.setting_types import SHIPPED_DATA
 from app.domain.settings import load_settings
@@ -19,7 +20,6 @@ evaluate = typer.Typer(no_args_is_help=True, help="Measure answers.")
 commands.add_typer(evaluate, name="eval")
 
 Limit = Annotated[int | None, typer.Option(help="Maximum number of questions.")]
-Write = Annotated[Path | None, typer.Option(help="Write the table into this file.")]
 
 QUESTIONS = SHIPPED_DATA / "questions.jsonl"
 
@@ -41,11 +41,10 @@ def quality(
 ) -> None:
     """What reuse costs in answers: fidelity to full attention, and answers that contain the gold answer. Resumes."""
     from evals.answers.quality_run import draw, markdown, measure_quality
-    from evals.report import need_plots, read_section, write_section
+    from evals.report import write_section
 
-    if write is not None:
-        read_section(write, "quality")  # fails before the work is done
-        need_plots()
+    plot = None if write is None else write.with_name("quality.svg")
+    need("quality", write, plot)
     result = measure_quality(
         common.settings,
         data,
@@ -55,8 +54,8 @@ def quality(
         conversations=conversations,
         report=progress_line,
     )
-    if write is not None:
-        draw(result, write.with_name("quality.svg"))
+    if write is not None and plot is not None:
+        draw(result, plot)
         command = f"warmdesk eval quality --data {data.name} --policies {policies} --limit {limit}"
         command += f" --passages {passages}" if passages != 5 else ""
         command += " --conversations" if conversations else ""
@@ -134,11 +133,10 @@ def recall(
 ) -> None:
     """Whether search finds the right document, and whether it recognises that there is none."""
     from evals.answers.recall import markdown, measure_recall
-    from evals.report import read_section, write_section
+    from evals.report import write_section
     from retrieval.search.embedding import SentenceEmbedder
 
-    if write is not None:
-        read_section(write, "recall")  # fails before the work is done
+    need("recall", write)
     result = measure_recall(
         common.settings,
         data,

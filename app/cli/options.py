@@ -84,11 +84,7 @@ SETTING_OF = {"memory": "device_memory"}
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The common options that a command got.
-
-    settings: from file, environment and flags. flags: by name, of the settings that the command takes; None if not
-    given.
-    """
+    """The common options that a command got. flags: of the settings that the command takes; None if not given."""
 
     settings: Settings
     flags: dict[str, Any]

@@ -1,8 +1,4 @@
-"""The output of commands for people, and bars of progress on stderr.
-
-Out of scope: the JSON documents of commands (`app.desk.output`), the meaning of the numbers
-(`app.domain.answers`).
-"""
+"""The output of commands for people, and bars of progress on stderr."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -122,10 +122,8 @@ class BatchFailure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """Answers, or failures, in the order of the questions. groups: ids of the questions that were answered together.
-
-    cold_ungrouped, cold_grouped: tokens that a cold start with the same memory would compute for the answered
-    questions, in the order of the file and grouped; counted without computing (`cache.analysis.memory_plan`), None if
-    that is not possible.
+    cold_ungrouped, cold_grouped: tokens that a cold start with the same memory would compute, in the order of the file
+    and grouped (`cache.analysis.memory_plan`); None if that cannot be counted.
     """
 
     questions: tuple[BatchQuestion, ...]

@@ -59,8 +59,7 @@ class PolicyMetrics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """setup: what it is valid for (`setup_of`). measured: date. rows: full attention and the policies. refusal_bias:
-    added to the logit of the refusal's first token, so that the model refuses as often as it should; refusal_text: the
-    refusal with which that was measured.
+    added to the logit of the first token of the refusal, with whose text it was measured.
     """
 
     setup: str

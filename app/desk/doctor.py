@@ -221,11 +221,8 @@ def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
     except DeskError as error:
         if error.code not in ("no-database", "database-older"):
             raise
-        is_new = error.code == "no-database"
-        yield (
-            None,
-            "none yet: warmdesk ingest FOLDER" if is_new else "unknown before the next start: from an older version",
-        )
+        older = "unknown before the next start: from an older version"
+        yield None, "none yet: warmdesk ingest FOLDER" if error.code == "no-database" else older
     else:
         with service:
             yield service, ""

@@ -1,7 +1,4 @@
-"""The documents of an open desk: ingest, upload, delete, encode in the background, follow other servers.
-
-Out of scope: questions and the numbers of the dashboard (`service`); each step itself (`app.knowledge`).
-"""
+"""The documents of an open desk: ingest, upload, delete, encode in the background, follow other servers."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence

@@ -86,11 +86,8 @@ def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
 
 
 def backup_json(backup: Backup) -> dict[str, Any]:
-    left_out = list(backup.left_out)
-    return {"backup": str(backup.file), "bytes": backup.num_bytes, **manifest_json(backup.manifest)} | {
-        "left_out": left_out,
-        "note": backup.note,
-    }
+    said = {"backup": str(backup.file), "bytes": backup.num_bytes, **manifest_json(backup.manifest)}
+    return {**said, "left_out": list(backup.left_out), "note": backup.note}
 
 
 def restored_json(restored: Restored) -> dict[str, Any]:

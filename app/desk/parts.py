@@ -1,7 +1,6 @@
 """The parts of an open desk: database, models, index, and what works with them.
 
-Each part is opened when it is first needed, so that listing documents loads no model. Out of scope: the methods of a
-desk (`service`).
+Each part is opened when it is first needed, so that listing documents loads no model.
 """
 
 import os
@@ -32,7 +31,7 @@ from app.storage.faq import FaqStore
 from app.storage.files import SettingsFile
 from app.storage.history import History
 from app.storage.library import Library
-from app.storage.statistics import SavingsSamples
+from app.storage.statistics import Statistics
 from cache.engine.request import Limits
 from cache.memory.disk import DiskTier
 from cache.model.language_model import LanguageModel
@@ -247,7 +246,7 @@ class Parts:
             self.policy,
             self.answer_mode,
             0.0 if self.calibration is None else self.calibration.bias_of(self.settings),
-            SavingsMeter(self.engine, self.settings.savings_sample, SavingsSamples(self.database).record),
+            SavingsMeter(self.engine, self.settings.savings_sample, Statistics(self.database).add_sample),
             self.curated,
         )
 

@@ -41,7 +41,7 @@ from app.replies.replies import contact_links
 from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.conversation_care import ConversationCare, Erased, Transcripts
 from app.storage.history import AnswerDetails
-from app.storage.statistics import SavingsSamples, Statistics
+from app.storage.statistics import Statistics
 from app.support.faq import Grouping, Quality
 from app.support.handoff import HandingOff
 from cache.analysis.memory_plan import TracedModule
@@ -150,12 +150,10 @@ class Service(DeskDocuments):
         earlier: Sequence[Said] = (),
         replaces: str = "",
     ) -> AnswerInProgress:
-        """Start an answer. Without a conversation a new one begins; its id is in the finished answer. policy: see
-        `setting_types`; unset: the desk's. collections: search only their documents; none: all. earlier: messages of a
-        conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not in the prompt.
-        It is deleted with its answer in the transaction that stores the new one; without a new answer it stays and the
-        new question is deleted. Raises DeskError while an agent answers, and for an invalid question, before any model
-        is loaded.
+        """Start an answer. Without a conversation a new one begins. collections: search only these; none: all. earlier:
+        messages of a conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not
+        in the prompt. It is deleted with its answer in the transaction that stores the new one; without a new
+        answer it stays and the new question is deleted. Raises DeskError, before any model is loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
@@ -282,7 +280,7 @@ class Service(DeskDocuments):
         return Statistics(self.database).over_time(since, until, step)
 
     def savings(self, since: datetime, until: datetime) -> Savings:
-        return summarise_savings(SavingsSamples(self.database).between(since, until))
+        return summarise_savings(Statistics(self.database).samples(since, until))
 
     def memory_plan(self) -> MemoryPlan:
         """Simulate other sizes of memory for the latest answers; computes for some seconds."""

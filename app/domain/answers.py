@@ -29,9 +29,9 @@ REASONS: dict[HandoffReason, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
-    """A hand-off. agent: the account that took it, or its name for customers; "" before that. email: the address for a
-    reply, "" if none. place: in the queue, from 1; 0 if it is not waiting. messages: number in the conversation. fresh:
-    nothing was asked since it was closed.
+    """A hand-off. agent: the account that took it, or its name for customers. email: the address for a reply. place: in
+    the queue, from 1; 0 if it is not waiting. messages: number in the conversation. fresh: nothing was asked since it
+    was closed.
     """
 
     id: int
@@ -83,11 +83,8 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
-    """A passage that an answer cites. Stored with the message, text included, so that it never changes.
-
-    document: path or name of the ingested document. passage: heading path and number. quote: the passage's text. score:
-    cosine similarity of question and passage. see_also: the answer does not use it; it is only similar. url: public
-    address of the page, "" if unknown. marks: the parts that the answer quotes.
+    """A passage that an answer cites, stored with its text (`quote`), so that it never changes. passage: heading path
+    and number. score: cosine with the question. see_also: the answer does not use it. marks: what it quotes.
     """
 
     document: str
@@ -102,10 +99,8 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer. source: device, host, disk, computed (with a miss reason), or elsewhere: a remote
-    model server had or computed it, and does not say which.
-
-    document: path of its passage's document; empty for the system text.
+    """A prompt module of an answer. document: of its passage, "" for the system text. source: device, host, disk,
+    computed (with a miss reason), or elsewhere: a remote model server had or computed it, and does not say which.
     """
 
     id: str
@@ -151,10 +146,9 @@ class AnswerTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A finished answer. outcome: how the question ended. policy: how its passages were linked; exact: no module
-    replaced full attention. grounding: how well the passages support the model's text, 0 to 1, None if nothing was
-    checked; quoted: whether sentences of the passages replace the model's words. notice: something the reader should
-    know (older turns were dropped, the answer was cut), or None.
+    """A finished answer. policy: how its passages were linked; exact: no module replaced full attention. grounding: how
+    well the passages support the model's text, 0 to 1, None if nothing was checked; quoted: sentences of the passages
+    replace the model's words. notice: for the reader, such as that the answer was cut.
     """
 
     answer: str
@@ -197,9 +191,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A stored message. role: user, assistant (with `answer`) or agent (a person). author: the agent's name, if it is
-    told. feedback, reason: the reader's rating. unanswered: why a question has no answer.
-    """
+    """A stored message. role: user, assistant (with `answer`) or agent. author: the agent's name, if it is told."""
 
     message_id: str
     role: str
@@ -224,9 +216,7 @@ class ConversationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRow:
-    """A module as the dashboard shows it. tier: device, host, disk, or none (not encoded). hits: prompts that found it
-    encoded; misses: prompts for which it was computed. is_kept: it is evicted last.
-    """
+    """A module as the dashboard shows it. tier: device, host, disk, or none. hits, misses: see `ModuleTallyRow`."""
 
     id: str
     document: str
@@ -267,11 +257,7 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRow:
-    """A prefix that later prompts shared. text: the first words of its last segment.
-
-    tokens: its length from the prompt's start; hits: prompts with this prefix; saved: tokens that its last segment
-    saved.
-    """
+    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: of its last segment."""
 
     text: str
     tokens: int
@@ -281,9 +267,7 @@ class PrefixRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportRow:
-    """An answer whose passages did not support all of the model's text. shown: the text after the check; quoted:
-    whether it contains quotations.
-    """
+    """An answer whose passages did not support all of the model's text. shown: the text after the check."""
 
     created: datetime
     question: str
@@ -305,9 +289,8 @@ class AnswerPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTotals:
-    """Numbers over all answers ever recorded (`app.storage.statistics`). conversations: those stored now. answered,
-    unsure, refusals (nothing), smalltalk: how many ended so. *_tokens: prompt tokens by source. ttft_ms_*: None before
-    the first answer. grounding: mean over answers; quoted: answers with quotations.
+    """Numbers over all answers ever recorded (`app.storage.statistics`). conversations: those stored now. *_tokens: of
+    prompts, by source. grounding: mean over answers; quoted: answers with quotations.
     """
 
     conversations: int
@@ -328,9 +311,7 @@ class AnswerTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """Bytes of the disk with the encoded passages: free bytes, and how many of them must stay free. is_short: hardly
-    more are free, or fewer.
-    """
+    """Bytes of the disk with the encoded passages. floor: must stay free. is_short: hardly more are free, or fewer."""
 
     free: int
     floor: int
@@ -339,9 +320,8 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(AnswerTotals):
-    """The dashboard's numbers. weak: the latest answers with an unsupported statement. calibration: the result of
-    `warmdesk calibrate` in one line, empty if there is none. reading: progress of pre-encoding. is_elsewhere: the model
-    is remote, at `device`.
+    """The dashboard's numbers. weak: the latest answers with an unsupported statement. calibration: one line. reading:
+    progress of pre-encoding. is_elsewhere: the model is remote, at `device`.
     """
 
     documents: int
@@ -378,9 +358,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOptions:
-    """Options of the model alone. max_tokens: None for the default. temperature: 0 is greedy, None the setting. seed:
-    makes a sampled answer repeatable. stop: strings that end the answer.
-    """
+    """Options of the model alone. None: the default, or the setting. temperature: 0 is greedy."""
 
     max_tokens: int | None = None
     temperature: float | None = None

@@ -1,7 +1,4 @@
-"""Documents, passages and synchronised folders as they are stored, as plain values.
-
-Out of scope: documents as files are read, and passages as they are cut (`retrieval.documents`).
-"""
+"""Documents, passages and synchronised folders as they are stored, as plain values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,8 +93,7 @@ class ModuleSize:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
     """The result of a change, by passage number. ids: all current passages of the document, in its order.
-
-    removed_module_keys: modules that no passage uses, including those of passages that lost a neighbour.
+    removed_module_keys: modules that no passage uses, also of passages that lost a neighbour.
     """
 
     ids: tuple[int, ...]
@@ -109,9 +105,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageState:
-    """A passage and its encoding. tier: "device", "host" or "disk"; "none" if it is not encoded. last_used: by an
-    answer.
-    """
+    """A passage and its encoding. tier: device, host, disk, or none. last_used: by an answer."""
 
     passage: StoredPassage
     tier: str
@@ -170,9 +164,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedFolder:
-    """A folder that is read regularly into a collection. folder: its absolute path. last_run, last_result: None before
-    the first run. next_run: when it is due.
-    """
+    """A folder that is read regularly into a collection. folder: its absolute path."""
 
     folder: str
     collection: str

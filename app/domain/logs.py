@@ -1,7 +1,4 @@
-"""Log records that know their request, and messages for the operator on stderr.
-
-Out of scope: the format of records (`cache.engine.log_lines`), the id of a request (`app.web.serve`).
-"""
+"""Log records that know their request, and messages for the operator on stderr."""
 
 import logging
 import sys

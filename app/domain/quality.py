@@ -80,9 +80,7 @@ class QuestionGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """groups: the largest first. counts: of all causes, whichever are shown. is_cut: whether there were more answers
-    than were examined.
-    """
+    """groups: the largest first. counts: of all causes. is_cut: there were more answers than were examined."""
 
     groups: tuple[QuestionGroup, ...]
     counts: dict[Cause, int]
@@ -131,9 +129,7 @@ class StatementRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestPair:
-    """The pair of the FAQ whose wording has the question's telling words. likeness: similarity of the two questions, 0
-    to 1. threshold: from here on the pair answers.
-    """
+    """The pair of the FAQ whose wording has the question's telling words. threshold: of likeness, to answer."""
 
     wording: str
     likeness: float
@@ -142,9 +138,7 @@ class NearestPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchExplanation:
-    """What search finds for a question, and how it would end. relevance: the chance that the results answer.
-    refuse_below, answer_above: the two thresholds. says: Warmdesk's own words, or the FAQ's.
-    """
+    """What search finds for a question, and how it would end. says: Warmdesk's own words, or the FAQ's."""
 
     question: str
     outcome: Outcome

@@ -4,8 +4,6 @@ A type reads a Python value, a value of the settings file, or the text of an env
 ValueError. A list has one entry per line, a table one `name = value` per line. The key of a remote model is read from
 the environment only, so that no file, page or log contains it. It is sent to one server only. The bundled data is in
 `data/` of a source tree, in `warmdesk_data/` of an installed wheel.
-
-Out of scope: which settings there are (`setting_groups`), where values come from (`settings`).
 """
 
 import json

@@ -22,9 +22,8 @@ class Served:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The current load. running, waiting: requests in the engine. num_bytes, capacity, evictions: by tier, or by kind
-    of what was evicted. restarts: of the engine after an error. disk_free, disk_floor: bytes of the disk with encoded
-    passages, if known, and those that must stay free. failed_writes, skipped_writes: of passages to disk. shortages:
-    forward passes that ran out of device memory and were repeated with fewer tokens.
+    of what was evicted. restarts: of the engine. disk_free, disk_floor: bytes of the disk with encoded passages, and
+    those that must stay free. shortages: forward passes repeated with fewer tokens, for want of memory.
     """
 
     model: str
@@ -54,12 +53,9 @@ class FirstTokenTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSpan:
-    """What happened within a span of time that begins at `start`. A missing name means never.
-
-    answers: by outcome. tokens: of prompts, by source: computed, session, prefix, module; together all of them. modules
-    and module_tokens: uses of modules, and their tokens, by source: device, host, disk, or computed. misses: uses that
-    were computed, by reason. warm: answers whose modules were all encoded; cold: some were not; server: those of a
-    remote model. None without such an answer. Answers without the model are in none of them.
+    """What happened within a span of time that begins at `start`. A missing name means never. answers: by outcome.
+    tokens: of prompts, by source. modules and module_tokens: uses of modules, and their tokens, by source. misses: uses
+    that were computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; None without an answer.
     """
 
     start: datetime
@@ -87,9 +83,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """The latest answers that used passages, and the simulated result of each size, the smallest first. enough: the
-    smallest size that comes close to the largest one; None without any answer.
-    """
+    """The simulated result of each size, the smallest first. enough: the smallest that comes close to the largest."""
 
     answers: int = 0
     budgets: Sequence[MemoryBudget] = ()
@@ -116,10 +110,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsSample:
-    """One answer computed twice. Times are milliseconds to the first token in the engine, without search and waiting:
-    as the customer got it, and without reuse. computed_tokens: of the prompt, in the first run. question_id: of the
-    customer's question, None if it was deleted. likeness: similarity of the two texts, 0 to 1 (1: identical); None if
-    they cannot be compared, because the answer was sampled or stopped.
+    """One answer computed twice. Times are milliseconds to the first token in the engine, without search and waiting.
+    computed_tokens: in the first run. question_id: None if it was deleted. likeness: similarity of the two texts, 0 to
+    1; None if they cannot be compared, because the answer was sampled or stopped.
     """
 
     created: datetime
@@ -147,10 +140,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Statistics of some samples. samples: how many. first_token_ms, without_reuse_ms: means. saved_ms: mean of one
-    answer. times_sooner: median of the ratios. tokens_reused: share of prompt tokens. compared: samples whose texts
-    could be compared. same: share of them with identical texts. likeness: mean similarity of the others; None if there
-    are none. Values that need more samples for an interval are None.
+    """Statistics of some samples. *_ms: means. times_sooner: median of the ratios. tokens_reused: share of them all.
+    compared: samples whose texts could be compared. same: share of them with identical texts. likeness: mean similarity
+    of the others. None: too few samples.
     """
 
     samples: int = 0

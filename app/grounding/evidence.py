@@ -178,10 +178,8 @@ class StatedUnit:
 
 
 class Evidence:
-    """The statements of some passages. Never changes once built.
-
-    language: of the passages together; their facts and those of answers are read in it. text: all of them. known: every
-    word. said: their sentences and statements in the form of `plain`.
+    """The statements of some passages. language: of all together; facts of passages and answers are read in it. known:
+    every word. said: their sentences and statements in the form of `plain`.
     """
 
     def __init__(self, passages: Sequence[str]) -> None:

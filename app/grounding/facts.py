@@ -69,11 +69,8 @@ DURATIONS = frozenset({"seconds", "days", "working days", "months"})
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact of a text.
-
-    value and unit are normalised, text is as written. place: the offset of its first character. is_bound: whether the
-    text states the fact; "an hour" only implies 1 hour. as_written: the number of an amount before its conversion to
-    the base unit.
+    """One fact of a text. value and unit are normalised, text is as written. place: its offset. is_bound: whether the
+    text states it; "an hour" only implies 1 hour. as_written: the number of an amount before its conversion.
     """
 
     kind: FactKind

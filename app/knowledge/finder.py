@@ -117,9 +117,7 @@ class StatementStore:
         """The statements of passages, in the passages' order; none for a passage that the encoder cannot read."""
         stored = self._library.statement_vectors(self.name, [passage.id for passage in passages])
         found = {id_: PassageStatements.unpacked(kept) for id_, kept in stored.items()}
-        if missing := [
-            passage for passage in passages if passage.id not in found and passage.id not in self._unreadable
-        ]:
+        if missing := [passage for passage in passages if passage.id not in found.keys() | self._unreadable]:
             new = self._readable(missing)
             self._library.keep_statement_vectors(self.name, {id_: one.packed() for id_, one in new.items()})
             found |= new
@@ -180,9 +178,7 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStatement:
-    """A statement of a passage found. logit: log-odds that it answers the question. passage: the number of its passage.
-    start, end: its characters in the passage.
-    """
+    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it."""
 
     text: str
     logit: float

@@ -48,7 +48,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionForgotten:
-    """The same for all documents of a collection. documents: how many there were."""
+    """The same for all documents of a collection."""
 
     collection: str
     documents: int
@@ -160,9 +160,8 @@ def find_document(library: Library, name: str, others: Collection[str] = ()) -> 
     paths = [document.path for document in library.documents()]
     paths += [path for path in others if path not in paths]
     wanted = [name, str(Path(name).expanduser().absolute())]
-    found = [path for path in paths if path in wanted] or [
-        path for path in paths if path.endswith("/" + name.lstrip("/"))
-    ]
+    ends = "/" + name.lstrip("/")
+    found = [path for path in paths if path in wanted] or [path for path in paths if path.endswith(ends)]
     if len(found) > 1:
         raise DeskError(
             f"{len(found)} documents end in {name!r}: give more of the path, for example {found[0]!r}",

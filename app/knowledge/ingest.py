@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from app.domain.documents import NewDocument, NewPassage, Replaced, Vectors
+from app.domain.documents import NewDocument, NewPassage, Replaced, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.knowledge.finder import StatementStore
@@ -62,11 +62,9 @@ def chosen_for(library: Library) -> int:
 
 
 def choose_neighbours(library: Library, search: Search, count: int) -> frozenset[str]:
-    """Choose `count` neighbours (fewer if there are fewer passages) for every passage that has none; for all passages
-    if `count` has changed. A passage whose neighbours change loses its module; returns the modules that no passage uses
-    any more. The search must know all passages.
-
-    Raises DeskError. If it is interrupted, the next call does the rest.
+    """Choose `count` neighbours for every passage that has none; for all if `count` has changed. A passage whose
+    neighbours change loses its module; returns the modules that no passage uses any more. The search must know all
+    passages. Raises DeskError. If it is interrupted, the next call does the rest.
     """
     is_other = count != chosen_for(library)
     if not count and not is_other:
@@ -115,14 +113,6 @@ class IngestOptions(TypedDict, total=False):
     warm: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileReason:
-    """A file that was skipped or is incomplete, and why."""
-
-    path: str
-    reason: str
-
-
 @dataclass(slots=True, kw_only=True)
 class PassageChanges:
     """Passages of the given files: new, kept, dropped."""
@@ -143,11 +133,8 @@ class IngestTimings:
 
 @dataclass(slots=True, kw_only=True)
 class IngestReport:
-    """The result of a run.
-
-    documents, passages: of the given files, now stored. unchanged, replaced, removed: documents; removed only with
-    sync. failed: files that were not ingested; what an earlier run stored of them stays. warnings: incomplete files.
-    modules: those of these documents and of other passages that had none.
+    """The result of a run. documents, passages: of the given files, now stored. failed: files that were not ingested;
+    what an earlier run stored of them stays. warnings: incomplete files. modules: also of passages that had none.
     """
 
     documents: int = 0
@@ -155,8 +142,8 @@ class IngestReport:
     unchanged: int = 0
     replaced: int = 0
     removed: int = 0
-    failed: list[FileReason] = field(default_factory=list)
-    warnings: list[FileReason] = field(default_factory=list)
+    failed: list[UnreadFile] = field(default_factory=list)
+    warnings: list[UnreadFile] = field(default_factory=list)
     changes: PassageChanges = field(default_factory=PassageChanges)
     modules: WarmReport = field(default_factory=WarmReport)
     timings_s: IngestTimings = field(default_factory=IngestTimings)
@@ -171,9 +158,7 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
-    """A document that is read and split, but not stored yet. embedded: content hashes of passages with vectors. is_new:
-    whether it replaces no document.
-    """
+    """A document that is not stored yet. embedded: content hashes of passages with vectors. is_new: replaces none."""
 
     document: NewDocument
     passages: tuple[Passage, ...]
@@ -238,7 +223,7 @@ class Ingestion:
         self._read_statements(self.library.without_statements(self.statements.name), progress)
         for passage in self.library.passages(self.library.without_statements(self.statements.name)):
             reason = f"no statement of {passage.label!r} can be quoted: the ranker cannot read it"
-            report.warnings.append(FileReason(path=printable(passage.document), reason=reason))
+            report.warnings.append(UnreadFile(path=printable(passage.document), reason=reason))
         if options.get("warm", True):
             self._warm(known, report, progress)
         self._store_files([(path, None) for path in unchanged], collection, report, progress)
@@ -299,9 +284,9 @@ class Ingestion:
                     document = reader.load(path)
                     names.append(self._name(path))
                     batch += self._split_if_changed(names[-1], document, collection, report)
-                    report.warnings += [FileReason(path=printable(path), reason=remark) for remark in document.remarks]
+                    report.warnings += [UnreadFile(path=printable(path), reason=remark) for remark in document.remarks]
                 except UnreadableDocument as error:
-                    report.failed.append(FileReason(path=printable(path), reason=error.reason))
+                    report.failed.append(UnreadFile(path=printable(path), reason=error.reason))
                 report.timings_s.reading += time.perf_counter() - started
                 if batch and self._is_due(batch, began):
                     self._store(batch, report, progress)
@@ -319,9 +304,8 @@ class Ingestion:
 
     def _problem_of_name(self, path: Path) -> str | None:
         size = len(self._name(path).encode("utf-8", "backslashreplace"))
-        return (
-            None if size <= LONGEST_PATH else f"its path has {size:,} bytes: move it to where it has {LONGEST_PATH:,}"
-        )
+        problem = f"its path has {size:,} bytes: move it to where it has {LONGEST_PATH:,}"
+        return problem if size > LONGEST_PATH else None
 
     def _identity(self, hash_: str) -> str:
         return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
@@ -384,7 +368,7 @@ class Ingestion:
             if len(batch) > 1:
                 return [document for one in batch for document in self._embedded([one], report, progress)]
             reason = f"it cannot be embedded: {first_line(error)}"
-            report.failed.append(FileReason(path=printable(batch[0].document.path), reason=reason))
+            report.failed.append(UnreadFile(path=printable(batch[0].document.path), reason=reason))
             return []
 
     def _read_statements(self, ids: Sequence[int], progress: Progress) -> None:
@@ -420,9 +404,8 @@ class Ingestion:
         self, paths: Sequence[Path], known: Collection[str], found: Collection[str], report: IngestReport
     ) -> None:
         """Delete documents whose files are gone from these folders. known: the documents read in this run. found: all
-        files that existed when the run began: a disk unmounted since then has deleted nothing.
-
-        A folder without any readable document loses none, because an unmounted disk looks like that.
+        files that existed when it began: a disk unmounted since then has deleted nothing. A folder without any readable
+        document loses none, because an unmounted disk looks like that.
         """
         stored = [Path(document.path) for document in self.library.documents()]
         missing = list[str]()
@@ -430,7 +413,7 @@ class Ingestion:
             below = [path for path in stored if path.is_relative_to(folder)]
             if below and not any(str(path) in known for path in below):
                 reason = f"no document in it can be read now, so its {len(below)} documents stay: {IS_IT_MOUNTED}"
-                report.failed.append(FileReason(path=printable(folder), reason=reason))
+                report.failed.append(UnreadFile(path=printable(folder), reason=reason))
                 continue
             missing += [str(path) for path in below if str(path) not in found and is_gone(path)]
         for replaced in self.remove(list(dict.fromkeys(missing))):

@@ -14,13 +14,12 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
 from app.domain.callers import SCHEDULE, Record
-from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
+from app.domain.documents import SyncedFolder, SyncResult
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.words import one_line
@@ -106,9 +105,8 @@ def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     """Paths of uploads that are not as their documents: one of the two is missing, or they differ. Notes tell what this
     version left so; an older one made none. folder: where uploads are. hashes: of all documents, by path.
     """
-    files = {
-        str(file): file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith(".")
-    }
+    found = (file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith("."))
+    files = {str(file): file for file in found}
     stored = {path: hash_ for path, hash_ in hashes.items() if Path(path).is_relative_to(folder.resolve())}
     both = files.keys() & stored.keys()
     differ = {path for path in both if not stored[path].startswith(content_hash(files[path].read_bytes()))}
@@ -249,10 +247,8 @@ class Synchronising:
             raise DeskError(message, code="sync-own-folder")
         for one in self.all():
             if place != Path(one.folder) and share_files(place, Path(one.folder)):
-                message = (
-                    f"{str(place)!r} shares documents with {one.folder!r}, which is synchronised already: remove that"
-                )
-                raise DeskError(f"{message} one first", code="sync-overlap")
+                message = f"{str(place)!r} shares documents with {one.folder!r}, which is synchronised already"
+                raise DeskError(f"{message}: remove that one first", code="sync-overlap")
         return place
 
 
@@ -274,19 +270,18 @@ def share_files(one: Path, other: Path) -> bool:
 
 def result_of(report: IngestReport) -> SyncResult:
     """The result of a run. It failed if it found no document but reasons."""
-    files = tuple(UnreadFile(path=one.path, reason=one.reason) for one in (*report.failed, *report.warnings))
-    result = SyncResult(
+    files = (*report.failed, *report.warnings)
+    last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
+    return SyncResult(
         added=report.documents - report.unchanged - report.replaced,
         changed=report.replaced,
         removed=report.removed,
         unchanged=report.unchanged,
         files=files[:KEPT_FILES],
         num_files=len(files),
+        code="sync-nothing" if last else "",
+        problem=f"{last.path}: {last.reason}" if last else "",
     )
-    if report.failed and not report.documents:
-        last = report.failed[-1]  # the reason for the whole folder comes last
-        return replace(result, code="sync-nothing", problem=f"{last.path}: {last.reason}")
-    return result
 
 
 def _unknown(folder: str) -> DeskError:

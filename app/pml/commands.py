@@ -81,10 +81,8 @@ def read_prompt(path: Path) -> Prompt:
 def facts(
     registry: Registry, schema: Path, prompt: Path | None, *, baseline: bool, add: Sequence[Path], remove: Sequence[str]
 ) -> dict[str, Any]:
-    """Position ids of a schema file and, if given, of a prompt file.
-
-    add, remove: schemas to add to the prompt's registry, and names to remove from it. The position ids are those of the
-    prompt's schema; without a prompt, of the schema added last. Raises DeskError, PMLError.
+    """Position ids of a prompt file or, without one, of the schema added last. add, remove: schemas to add to the
+    prompt's registry, and names to remove from it. Raises DeskError, PMLError.
     """
     for path in (schema, *add):
         parsed_schema = read_schema(path)

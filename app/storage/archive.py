@@ -302,9 +302,8 @@ def _files(settings: Settings, database: Path | None, with_modules: bool) -> tup
     modules = None if with_modules else settings.modules_folder.name
     for place, folders, names in os.walk(folder):
         here = Path(place)
-        for path in [here / name for name in (*folders, *names)]:
-            if path.is_symlink():
-                links.append(path.relative_to(folder).as_posix())
+        paths = [here / name for name in (*folders, *names)]
+        links += [path.relative_to(folder).as_posix() for path in paths if path.is_symlink()]
         if here == folder:
             folders[:] = [one for one in folders if one != modules and not is_left_out(one, settings)]
             names = [one for one in names if not is_left_out(one, settings)]
@@ -326,9 +325,8 @@ def is_left_out(path: str, settings: Settings) -> bool:
 def _is_of_database(path: Path, database: Path | None) -> bool:
     if database is None or path.parent != database.resolve().parent:
         return False
-    return path.name in {database.name + end for end in ("", "-wal", "-shm", "-journal")} or path.name.startswith(
-        database.name + ENDING
-    )
+    own = {database.name + end for end in ("", "-wal", "-shm", "-journal")}
+    return path.name in own or path.name.startswith(database.name + ENDING)
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 Customers see only their own conversations (`history`); code that serves customers must not use `Transcripts`. A deleted
 conversation is hidden at once and can be restored for `UNDO_S` seconds. Then it is removed with everything that belongs
 to it. Counts of answers stay, because they name no customer.
-
-Out of scope: the time of removal (`app.desk.repeating`), messages (`history`).
 """
 
 from collections.abc import Collection
@@ -19,7 +17,7 @@ from app.domain.answers import Outcome, Turn, from_documents
 from app.domain.callers import CUSTOMERS, OPERATOR
 from app.domain.errors import DeskError
 from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
-from app.storage.database import Database
+from app.storage.database import Store
 from app.storage.document_change import where_in
 from app.storage.history import MAX_QUERY, holds, latest_messages, shortened, turn, whole
 from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
@@ -28,13 +26,8 @@ _QUESTION = aliased(MessageRow)
 _BEFORE = aliased(MessageRow)
 
 
-class Transcripts:
-    """Reads conversations of all owners, except deleted ones. Safe to use from any thread; every method may raise
-    DeskError.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class Transcripts(Store):
+    """Conversations of all owners, except deleted ones."""
 
     def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
         table = ConversationRow
@@ -67,7 +60,8 @@ class Transcripts:
         return None
 
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
-        disliked, was_handed = FeedbackRow.value == "down", MessageRow.id.in_(_last_before_handoffs(since))
+        was_handed = MessageRow.id.in_(_last_before_handoffs(since))
+        is_bad = or_(MessageRow.outcome.in_(("nothing", "unsure")), MessageRow.grounding <= WEAK, was_handed)
         query = (
             select(
                 *(MessageRow.id, MessageRow.conversation_id, MessageRow.text, MessageRow.created),
@@ -78,9 +72,7 @@ class Transcripts:
             .join(ConversationRow, ConversationRow.id == MessageRow.conversation_id)
             .outerjoin(FeedbackRow, FeedbackRow.message_id == MessageRow.id)
             .where(MessageRow.role == "assistant", MessageRow.created >= since, ConversationRow.deleted.is_(None))
-            .where(
-                or_(MessageRow.outcome.in_(("nothing", "unsure")), MessageRow.grounding <= WEAK, disliked, was_handed)
-            )
+            .where(is_bad | (FeedbackRow.value == "down"))
             .order_by(MessageRow.created.desc())
             .limit(limit)
         )
@@ -137,11 +129,8 @@ class Erased:
     feedback: int
 
 
-class ConversationCare:
-    """Changes stored conversations. Safe to use from any thread; every method may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class ConversationCare(Store):
+    """Changes of stored conversations."""
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
         if not (title := shortened(title)):

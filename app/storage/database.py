@@ -7,9 +7,6 @@ A session ends with its block, and no block calls a model. A write waits up to 3
 person can fix (read-only, full disk, damaged, busy, unreachable, written by a newer Warmdesk) become one DeskError
 each. Violated constraints are programming errors and stay as they are. The log has one line when the database becomes
 unreachable, and one when it is back.
-
-Out of scope: differences of the kinds of databases (`sqlite`, `postgres`), the lock of a data folder (`lock`), tables
-(`tables`), their changes (`migrate`).
 """
 
 import logging
@@ -184,14 +181,18 @@ class Database:
         self.engine.dispose()
 
 
+class Store:
+    """Some tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
 def open_database(url: str, *, upgrade: bool = True) -> Database:
     """Connect and migrate the database. A SQLite file is created if needed, its folder and a PostgreSQL database are
-    not.
-
-    url: SQLAlchemy URL of a SQLite file or a PostgreSQL database. upgrade: whether to create or migrate tables; a
-    SQLite file is copied before (`migrate`). Readers unset it, because the server of the data folder may be running:
-    then an older database is an error, "database-older", and so is a missing or empty one, "no-database". Raises
-    DeskError.
+    not. upgrade: whether to create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it,
+    because the server may be running: then an older database is an error, "database-older", and so is a missing or
+    empty one, "no-database". Raises DeskError.
     """
     file = sqlite_file(url)
     database = _connected(url, is_reader=not upgrade)

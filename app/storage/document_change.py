@@ -10,15 +10,12 @@ A passage has a module key only if that module was encoded with its stored neigh
 neighbours deletes its module key in the same transaction. The generation is a number that grows with every change, in
 the same transaction; other servers notice the change by it (`app.desk.repeating`). Times of servers are those of the
 database, so their clocks do not matter.
-
-Out of scope: queries (`library`), which server may change documents (`Library.alone`), search during the change
-(`app.knowledge.finder`).
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -52,13 +49,11 @@ ROWS_AT_ONCE = 50
 _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 
 
-def insert_passages(
-    session: Session, document_id: int, passages: Mapping[int, NewPassage], embeddings: Mapping[int, bytes]
-) -> dict[int, int]:
-    """Insert new passages, by ordinal; returns their numbers by ordinal. embeddings: as they are stored, by ordinal. A
-    passage without one gets that of a passage with the same content in its document.
+def insert_passages(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
+    """Insert new passages, by ordinal; returns their numbers by ordinal. A passage without an embedding gets that of a
+    passage with the same content in its document.
     """
-    missing = {passage.content_hash for ordinal, passage in passages.items() if ordinal not in embeddings}
+    missing = {passage.content_hash for passage in passages.values() if passage.embedding is None}
     query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
     known = {row.content_hash: row.embedding for row in where_in(session, query, PassageRow.content_hash, missing)}
     rows = [
@@ -69,7 +64,7 @@ def insert_passages(
             "text": passage.text,
             "content_hash": passage.content_hash,
             "num_tokens": passage.num_tokens,
-            "embedding": embeddings[ordinal] if ordinal in embeddings else known[passage.content_hash],
+            "embedding": known[passage.content_hash] if passage.embedding is None else packed(passage.embedding),
         }
         for ordinal, passage in passages.items()
     ]
@@ -149,18 +144,6 @@ def in_pieces(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:
 UNFINISHED = ""
 
 
-class _PassageStep(NamedTuple):
-    """A step for one passage. new: to insert at `ordinal`. moved: new values of its row. changed: its number, if its
-    title or collection changes. gone: its number, if it is deleted.
-    """
-
-    ordinal: int = 0
-    new: NewPassage | None = None
-    moved: dict[str, Any] | None = None
-    changed: int | None = None
-    gone: int | None = None
-
-
 def document_row(session: Session, path: str) -> DocumentRow | None:
     return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
 
@@ -207,18 +190,11 @@ class _Change:
         before, kept = self.before, tuple(self._ids.values())
         is_renamed = before is not None and document is not None and before.title != document.title
         is_moved = before is not None and document is not None and before.collection != document.collection
-        steps = [
-            *(_PassageStep(ordinal=ordinal, new=passage) for ordinal, passage in self._new.items()),
-            *(_PassageStep(moved=row) for row in self._moved),
-            *(_PassageStep(changed=id_) for id_ in kept if is_renamed or is_moved),
-            *(_PassageStep(gone=id_) for id_ in self._gone),
-        ]
-        pieces = list(in_pieces(steps, ROWS_AT_ONCE)) or [[]]
+        changed = kept if is_renamed or is_moved else ()
+        steps = {"new": self._new, "moved": self._moved, "changed": changed, "gone": self._gone}
+        pieces = list(in_pieces([(kind, one) for kind, some in steps.items() for one in some], ROWS_AT_ONCE)) or [[]]
         removed_module_keys: tuple[str, ...] = ()
         for number, piece in enumerate(pieces, 1):
-            embeddings = {
-                one.ordinal: packed(one.new.embedding) for one in piece if one.new and one.new.embedding is not None
-            }
             with self._database.write() as session:
                 row = document_row(session, self._path)
                 if row is None:
@@ -228,7 +204,7 @@ class _Change:
                     session.add(row)
                 row.content_hash = UNFINISHED
                 session.flush()
-                self._take(session, row.id, piece, embeddings, is_moved=is_moved)
+                self._take(session, row.id, piece, is_moved=is_moved)
                 if number == len(pieces):
                     count_change(session)
                     self._end(session, row, document)
@@ -241,24 +217,16 @@ class _Change:
             removed_module_keys=removed_module_keys,
         )
 
-    def _take(
-        self,
-        session: Session,
-        document_id: int,
-        piece: Sequence[_PassageStep],
-        embeddings: dict[int, bytes],
-        *,
-        is_moved: bool,
-    ) -> None:
+    def _take(self, session: Session, document_id: int, piece: Sequence[tuple[str, Any]], *, is_moved: bool) -> None:
         """Other passages may have one that changes as neighbour: all neighbours of those are deleted, so that they are
         chosen again. The title is the heading of passages without headings; those of another collection are no
-        neighbours.
+        neighbours. piece: ordinals of new passages, rows of moved ones, numbers of changed and of deleted ones.
         """
-        new = {one.ordinal: one.new for one in piece if one.new is not None}
-        self._ids |= insert_passages(session, document_id, new, embeddings)
-        update_passages(session, [one.moved for one in piece if one.moved is not None])
-        gone = [one.gone for one in piece if one.gone is not None]
-        changed = [one.changed for one in piece if one.changed is not None]
+        new, moved, changed, gone = (
+            [one for kind, one in piece if kind == wanted] for wanted in ("new", "moved", "changed", "gone")
+        )
+        self._ids |= insert_passages(session, document_id, {ordinal: self._new[ordinal] for ordinal in new})
+        update_passages(session, moved)
         having = select(PassageNeighbourRow.passage_id)
         rows = where_in(session, having, PassageNeighbourRow.neighbour_id, [*changed, *gone])
         lost = {row.passage_id for row in rows} - self._gone

@@ -1,8 +1,4 @@
-"""The FAQ and the synchronised folders in the database.
-
-Out of scope: the FAQ's document and who may change the FAQ (`app.support.faq`), reading folders
-(`app.knowledge.uploads`).
-"""
+"""The FAQ and the synchronised folders in the database."""
 
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -15,7 +11,7 @@ from sqlalchemy import delete, select
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
-from app.storage.database import Database
+from app.storage.database import Store
 from app.storage.document_change import count_change
 from app.storage.tables import FaqRow, SyncedFolderRow
 
@@ -28,11 +24,8 @@ class FaqVectors:
     rows: Vectors
 
 
-class FaqStore:
-    """Reads and changes the FAQ. Safe to use from any thread; each method is a transaction and may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class FaqStore(Store):
+    """The pairs of the FAQ."""
 
     def pairs(self) -> list[FaqPair]:
         return [_pair(row) for row in self._database.values(select(FaqRow).order_by(FaqRow.id))]
@@ -81,13 +74,8 @@ def _pair(row: FaqRow) -> FaqPair:
     return row.to(FaqPair, wordings=tuple(row.wordings))
 
 
-class SyncedFolderTable:
-    """Reads and writes synchronised folders, each identified by its path. Safe to use from any thread; each method is a
-    transaction and may raise DeskError.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class SyncedFolderTable(Store):
+    """The synchronised folders, each identified by its path."""
 
     def all(self) -> list[SyncedFolder]:
         rows = self._database.values(select(SyncedFolderRow))
@@ -125,8 +113,7 @@ class SyncedFolderTable:
 
 
 def _stored(row: SyncedFolderRow) -> SyncedFolder:
-    last = row.last_result
-    result = (
-        None if last is None else SyncResult(**{**last, "files": tuple(UnreadFile(**one) for one in last["files"])})
-    )
-    return row.to(SyncedFolder, last_result=result)
+    if (last := row.last_result) is None:
+        return row.to(SyncedFolder)
+    files = tuple(UnreadFile(**one) for one in last["files"])
+    return row.to(SyncedFolder, last_result=SyncResult(**{**last, "files": files}))

@@ -1,8 +1,6 @@
 """Writing a file of the data folder completely or not at all; opening one that nobody put a link in place of.
 
 Changing settings in `warmdesk.toml`: comments and order stay, and the file is whole at any moment.
-
-Not covered: what settings there are and what may stand in them (`app.domain.settings`).
 """
 
 import os

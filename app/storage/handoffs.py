@@ -3,20 +3,18 @@
 A customer reaches only hand-offs of their own conversations. An agent reaches every hand-off, and through it that
 conversation and no other (`HandoffOfSomebody.owner`). A message to the webhook is written in the transaction of the
 change, so none is lost when the server stops.
-
-Out of scope: when a conversation is handed off, and sending (`app.support`).
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.domain.answers import Handoff, HandoffReason, HandoffState, Outcome
 from app.domain.errors import DeskError
-from app.storage.database import Database
+from app.storage.database import Database, Store
 from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
 
 CLAIMED = timedelta(minutes=1)
@@ -25,7 +23,7 @@ CLAIMED = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A message to the webhook. event: handoff.requested, .left, .taken or .closed. tries: failed attempts."""
+    """A message to the webhook. event: handoff.requested, .left, .taken or .closed."""
 
     id: str
     event: str
@@ -34,11 +32,8 @@ class Delivery:
     handoff: Handoff
 
 
-class Deliveries:
-    """Reads and updates messages. Safe to use from any thread; each method is a transaction and may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class Deliveries(Store):
+    """The messages to the webhook."""
 
     def claim(self, now: datetime) -> Delivery | None:
         """Return the oldest message that is due, or None. It is reserved for `CLAIMED`, so that no other server sends
@@ -55,19 +50,12 @@ class Deliveries:
             row.due = now + CLAIMED
             return row.to(Delivery, handoff=handoff.to(Handoff, place=0, messages=0, fresh=False))
 
-    def delivered(self, delivery_id: str) -> None:
-        self._note(delivery_id, "delivered", None, "")
-
-    def failed(self, delivery_id: str, again: datetime | None, problem: str) -> None:
-        """Record a failed attempt. again: time of the next one; None: never. problem: one line."""
-        self._note(delivery_id, "failed" if again is None else "due", again, problem)
-
-    def _note(self, delivery_id: str, state: str, due: datetime | None, problem: str) -> None:
+    def note(self, delivery_id: str, problem: str, again: datetime | None) -> None:
+        """Record an attempt. problem: one line, "" if it arrived. again: time of the next attempt; None: never."""
+        state = "delivered" if not problem else "failed" if again is None else "due"
         with self._database.write() as session:
-            row = session.get(DeliveryRow, delivery_id)
-            if row is None:  # deleted with its conversation
-                return
-            row.state, row.tries, row.due, row.problem = state, row.tries + 1, due or row.due, problem
+            if (row := session.get(DeliveryRow, delivery_id)) is not None:  # else deleted with its conversation
+                row.state, row.tries, row.due, row.problem = state, row.tries + 1, again or row.due, problem
 
 
 _WATCHED = "queue watched"
@@ -94,14 +82,12 @@ class Judged:
     feedback: str | None
 
 
-class Handoffs:
-    """Reads and changes hand-offs. Safe to use from any thread; each method is a transaction and may raise DeskError.
-    now: the time to write.
-    """
+class Handoffs(Store):
+    """The hand-offs. announced: whether changes create messages to the webhook, in the same transaction."""
 
     def __init__(self, database: Database, *, announced: bool) -> None:
-        """announced: whether changes create messages to the webhook, in the same transaction."""
-        self._database, self._announced = database, announced
+        super().__init__(database)
+        self._announced = announced
 
     def latest(self, conversation_id: str, owner: str) -> Handoff | None:
         with self._database.read() as session:
@@ -218,21 +204,15 @@ def _last_position(session: Session, conversation_id: str) -> int:
 def _handoff(session: Session, row: HandoffRow) -> Handoff:
     place, last = 0, _last_position(session, row.conversation_id)
     if row.state == "waiting":
-        earlier = (HandoffRow.requested < row.requested) | (
-            (HandoffRow.requested == row.requested) & (HandoffRow.id <= row.id)
-        )
+        earlier = tuple_(HandoffRow.requested, HandoffRow.id) <= (row.requested, row.id)
         place = session.scalar(select(func.count()).where(HandoffRow.state == "waiting", earlier)) or 0
     return row.to(Handoff, place=place, messages=last + 1, fresh=row.state == "closed" and row.position == last)
 
 
 def _of_somebody(session: Session, row: HandoffRow) -> HandoffOfSomebody:
     conversation = session.get_one(ConversationRow, row.conversation_id)
-    last = session.scalars(
-        select(MessageRow)
-        .where(MessageRow.conversation_id == row.conversation_id)
-        .order_by(MessageRow.position.desc())
-        .limit(1)
-    ).first()
+    its = select(MessageRow).where(MessageRow.conversation_id == row.conversation_id)
+    last = session.scalar(its.order_by(MessageRow.position.desc()).limit(1))
     return HandoffOfSomebody(
         handoff=_handoff(session, row),
         owner=conversation.owner,

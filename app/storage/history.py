@@ -7,9 +7,6 @@ answer which ends later, or after a restart, is recognised as well. All rows of 
 transaction. Fields and columns of the same name are copied by name: a new field of a citation needs only a column.
 
 Only its owner sees a conversation (`app.domain.callers`).
-
-Out of scope: renaming and removing (`conversation_care`), numbers for the dashboard (`statistics`), documents
-(`library`), making an answer (`app.answering`).
 """
 
 from collections import deque
@@ -88,12 +85,9 @@ class ModuleDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
-    """Stored fields of an answer that `Answer` does not have.
-
-    question_id: the message it answers. tokens: the generated token ids, if known. model: fingerprint of the model that
-    generated them. queue_ms: wait for the engine. passage_ids and modules: one for each citation and each used module
-    of the answer, in its order. faq_id: the FAQ pair that answered, whose hits are counted. replaces: a question that
-    is deleted with its answer when this is stored; "": none.
+    """Stored fields of an answer that `Answer` does not have. tokens: as generated, if known. model: its fingerprint.
+    passage_ids, modules: one for each citation and each used module of the answer, in its order. faq_id: the FAQ pair
+    that answered, whose hits are counted. replaces: a question that is deleted with its answer when this is stored.
     """
 
     question_id: str
@@ -178,10 +172,9 @@ MAX_QUERY = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMessage:
-    """A message as the next prompt needs it. text: of an answer, only the part from the documents. outcome: of an
-    answer; None if unknown. passage_ids: the modules in the prompt of this answer, in its order; None for a module that
-    is not a passage. A passage may have been removed since. tokens, model: of an answer, the generated token ids and
-    the fingerprint of the model.
+    """A message as the next prompt needs it. text: of an answer, only the part from the documents. passage_ids: the
+    modules in the prompt of this answer, in its order; None for one that is not a passage. A passage may have been
+    removed since.
     """
 
     message_id: str = ""
@@ -293,8 +286,8 @@ class History:
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
 
     def record_question(self, conversation_id: str, text: str, *, arrived: datetime | None = None) -> str:
-        """Append a question, which is being answered until `ended`; returns the message's id. arrived: the time before
-        its conversation was read for the prompt; default: now. Raises DeskError if the conversation is deleted.
+        """Append a question, which is being answered until `ended`; returns its id. arrived: before its conversation
+        was read for the prompt; default: now. Raises DeskError if the conversation is deleted.
         """
         row = MessageRow(id=new_id(), role="user", text=text, created=arrived or _now())
         self._open.add(row.id)
@@ -391,14 +384,11 @@ class History:
         self._database.remove_backups()  # they hold its text, too
 
     def forgotten(self) -> dict[str, datetime]:
-        with self._database.read() as session:
-            return {row.path: row.forgotten for row in session.scalars(select(ForgottenRow))}
+        return {row.path: row.forgotten for row in self._database.values(select(ForgottenRow))}
 
     def quotes_of(self, path: str) -> int:
-        [number] = self._database.values(
-            select(func.count()).where(CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
-        )
-        return number
+        its = (CitationRow.document == path, CitationRow.quote != REMOVED_QUOTE)
+        return self._database.values(select(func.count()).where(*its))[0]
 
 
 def _append(session: Session, conversation_id: str, row: MessageRow) -> None:

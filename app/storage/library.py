@@ -3,8 +3,6 @@
 A change is one transaction, a large one several short ones (`document_change`). If a document is replaced, a passage
 with the same content keeps its row, and so its number, its embedding and its module. Paths and names are sorted here by
 code point, as SQLite does, because PostgreSQL's order depends on the database.
-
-Out of scope: reading files, embedding, searching (`retrieval`); answers about passages (`history`).
 """
 
 import logging
@@ -249,12 +247,12 @@ class Library:
         return [change for change in changes if change is not None]
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
-        """Store which module encodes a passage, by passage number. Deleted passages are ignored."""
+        """Store which module encodes a passage, by passage number. Here and below, deleted passages are ignored."""
         self._update_passages("module_key", keys)
 
     def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-        """Replace the neighbours of passages, by passage number, closest first. A passage whose neighbours change loses
-        its module; returns the modules that no passage has any more. Deleted passages are ignored.
+        """Replace the neighbours of passages, closest first. A passage whose neighbours change loses its module;
+        returns the modules that no passage has any more.
         """
         unused = set[str]()
         for some in in_pieces(list(chosen), ROWS_AT_ONCE):
@@ -263,9 +261,7 @@ class Library:
         return tuple(sorted(unused))
 
     def set_embeddings(self, vectors: Mapping[int, Vectors]) -> None:
-        """Replace the embeddings of passages, by passage number. Deleted passages are ignored."""
-        for some in in_pieces(list(vectors), ROWS_AT_ONCE):
-            self._update_passages("embedding", {id_: packed(vectors[id_]) for id_ in some})
+        self._update_passages("embedding", {id_: packed(rows) for id_, rows in vectors.items()})
 
     def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
         query = select(PassageStatementsRow).where(PassageStatementsRow.encoder == encoder)
@@ -275,9 +271,8 @@ class Library:
 
     def without_statements(self, encoder: str) -> list[int]:
         read = select(PassageStatementsRow.passage_id).where(PassageStatementsRow.encoder == encoder)
-        return list(
-            self._database.values(select(PassageRow.id).where(PassageRow.id.not_in(read)).order_by(PassageRow.id))
-        )
+        query = select(PassageRow.id).where(PassageRow.id.not_in(read)).order_by(PassageRow.id)
+        return list(self._database.values(query))
 
     def keep_statement_vectors(self, encoder: str, vectors: Mapping[int, bytes]) -> None:
         with self._database.write() as session:

@@ -29,11 +29,8 @@ log = logging.getLogger(__name__)
 @contextmanager
 def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the data folder for the block. It is created if needed, and only its user may enter it. A killed restore is
-    undone first.
-
-    purpose: the command, such as "warmdesk serve". make_room: called before anything is written. Does not wait. Raises
-    DeskError: "data-folder-in-use" if a process (also this one) holds it, "data-folder-unusable" or "disk-full" if it
-    cannot be written.
+    undone first. purpose: the command. make_room: called before anything is written. Does not wait. Raises DeskError:
+    "data-folder-in-use" if a process (also this one) holds it, "data-folder-unusable" or "disk-full".
     """
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

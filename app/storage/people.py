@@ -4,8 +4,6 @@ stored.
 A new password, a new role and the removal of an account end its sessions in the same transaction. There is always an
 admin: the last one cannot be removed or made an agent. Entries of the audit log are only added, and removed after a
 year. No entry has a customer's words, a password or a key.
-
-Out of scope: hashing passwords, making keys and their scopes (`app.access.identity`).
 """
 
 import hashlib
@@ -22,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from app.domain.callers import Role
 from app.domain.errors import DeskError
-from app.storage.database import Database
+from app.storage.database import Database, Store
 from app.storage.tables import AccountRow, ApiKeyRow, AuditRow, SessionRow
 
 ADMIN = "admin"
@@ -40,11 +38,8 @@ class Account:
     created: datetime
 
 
-class Accounts:
-    """Reads and changes accounts. Safe to use from any thread; each method is a transaction and may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class Accounts(Store):
+    """The accounts."""
 
     def all(self) -> list[Account]:
         rows = self._database.values(select(AccountRow))
@@ -101,9 +96,7 @@ def _check_not_last_admin(session: Session, row: AccountRow) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key as stored. id: part of the owner of its conversations (`k-<id>`). shown: its first characters. per_minute:
-    limit of requests that cost something. revoked: None while the key is valid.
-    """
+    """A key as stored. per_minute: limit of requests that cost something. See `app.storage.tables.ApiKeyRow`."""
 
     id: str
     name: str
@@ -115,11 +108,8 @@ class ApiKey:
     revoked: datetime | None = None
 
 
-class ApiKeyTable:
-    """Reads and writes keys. Safe to use from any thread; each method is a transaction and may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class ApiKeyTable(Store):
+    """The keys."""
 
     def add(self, key: ApiKey, token_hash: str) -> None:
         row = ApiKeyRow(
@@ -140,9 +130,8 @@ class ApiKeyTable:
             ) from None
 
     def find(self, token_hash: str) -> ApiKey | None:
-        rows = self._database.values(
-            select(ApiKeyRow).where(ApiKeyRow.token_hash == token_hash, ApiKeyRow.revoked.is_(None))
-        )
+        its = (ApiKeyRow.token_hash == token_hash, ApiKeyRow.revoked.is_(None))
+        rows = self._database.values(select(ApiKeyRow).where(*its))
         return _key(rows[0]) if rows else None
 
     def all(self) -> list[ApiKey]:
@@ -209,9 +198,7 @@ KEPT = timedelta(days=365)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """An action. who: name of an account, or see `app.domain.callers`. action: a key of `app.web.accounts.ACTIONS`.
-    subject: for example the name of an account or a document.
-    """
+    """An action. who: see `app.domain.callers`. action: a key of `app.web.accounts.ACTIONS`."""
 
     id: int
     created: datetime
@@ -220,11 +207,8 @@ class AuditEntry:
     subject: str
 
 
-class Audit:
-    """Adds and reads entries. Safe to use from any thread; each method is a transaction and may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class Audit(Store):
+    """The audit log."""
 
     def record(self, who: str, action: str, subject: str = "") -> None:
         """Add an entry and remove entries that are too old."""

@@ -5,8 +5,7 @@ with SQLite, also among several servers. What the transaction has read stays tru
 undone because of another. SERIALIZABLE would allow parallel writers, but every write would need retries. A write takes
 milliseconds and the model takes seconds, so one writer is enough.
 
-The locks are advisory locks, which PostgreSQL releases when a connection ends. Out of scope: copies of the database
-(pg_dump).
+The locks are advisory locks, which PostgreSQL releases when a connection ends.
 """
 
 from typing import Any, Final

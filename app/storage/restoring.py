@@ -73,10 +73,9 @@ def restore_folder(
         check_version(file, manifest)
         database = None if manifest.database is None else folder / manifest.database
         if database is not None and not _is_at(settings.database_url, database):
-            message = (
-                f"the server would not use the database of {file}, which is restored to {database}: database_url names"
-            )
-            raise DeskError(f"{message} another one; restore without it, and set it afterwards", code="database-url")
+            message = f"the server would not use the database of {file}, which is restored to {database}"
+            cure = "database_url names another one; restore without it, and set it afterwards"
+            raise DeskError(f"{message}: {cure}", code="database-url")
         foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
         if foreign is not None:  # compiled code in models/ would run at the next start
             raise DeskError(f"{file} holds {foreign!r}, as no backup does: take another one", code="archive-damaged")

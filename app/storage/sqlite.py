@@ -37,11 +37,9 @@ _PROBLEMS = {
     "SQLITE_NOTADB": Problem("database-damaged", "is not a database", "move the file away, or restore a backup"),
     "SQLITE_CORRUPT": _DAMAGED,
     "SQLITE_READONLY": Problem("database-read-only", "is read-only", "make the file and its folder writable"),
-    "SQLITE_PERM": Problem(
-        "database-read-only", "cannot be opened with these permissions", "make the file and its folder writable"
-    ),
+    "SQLITE_PERM": Problem("database-read-only", "cannot be opened", "make the file and its folder writable"),
     "SQLITE_CANTOPEN": Problem(
-        "database-unreachable", "cannot be opened", "check that its folder exists and is writable"
+        "database-unreachable", "cannot be opened", "check that its folder is there and writable"
     ),
     "SQLITE_FULL": Problem("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
     "SQLITE_BUSY": Problem("database-busy", "is busy", "another process is writing to it; try again"),

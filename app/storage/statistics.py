@@ -8,14 +8,11 @@ geometric middle of its bin, so it is off by 5 % at most, and the bins of severa
 
 Measured savings have a row for each answer that was computed again without reuse. It stays when its conversation is
 deleted.
-
-Out of scope: numbers of the engine, and what the savings mean together (`app.desk.overview`); measuring
-(`app.answering`).
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, groupby
 from math import ceil, floor, log
@@ -28,7 +25,7 @@ from sqlalchemy.orm import Session, aliased
 
 from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
 from app.domain.statistics import FirstTokenTimes, SavingsSample, UsageSpan
-from app.storage.database import Database
+from app.storage.database import Store
 from app.storage.tables import (
     Base,
     ConversationRow,
@@ -63,6 +60,7 @@ ALL_TIME: Final = 0
 MINUTE_S, DAY_S = 60, 86_400
 WIDTHS_S = (MINUTE_S, 3600, 6 * 3600, DAY_S, ALL_TIME)
 MINUTES_KEPT = timedelta(days=8)
+MOST_SAMPLES = 1000
 SOURCES = ("computed", "session", "prefix", "module")
 """Of prompt tokens: columns of `UsageRow`, and labels."""
 
@@ -173,11 +171,8 @@ class ModuleHits:
     last_used: datetime | None
 
 
-class Statistics:
-    """Reads the numbers. Safe to use from any thread; each method is a transaction and may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
+class Statistics(Store):
+    """The numbers, and the measured savings."""
 
     def totals(self) -> AnswerTotals:
         """Return numbers over all answers ever recorded, and of the conversations stored now. Times are within 5 %."""
@@ -286,6 +281,19 @@ class Statistics:
             for key, hits, misses, last in self._database.rows(query)
         }
 
+    def add_sample(self, sample: SavingsSample) -> None:
+        with self._database.write() as session:
+            row = SavingsRow(**asdict(sample))
+            if sample.question_id is not None and session.get(MessageRow, sample.question_id) is None:
+                row.question_id = None
+            session.add(row)
+
+    def samples(self, since: datetime, until: datetime) -> list[SavingsSample]:
+        """Return the samples of a period, latest first, at most `MOST_SAMPLES`."""
+        query = select(SavingsRow).where(SavingsRow.created >= since, SavingsRow.created < until)
+        rows = self._database.values(query.order_by(SavingsRow.created.desc()).limit(MOST_SAMPLES))
+        return [row.to(SavingsSample) for row in rows]
+
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
@@ -341,27 +349,3 @@ def _counted(session: Session, *where: ColumnElement[bool], step: int | None = N
             counts.by_subject[subject].append((label, times, amount))
         spans.append(counts)
     return spans
-
-
-MOST = 1000
-
-
-class SavingsSamples:
-    """Adds and reads samples. Safe to use from any thread; each method is a transaction and may raise DeskError."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def record(self, sample: SavingsSample) -> None:
-        with self._database.write() as session:
-            row = SavingsRow(**asdict(sample))
-            if sample.question_id is not None and session.get(MessageRow, sample.question_id) is None:
-                row.question_id = None
-            session.add(row)
-
-    def between(self, since: datetime, until: datetime) -> list[SavingsSample]:
-        """Return the samples of a period, latest first, at most `MOST`."""
-        columns = (getattr(SavingsRow, one.name) for one in fields(SavingsSample))
-        query = select(*columns).where(SavingsRow.created >= since, SavingsRow.created < until)
-        rows = self._database.rows(query.order_by(SavingsRow.created.desc()).limit(MOST))
-        return [SavingsSample(**row._mapping) for row in rows]

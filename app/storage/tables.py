@@ -396,10 +396,8 @@ class SavingsRow(Base):
 
 
 class TallyRow(Base):
-    """The count of an event within a span of time: see `statistics`.
-
-    width_s: length of the span in seconds; 0 for all time. start: of the span, in seconds since 1970. amount: tokens or
-    milliseconds, if the event has any.
+    """The count of an event within a span of time, in seconds since 1970: see `statistics`. width_s: 0 for all time.
+    amount: tokens or milliseconds, if the event has any.
     """
 
     __tablename__ = "tallies"

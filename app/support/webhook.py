@@ -108,14 +108,11 @@ class WebhookSender:
             problem = "" if answered.is_success else f"status {answered.status_code}"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             problem = str(error) or type(error).__name__
-        if not problem:
-            self._deliveries.delivered(delivery.id)
-            return True
-        pause_s = dict(enumerate(PAUSES_S)).get(delivery.tries)
-        again = None if pause_s is None else now + timedelta(seconds=pause_s)
-        log.warning("%s was not sent to the webhook: %s", delivery.event, problem)
-        self._deliveries.failed(delivery.id, again, problem[:500])
-        return False
+        pause_s = dict(enumerate(PAUSES_S)).get(delivery.tries) if problem else None
+        if problem:
+            log.warning("%s was not sent to the webhook: %s", delivery.event, problem)
+        self._deliveries.note(delivery.id, problem[:500], None if pause_s is None else now + timedelta(seconds=pause_s))
+        return not problem
 
     def _run(self) -> None:
         recurring = Recurring(log, "the webhook failed")

@@ -45,10 +45,8 @@ def adapt(
     report: Callable[[TrainingProgress], None],
 ) -> dict[str, Any]:
     """Train an adapter into `folder`, from files of questions or, without any, from the ingested passages, on top of
-    the adapter in use. Returns the record that is written to the folder.
-
-    steps, minutes: training ends at whichever is reached first; if both are None, after `STEPS` with files and after
-    `MINUTES` without. Raises DeskError if there is nothing to train on or the folder is that of the adapter in use,
+    the adapter in use. Returns the record that is written there. steps, minutes: whichever is reached first; see
+    `schedule_of`. Raises DeskError if there is nothing to train on or the folder is that of the adapter in use,
     ModelError if the model cannot be adapted or the folder contains another training.
     """
     below = settings.adapter_folder

@@ -135,10 +135,8 @@ def key_words(sentence: str) -> str:
 
 
 def answer_sentence(context: str, question: str, answer: str) -> str | None:
-    """The answer to train on: of the sentences with the answer, the one with most words of the question.
-
-    If no sentence contains it, the answer itself, at most three sentences of it, if most of its words are in the
-    document.
+    """The answer to train on: of the sentences with the answer, the one with most words of the question; without one,
+    at most three sentences of the answer itself, if most of its words are in the document.
     """
     asked = set(WORD.findall(question.lower()))
     holding = [s for s in sentences(context) if answer.lower() in s.lower()]
@@ -158,10 +156,8 @@ HELD_OUT_PASSAGES = 8
 
 
 def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list[Topic]]:
-    """Split into topics to train on and topics to test on.
-
-    Topics whose hash is below HELD_OUT_SHARE are for testing, and more in the order of their hash until there are
-    HELD_OUT_PASSAGES, but no more than a third of all passages. If that leaves fewer than two, there are none.
+    """Split into topics to train on and to test on: those with a hash below HELD_OUT_SHARE, and more in its order until
+    there are HELD_OUT_PASSAGES, but at most a third of all passages. If that leaves fewer than two, there are none.
     """
     topics: defaultdict[str, Topic] = defaultdict(list)
     for passage in passages:
@@ -203,13 +199,10 @@ GAP_SHARE, LONGEST_GAP = 0.2, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMix:
-    """The composition of an example.
-
-    passages: numbers of passages to sample from. Fewer than at run time cost less and train the same. answered,
+    """The composition of an example. passages: numbers to sample from; fewer than at run time train the same. answered,
     misleading, absent: maximum queries of each kind: answered by a passage; only seemingly answered; about passages
-    that are not there. Many queries over few passages cost little. whole_answers: answered queries that are trained on
-    to the end of the answer. The others are trained on their first token only, which shows whether the model answers or
-    refuses. elsewhere: share of the questions that are not about the last passage.
+    that are not there. whole_answers: answered queries trained on to their end; the others on the first token only,
+    which shows whether the model refuses. elsewhere: share of the questions that are not about the last passage.
     """
 
     passages: tuple[int, ...]
