@@ -11,14 +11,15 @@ from desk_site import BASE, Site, call
 from fastapi.testclient import TestClient
 from httpx import Response
 
-from app.access.identity import COOKIE, SESSION_S, linked, new_session, new_token, of_cookie, owner_of_user, visitor
-from app.access.limits import PAUSES_A_QUESTION, VISITORS_AT_AN_ADDRESS, QuestionLimits, TooMany, Windows
+from app.access.identity import COOKIE, SESSION_S, Identity, new_token, owner_of_user
+from app.access.limits import PAUSES_A_QUESTION, VISITORS_AT_AN_ADDRESS, QuestionLimits, Windows
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 
 SECRET = "a secret of the company, 32 characters or more"
+OURS, NONE = Identity(None, SECRET), Identity(None, None)
 
 
 def signed(subject: str | None = "customer 17", secret: str = SECRET, seconds: float = 60, **more: object) -> str:
@@ -48,14 +49,14 @@ def stranger(site: Site, base: str = "https://help.example") -> TestClient:
 
 def test_owners_tell_visitors_apart_and_say_nothing_of_them():
     one, two = new_token(), new_token()
-    assert visitor(one, None) == visitor(one, SECRET) != visitor(two, None)
-    assert one not in visitor(one, None).owner
-    owner = visitor(signed(), SECRET).owner
+    assert NONE.bearer(one) == OURS.bearer(one) != NONE.bearer(two)
+    assert one not in NONE.bearer(one).owner
+    owner = OURS.bearer(signed()).owner
     assert owner.startswith("u-")
     assert "customer" not in owner
-    assert visitor(signed(seconds=90), SECRET).owner == owner, "the same user in another token"
-    assert of_cookie(new_session(owner, SECRET), SECRET).owner == owner
-    for made in (visitor(one, None).owner, owner):
+    assert OURS.bearer(signed(seconds=90)).owner == owner, "the same user in another token"
+    assert OURS.visitor(OURS.session(owner)).owner == owner
+    for made in (NONE.bearer(one).owner, owner):
         check_tenant(made)
         assert made not in (PUBLIC_TENANT, "operator", "pml")
 
@@ -74,32 +75,32 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_no_token_is_nobody(what):
-    assert visitor(WRONG[what], SECRET) == of_cookie(WRONG[what], SECRET) == NOBODY
+    assert OURS.bearer(WRONG[what]) == OURS.visitor(WRONG[what]) == NOBODY
 
 
 def test_without_a_secret_nobody_is_handed_over():
-    assert visitor(signed(), None) == NOBODY
-    assert of_cookie(new_session("u-1", SECRET), None) == NOBODY
+    assert NONE.bearer(signed()) == NOBODY
+    assert NONE.visitor(OURS.session("u-1")) == NOBODY
     with pytest.raises(DeskError, match="This link is invalid"):
-        linked(link(), None)
+        NONE.linked(link())
 
 
 def test_a_session_is_the_desks_own():
     """What a company signs is no cookie, and a cookie says nothing in a header or a link."""
-    session = new_session("u-1", SECRET)
-    assert of_cookie(link(), SECRET) == NOBODY
-    assert visitor(session, SECRET) == NOBODY
-    assert of_cookie(session, f"another {SECRET}") == NOBODY
+    session = OURS.session("u-1")
+    assert OURS.visitor(link()) == NOBODY
+    assert OURS.bearer(session) == NOBODY
+    assert Identity(None, f"another {SECRET}").visitor(session) == NOBODY
     with pytest.raises(DeskError):
-        linked(session, SECRET)
+        OURS.linked(session)
 
 
 def test_a_session_ends(monkeypatch):
     began = time.time() - SESSION_S - 1
     with monkeypatch.context() as before:
         before.setattr("time.time", lambda: began)
-        session = new_session("u-1", SECRET)
-    assert of_cookie(session, SECRET) == NOBODY
+        session = OURS.session("u-1")
+    assert OURS.visitor(session) == NOBODY
 
 
 def test_the_page_gives_a_cookie_that_scripts_cannot_read(site):
@@ -119,7 +120,7 @@ def follow(browser: TestClient, token: str) -> Response:
 
 
 def owner_in(browser: TestClient) -> str:
-    return of_cookie(browser.cookies.get(f"__Host-{COOKIE}") or "", SECRET).owner
+    return OURS.visitor(browser.cookies.get(f"__Host-{COOKIE}") or "").owner
 
 
 def test_the_companys_site_hands_a_customer_over(site):
@@ -134,7 +135,7 @@ def test_the_companys_site_hands_a_customer_over(site):
 
 
 def test_only_a_link_that_was_made_for_it_hands_a_customer_over(site):
-    for token in (new_token(), link(age_s=400), signed(seconds=-60), link()[:-1], new_session("u-1", SECRET)):
+    for token in (new_token(), link(age_s=400), signed(seconds=-60), link()[:-1], OURS.session("u-1")):
         reply = follow(stranger(site), token)
         assert (reply.status_code, "open the link again" in reply.text) == (401, True), "nobody may choose a cookie"
         assert "set-cookie" not in reply.headers
@@ -217,9 +218,8 @@ def test_one_visitor_cannot_ask_without_end_and_does_not_stop_the_others():
     for _ in range(3):
         with limits.asking("v-ann", "10.0.0.1"):
             pass
-    with pytest.raises(TooMany, match="try again in") as caught, limits.asking("v-ann", "10.0.0.1"):
+    with pytest.raises(DeskError, match="try again in"), limits.asking("v-ann", "10.0.0.1"):
         pass
-    assert 0 < caught.value.retry_after <= 60
     with limits.asking("v-bob", "10.0.0.1"):
         pass
 
@@ -229,7 +229,7 @@ def test_new_cookies_do_not_lift_the_limit_of_an_address():
     for number in range(5):
         with limits.asking(f"v-{number}", "10.0.0.1"):
             pass
-    with pytest.raises(TooMany), limits.asking("v-new", "10.0.0.1"):
+    with pytest.raises(DeskError, match="too many"), limits.asking("v-new", "10.0.0.1"):
         pass
     with limits.asking("v-new", "10.0.0.2"):
         pass
@@ -242,10 +242,7 @@ def test_who_asked_once_is_not_remembered_for_ever(monkeypatch):
     for number in range(10):
         with limits.asking(f"v-{number}", f"10.0.0.{number}"):
             pass
-    assert len(limits._limiter.storage.events) == 6  # type: ignore[attr-defined]
-
-
-def test_whose_window_has_ended_makes_room_first(monkeypatch):
+    assert len(limits._limiter.storage.events) == 6
     monkeypatch.setattr("app.access.limits.MOST_ASKERS", 2)
     windows = Windows()
     for name in ("ann", "bob"):
@@ -260,7 +257,7 @@ def test_whose_window_has_ended_makes_room_first(monkeypatch):
 def test_answers_at_once_are_counted_until_they_end():
     limits = QuestionLimits(Settings(answers_at_once=1))
     with limits.asking("v-ann", "10.0.0.1"):
-        with pytest.raises(TooMany, match="still running"), limits.asking("v-ann", "10.0.0.1"):
+        with pytest.raises(DeskError, match="still running"), limits.asking("v-ann", "10.0.0.1"):
             pass
         with limits.asking("v-bob", "10.0.0.1"):
             pass

@@ -66,36 +66,6 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def visitor(token: str, secret: str | None) -> Caller:
-    """The visitor of a header's token, made by `new_token` or signed by the company; else nobody."""
-    if "." not in token:
-        return _stranger(token)
-    claims = _claims(token, secret)
-    return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]))
-
-
-def of_cookie(token: str, secret: str | None) -> Caller:
-    """The visitor of a cookie, made by `new_token` or `new_session`; else nobody."""
-    if "." not in token:
-        return _stranger(token)
-    claims = None if secret is None else _claims(token, _session_key(secret))
-    return NOBODY if claims is None else Caller(owner=claims["sub"])
-
-
-def new_session(owner: str, secret: str) -> str:
-    """Return the cookie of a customer whom a link signed in. It ends when the secret changes."""
-    return jwt.encode({"sub": owner, "exp": int(time.time()) + SESSION_S}, _session_key(secret), "HS256")
-
-
-def linked(token: str, secret: str | None) -> Linked:
-    claims = _claims(token, secret, leeway=_CLOCKS_S)
-    if claims is None:
-        raise DeskError(_ENDED, code="link-ended")
-    if "iat" not in claims or not 0 < round(claims["exp"] - claims["iat"]) <= LINK_S:
-        raise DeskError(_OLD_FORM, code="link-form")
-    return Linked(owner_of_user(claims["sub"]), is_fresh=time.time() - claims["iat"] <= FRESH_S)
-
-
 def owner_of_user(user: str) -> str:
     return f"u-{_digest(user)}"
 
@@ -114,11 +84,6 @@ def _claims(token: str, secret: str | None, leeway: int = 0) -> dict[str, Any] |
     except jwt.InvalidTokenError:
         return None
     return claims if claims["sub"] else None
-
-
-def _session_key(secret: str) -> str:
-    """A key other than the company's own, so that its tokens are no sessions, and sessions no tokens."""
-    return hmac.digest(secret.encode(), b"warmdesk session", "sha256").hex()
 
 
 def _digest(text: str) -> str:
@@ -289,9 +254,6 @@ class Administration:
         return key
 
 
-FindKey = Callable[[str], Caller | None]
-
-
 def caller_of(request: Request) -> Caller:
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
@@ -300,8 +262,11 @@ def caller_of(request: Request) -> Caller:
 class Identity:
     """Finds callers. Safe to use from any thread; methods that ask the database may raise DeskError."""
 
-    def __init__(self, sessions: Sessions, visitor_secret: str | None, find_key: FindKey = lambda token: None) -> None:
-        self._sessions, self._visitor_secret, self._find_key = sessions, visitor_secret, find_key
+    def __init__(
+        self, sessions: Sessions, secret: str | None, find_key: Callable[[str], Caller | None] = lambda token: None
+    ) -> None:
+        """secret: the setting `visitor_secret`."""
+        self._sessions, self._secret, self._find_key = sessions, secret, find_key
 
     def signed_in(self, token: str) -> Caller:
         """The account of a session's token. Asks the database."""
@@ -309,16 +274,37 @@ class Identity:
         return NOBODY if account is None else Caller(owner=OPERATOR, name=account.name, role=account.role)
 
     def bearer(self, token: str) -> Caller:
-        """The API key or the visitor of an Authorization header. Asks the database."""
-        return self._find_key(token) or visitor(token, self._visitor_secret)
+        """The API key of an Authorization header, or its visitor: a token made by `new_token` or signed by the company;
+        else nobody. Asks the database.
+        """
+        if caller := self._find_key(token):
+            return caller
+        if "." not in token:
+            return _stranger(token)
+        claims = _claims(token, self._secret)
+        return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]))
 
     def visitor(self, token: str) -> Caller:
-        """The visitor of a cookie. Does not ask the database."""
-        return of_cookie(token, self._visitor_secret)
+        """The visitor of a cookie, made by `new_token` or `session`; else nobody. Does not ask the database."""
+        if "." not in token:
+            return _stranger(token)
+        claims = self._secret and _claims(token, self._session_key)
+        return Caller(owner=claims["sub"]) if claims else NOBODY
 
     def linked(self, token: str) -> Linked:
-        return linked(token, self._visitor_secret)
+        claims = _claims(token, self._secret, leeway=_CLOCKS_S)
+        if claims is None:
+            raise DeskError(_ENDED, code="link-ended")
+        if "iat" not in claims or not 0 < round(claims["exp"] - claims["iat"]) <= LINK_S:
+            raise DeskError(_OLD_FORM, code="link-form")
+        return Linked(owner_of_user(claims["sub"]), is_fresh=time.time() - claims["iat"] <= FRESH_S)
 
     def session(self, owner: str) -> str:
-        assert self._visitor_secret is not None, "links cannot sign customers in without it"
-        return new_session(owner, self._visitor_secret)
+        """The cookie of a customer whom a link signed in. It ends when the secret changes."""
+        return jwt.encode({"sub": owner, "exp": int(time.time()) + SESSION_S}, self._session_key, "HS256")
+
+    @property
+    def _session_key(self) -> str:
+        """A key other than the company's own, so that its tokens are no sessions, and sessions no tokens."""
+        assert self._secret is not None, "links cannot sign customers in without it"
+        return hmac.digest(self._secret.encode(), b"warmdesk session", "sha256").hex()
