@@ -4,13 +4,10 @@ Accounts have a password that Warmdesk makes and shows once; only an argon2 hash
 bits, so a plain SHA-256 of it is safe to store. Keys are looked up at every request, so a key that a command makes or
 revokes while the server runs takes effect at once.
 
-A customer needs no account: a random token in a cookie, or a user id for which the company's site vouches. The company
-signs JSON Web Tokens (HS256) with the setting `visitor_secret`. Their claims are `sub`, the company's id of the user,
-and `exp`, the end. The widget sends a token with each request. A token in a link must be new (`iat`), because links can
-be sent to others; the browser then gets a session that Warmdesk signed. Only hashes of user ids are stored.
-
-`Administration` changes accounts and keys and writes each change to the audit log. Out of scope: who is signed in
-(`app.storage.people`), the limit on guessing (`limits`), the scopes of routes (`app.web.access_rules`).
+A customer needs no account: a random token in a cookie, or a user id for which the company's site vouches with a JSON
+Web Token (docs/serving.md). A token in a link must be new, because links can be sent to others; the browser then gets a
+session that Warmdesk signed. Only hashes of user ids are stored. Out of scope: who is signed in (`app.storage.people`),
+the limit on guessing (`limits`), the scopes of routes (`app.web.access_rules`).
 """
 
 import hashlib
@@ -20,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import jwt
@@ -34,7 +31,7 @@ from starlette.requests import Request
 from app.access.limits import wait_of
 from app.domain.callers import NOBODY, OPERATOR, Caller, Record, Role
 from app.domain.errors import DeskError
-from app.domain.words import translatable
+from app.domain.words import translatable, utc_now
 from app.storage.database import Database
 from app.storage.people import ADMIN, Account, Accounts, ApiKey, ApiKeyTable, Sessions
 
@@ -157,7 +154,7 @@ _USE_WRITTEN = timedelta(minutes=1)
 class Keys(ApiKeyTable):
     """The API keys. Safe to use from any thread; every method may raise DeskError."""
 
-    def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, database: Database, *, now: Callable[[], datetime] = utc_now) -> None:
         super().__init__(database)
         self._now = now
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
