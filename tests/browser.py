@@ -3,7 +3,8 @@
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,15 @@ class Elements:
 
     def press(self, selector: str) -> None:
         until(lambda: self.one(selector).click() or True)
+
+    @contextmanager
+    def on_a_phone(self, height: int = 844) -> Iterator[None]:
+        size = {"width": 390, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 class Browser(Elements):

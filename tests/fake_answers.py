@@ -33,7 +33,7 @@ UNSURE = (
     "I am not certain; this may help:\n\nReturning in any of our stores is free.\n\nA parcel that was opened by the "
     "courier is looked at on its own."
 )
-HELLO = "Hello! What would you like to know?"
+HELLO, LEFT_OUT = "Hello! What would you like to know?", "The oldest questions no longer fit and were left out."
 _QUOTE = (
     "Changed your mind? You have 30 days from delivery to send an item back, and you don't need to give a reason.\n\n"
     "The period starts on the day you receive the item. If your order came in several parcels, it starts with the last "
@@ -86,8 +86,7 @@ def make_answer(conversation_id, message_id, question):
     outcome, text = next((ends for word, ends in outcomes.items() if word in question), ("answered", RETURNS))
     refused, sourceless = outcome == "nothing", outcome in ("nothing", "smalltalk")
     hostile = "html" in question
-    citations = () if sourceless else CITATIONS
-    modules = () if sourceless else MODULES
+    citations, modules = ((), ()) if sourceless else (CITATIONS, MODULES)
     if hostile:
         text = HOSTILE
         citations = (Citation(document=HOSTILE, title=HOSTILE, passage=HOSTILE, quote=HOSTILE, score=0.5),)
@@ -108,7 +107,5 @@ def make_answer(conversation_id, message_id, question):
         timings=AnswerTimings(retrieve=9.3, load=6.8, prefill=98.4, ttft=118.2, total=1904.0),
         policy="balanced",
         exact=refused,
-        notice="The oldest questions of this conversation no longer fit and were left out."
-        if "follow" in question
-        else None,
+        notice=LEFT_OUT if "follow" in question else None,
     )

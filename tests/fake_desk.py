@@ -8,7 +8,7 @@ Documents whose names have "crash" in them fail when they are taken in or forgot
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -54,9 +54,7 @@ class FakeStream:
             if self.cancelled.is_set():
                 break
             if "break" in self._question and i == 5:
-                raise DeskError(
-                    "The model ran out of memory: restart the desk with a smaller --memory.", code="out-of-memory"
-                )
+                raise DeskError("The model ran out of memory: restart with a smaller --memory.", code="out-of-memory")
             piece = word if i == 0 else " " + word
             said += piece
             yield piece
@@ -81,27 +79,19 @@ class FakeStream:
         self.cancelled.set()
 
 
-@dataclass(frozen=True)
-class Ingested:
-    """What a fake desk was asked to take in."""
-
-    paths: tuple[str, ...]
-    collection: str
-    sync: bool
-    warm: bool
-
-
 def fake_document(path, title, *, collection="", loaded_at=NOW, number=1):
     """A document as it is listed."""
-    return StoredDocument(
-        id=number,
-        path=path,
-        title=title,
-        content_hash="b2:1/400",
-        loaded_at=loaded_at,
-        num_passages=3,
-        collection=collection,
-    )
+    of = {"id": number, "path": path, "title": title, "collection": collection}
+    return StoredDocument(**of, content_hash="b2:1/400", loaded_at=loaded_at, num_passages=3)
+
+
+def crash_at(text):
+    if "crash" in text:
+        raise RuntimeError("an internal path /secret/place")
+
+
+def no_conversation():
+    return DeskError("there is no such conversation", code="no-such-conversation")
 
 
 class FakeDesk:
@@ -162,9 +152,8 @@ class FakeDesk:
             turns = self._turns.setdefault(answer.conversation_id, [])
             del turns[next((at for at, turn in enumerate(turns) if turn.message_id == replaces), len(turns)) :]
             turns.append(Turn(message_id=f"q{self._ids}", role="user", text=question, created=when))
-            turns.append(
-                Turn(message_id=answer.message_id, role="assistant", text=answer.answer, created=when, answer=answer)
-            )
+            said = {"message_id": answer.message_id, "text": answer.answer, "answer": answer}
+            turns.append(Turn(**said, role="assistant", created=when))
             self._updated[answer.conversation_id] = when + timedelta(microseconds=self._ids)
 
     def belongs(self, conversation_id, owner):
@@ -175,13 +164,8 @@ class FakeDesk:
         if conversation_id is not None and not self.belongs(conversation_id, owner):
             raise DeskError("there is no such conversation", code="conversation-unknown")
         if len(question) > MAX_QUESTION:
-            raise DeskError(
-                f"Your question has {len(question):,} characters; at most {MAX_QUESTION:,} are possible. "
-                "Please shorten it.",
-                code="question-too-long",
-            )
-        if "crash" in question:
-            raise RuntimeError("an internal path /secret/place")
+            raise DeskError(f"at most {MAX_QUESTION:,} characters are possible", code="question-too-long")
+        crash_at(question)
         stream = FakeStream(self, conversation_id or self.new_id(), question, owner, replaces)
         self.streams.append(stream)
         return stream
@@ -211,10 +195,8 @@ class FakeDesk:
         return turns[-last if last else 0 :]
 
     def rename_conversation(self, conversation_id, title, owner=OPERATOR):
-        if not title.strip():
-            raise DeskError("the title is empty: write one", code="title-empty")
         if not self.turns(conversation_id, owner):
-            raise DeskError("there is no such conversation", code="no-such-conversation")
+            raise no_conversation()
         self._titles[conversation_id] = " ".join(title.split())[:80]
 
     def conversation(self, conversation_id, owner=OPERATOR):
@@ -229,13 +211,13 @@ class FakeDesk:
 
     def restore_conversation(self, conversation_id, owner=OPERATOR):
         if conversation_id not in self._hidden or not self.belongs(conversation_id, owner):
-            raise DeskError("there is no such conversation", code="no-such-conversation")
+            raise no_conversation()
         self._turns[conversation_id], self._updated[conversation_id] = self._hidden.pop(conversation_id)
 
     def last_question(self, conversation_id, owner=OPERATOR):
         turns = self.turns(conversation_id, owner)
         if not turns:
-            raise DeskError("there is no such conversation", code="no-such-conversation")
+            raise no_conversation()
         return [turn.message_id for turn in turns if turn.role == "user"][-1]
 
     def feedback(self, message_id, value, reason="", *, owner=OPERATOR):
@@ -244,12 +226,8 @@ class FakeDesk:
             turns[:] = [replace(turn, feedback=value) if turn.message_id == message_id else turn for turn in turns]
 
     def delete_conversation(self, conversation_id, owner=OPERATOR):
-        if not self.belongs(conversation_id, owner):
-            return
-        if conversation_id in self._turns:
+        if self.belongs(conversation_id, owner) and conversation_id in self._turns:
             self._hidden[conversation_id] = self._turns.pop(conversation_id), self._updated.pop(conversation_id)
-
-    # --- people ----
 
     def handoff(self, conversation_id, owner):
         found = self.handed.get(conversation_id) if self.belongs(conversation_id, owner) else None
@@ -262,16 +240,8 @@ class FakeDesk:
         conversation_id = conversation_id or self.new_id()
         if text:
             self.say(text, conversation_id, owner)
-        state = "left" if email else "waiting"
-        self.handed[conversation_id] = Handoff(
-            id=len(self.handed) + 1,
-            conversation_id=conversation_id,
-            state=state,
-            reason=reason,
-            requested=self.now,
-            email=email,
-            place=2,
-        )
+        of = {"conversation_id": conversation_id, "state": "left" if email else "waiting", "reason": reason}
+        self.handed[conversation_id] = Handoff(**of, id=len(self.handed) + 1, requested=self.now, email=email, place=2)
         return self.handed[conversation_id]
 
     def say(self, text, conversation_id, owner, role="user", author=""):
@@ -299,8 +269,6 @@ class FakeDesk:
         if found is not None:
             self.handed[conversation_id] = replace(found, state="closed", fresh=True)
 
-    # --- documents -----------------------------------------------------------------------------------------
-
     def documents(self):
         return [self.listed[path] for path in sorted(self.listed)]
 
@@ -312,43 +280,36 @@ class FakeDesk:
     def passages(self, path, first, most):
         document = self.listed[path]
         kept = (("device", self.now - timedelta(hours=2)), ("disk", None), ("none", None))
-        return [
-            PassageState(
-                passage=StoredPassage(
-                    id=ordinal + 1,
-                    document=path,
-                    title=document.title,
-                    ordinal=ordinal,
-                    heading_path=(document.title, f"Section {ordinal + 1}"),
-                    text=HOSTILE if "hostile" in path else CITATIONS[ordinal % 3].quote,
-                    content_hash=f"b2:{ordinal}",
-                    num_tokens=300,
-                    module_key=None if kept[ordinal % 3][0] == "none" else f"b2:{ordinal}",
-                    collection=document.collection,
-                    url=document.url,
-                ),
-                tier=kept[ordinal % 3][0],
-                last_used=kept[ordinal % 3][1],
+        of = {"document": path, "title": document.title, "collection": document.collection, "url": document.url}
+        found = []
+        for ordinal in range(document.num_passages)[first : first + most]:
+            tier, last_used = kept[ordinal % 3]
+            passage = StoredPassage(
+                **of,
+                id=ordinal + 1,
+                ordinal=ordinal,
+                heading_path=(document.title, f"Section {ordinal + 1}"),
+                text=HOSTILE if "hostile" in path else CITATIONS[ordinal % 3].quote,
+                content_hash=f"b2:{ordinal}",
+                num_tokens=300,
+                module_key=None if tier == "none" else f"b2:{ordinal}",
             )
-            for ordinal in range(document.num_passages)[first : first + most]
-        ]
+            found.append(PassageState(passage=passage, tier=tier, last_used=last_used))
+        return found
 
     def forget_collection(self, name):
         paths = [path for path, one in self.listed.items() if one.collection == name]
         if not paths:
             raise DeskError(f"there are no documents in the collection {name!r}", code="collection-unknown")
-        forgotten = [self.forget(path) for path in paths]
-        return CollectionForgotten(
-            collection=name, documents=len(paths), removed=forgotten[0].removed, left=forgotten[0].left
-        )
+        one, *_ = [self.forget(path) for path in paths]
+        return CollectionForgotten(collection=name, documents=len(paths), removed=one.removed, left=one.left)
 
     def ingest(self, paths, progress=no_progress, *, collection="", sync=False, warm=True):
         names = [str(path) for path in paths]
-        self.ingested.append(Ingested(tuple(names), collection, sync, warm))
+        self.ingested.append((names, {"collection": collection, "sync": sync, "warm": warm}))
         report = IngestReport()
         for done, name in enumerate(names):
-            if "crash" in name:
-                raise RuntimeError("an internal path /secret/place")
+            crash_at(name)
             progress("reading", done, len(names))
             if "unreadable" in name:
                 report.failed.append(UnreadFile(path=name, reason="no text in it"))
@@ -362,15 +323,12 @@ class FakeDesk:
         return report
 
     def forget(self, name):
-        if "crash" in name:
-            raise RuntimeError("an internal path /secret/place")
+        crash_at(name)
         if name not in self.listed:
             raise DeskError(f"there is no document {name!r}", code="document-unknown")
         del self.listed[name]
         removed = Footprint(passages=3, vectors=5, keywords=5, quotes=1, modules=3)
-        return Forgotten(
-            document=name, removed=removed, left=Footprint(passages=0, vectors=0, keywords=0, quotes=0, modules=0)
-        )
+        return Forgotten(document=name, removed=removed, left=Footprint(**dict.fromkeys(asdict(removed), 0)))
 
     def upload(self, name, data, progress=no_progress, *, collection=""):
         plain = safe_name(name)

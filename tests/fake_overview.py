@@ -77,14 +77,9 @@ def make_overview(now):
     reasons = tuple(
         ReasonRow(reason=reason, misses=40 - 5 * i, tokens=9_000 - 1_100 * i) for i, reason in enumerate(REASONS)
     )
+    text = "user <b>Help page</b>: Returns {} > How long do I have"
     prefixes = tuple(
-        PrefixRow(
-            text=f"user <b>Help page</b>: Returns {i} > How long do I have",
-            tokens=700 + 90 * i,
-            hits=31 - 4 * i,
-            saved=9_000 // (i + 1),
-        )
-        for i in range(5)
+        PrefixRow(text=text.format(i), tokens=700 + 90 * i, hits=31 - 4 * i, saved=9_000 // (i + 1)) for i in range(5)
     )
     used = sum(row.num_bytes for row in modules if row.tier == "device")
     kept = sum(row.num_bytes for row in modules if row.tier != "none")

@@ -1,6 +1,6 @@
 """The `quality` of a desk without documents: two groups of bad answers, an FAQ in memory, one explanation."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 from app.domain.errors import DeskError
@@ -20,15 +20,8 @@ from app.domain.quality import (
 
 
 def bad_answer(question, *causes, when, reason="", id_="a" * 32):
-    return BadAnswer(
-        message_id=id_,
-        conversation_id="c" * 32,
-        question=question,
-        answer="I can't find that in our help pages.",
-        created=when,
-        causes=causes,
-        reason=reason,
-    )
+    of = {"message_id": id_, "conversation_id": "c" * 32, "question": question, "causes": causes, "reason": reason}
+    return BadAnswer(**of, answer="I can't find that in our help pages.", created=when)
 
 
 class FakeQuality:
@@ -61,14 +54,7 @@ class FakeQuality:
             progress(stage, 1, 1)
         number = id_ or max(self.pairs, default=0) + 1
         self.pairs[number] = FaqPair(
-            question=draft.question,
-            answer=draft.answer,
-            wordings=draft.wordings,
-            id=number,
-            author=author,
-            updated=self.now,
-            hits=12,
-            last_hit=self.now - timedelta(hours=2),
+            **asdict(draft), id=number, author=author, updated=self.now, hits=12, last_hit=self.now - timedelta(hours=2)
         )
         return FaqSaved(id=number, answer=replace(self._answer, answer=draft.answer))
 

@@ -72,13 +72,13 @@ def test_charts_share_an_axis_and_break_where_nothing_was_measured():
     spans = make_usage(axis.since, axis.until, axis.range.step)
     drawn = charts(axis, spans)
     for chart in drawn:
-        assert [one.x for one in chart.bins] == [one.x for one in drawn[0].bins]
+        assert [x for x, _ in chart.bins] == [x for x, _ in drawn[0].bins]
         assert len(chart.bins) == len(spans) < axis.range.length / axis.range.step
-    warm = drawn[-1].layers[0].path
+    warm = drawn[-1].layers[0][2]
     assert warm.count("M") == 2, "one line before the pause and one behind it"
-    cold = drawn[-1].layers[2].path
+    cold = drawn[-1].layers[2][2]
     assert cold.count("M") > 2, "no line across a step without a cold answer"
-    assert {layer.path.count("M") for layer in drawn[0].layers} == {len(spans)}
+    assert {path.count("M") for _, _, path in drawn[0].layers} == {len(spans)}
 
 
 def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale():
@@ -86,11 +86,11 @@ def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale():
     tokens = {"module": 30, "computed": 10}
     drawn = charts(axis, [UsageSpan(start=axis.since, tokens=tokens), UsageSpan(start=axis.since - timedelta(1))])
     assert drawn[0].scale == ("50", "25", "0")
-    assert drawn[0].layers[0].path.startswith("M0.00 40.00")
-    assert [layer.path.split("v")[1].split("h")[0] for layer in drawn[1].layers if layer.path] == ["75.00", "25.00"]
+    assert drawn[0].layers[0][2].startswith("M0.00 40.00")
+    assert [path.split("v")[1].split("h")[0] for _, _, path in drawn[1].layers if path] == ["75.00", "25.00"]
     assert len(drawn[0].bins) == 1
-    assert "Passages: 75%" in drawn[1].bins[0].words
-    assert drawn[2].bins == drawn[3].bins == ()
+    assert "Passages: 75%" in drawn[1].bins[0][1]
+    assert drawn[2].bins == drawn[3].bins == []
 
 
 def test_passages_are_searched_sorted_and_paged(site):

@@ -36,53 +36,35 @@ EVERYBODY, VISITORS, STAFF, ADMIN = set(CALLERS), {"ann", "bob"}, {"agent", "adm
 CHAT, DOCUMENTS = {"key-chat"}, {"key-documents"}
 
 
-def served(method: str, who: set[str], paths: str) -> dict[str, set[str]]:
-    return {f"{method} {path}": who for path in paths.split()}
-
-
 TABLE: dict[str, set[str]] = {
-    **served(
-        "GET",
-        EVERYBODY,
-        "/healthz /desk.css /admin.css /documents.css /documents.js /handoff.css /api.js /queue.js /events.js "
-        "/quality.css /quality.js /favicon.ico /readyz /metrics /logo /widget /widget.js /widget/page.css "
-        "/widget/page.js /admin/login",
-    ),
-    **served("POST", EVERYBODY, "/widget/visitor /admin/login /admin/logout"),
-    **served(
-        "GET",
-        ADMIN,
-        "/admin/api /admin/openapi.json /admin/quality /admin/conversations /admin/conversations/1 "
-        "/admin/documents /admin/documents/1 /admin/documents/1/file /admin/modules /admin/modules/memory "
-        "/admin/accounts /admin/keys /admin/audit /admin/settings",
-    ),
-    **served(
-        "POST",
-        ADMIN,
-        "/admin/documents/collections/forget /admin/documents/folders /admin/documents/folders/run "
-        "/admin/documents/folders/remove /admin/modules/warm /admin/modules/evict /admin/modules/keep "
-        "/admin/modules/release /admin/modules/verify /admin/accounts /admin/accounts/role "
-        "/admin/accounts/password /admin/accounts/remove /admin/keys /admin/keys/revoke /admin/settings "
-        "/admin/documents/upload /admin/documents/forget",
-    ),
-    **served("POST", CHAT, "/v1/chat/completions /v1/embeddings /v1/feedback /v1/handoffs /v1/handoffs/1/messages"),
-    **served("GET", CHAT, "/v1/handoffs/1 /v1/conversations /v1/conversations/1 /v1/conversations/1/export"),
-    **served("DELETE", CHAT, "/v1/handoffs/1 /v1/conversations/1"),
-    **served("GET", CHAT | DOCUMENTS | {"key-admin"}, "/v1/models /v1/models/1"),
-    **served("GET", DOCUMENTS, "/v1/documents /v1/documents/1"),
-    **served("POST", DOCUMENTS, "/v1/documents"),
-    **served("DELETE", DOCUMENTS, "/v1/documents/1"),
-    **served("GET", VISITORS, "/sources/1/1 /conversations/1/export.1 /my-data"),
-    **served(
-        "POST",
-        VISITORS,
-        "/my-data/delete /sign-out /typing /widget/open /widget/ask /widget/stop /widget/feedback "
-        "/widget/person /widget/typing",
-    ),
-    **served("GET", STAFF, "/admin/faq /admin/search /admin/queue /admin/queue/rows /admin/queue/1 /admin/queue/1/now"),
-    **served(
-        "POST", STAFF, "/admin/faq /admin/faq/delete /admin/queue/1/take /admin/queue/1/answer /admin/queue/1/close"
-    ),
+    f"{method} {path}": who
+    for method, who, paths in (
+        ("GET", EVERYBODY, "/healthz /readyz /metrics /favicon.ico /logo /widget /widget.js /widget/page.css"),
+        ("GET", EVERYBODY, "/widget/page.js /admin/login /desk.css /admin.css /documents.css /handoff.css"),
+        ("GET", EVERYBODY, "/quality.css /documents.js /api.js /queue.js /events.js /quality.js"),
+        ("POST", EVERYBODY, "/widget/visitor /admin/login /admin/logout"),
+        ("GET", ADMIN, "/admin/api /admin/openapi.json /admin/quality /admin/conversations /admin/conversations/1"),
+        ("GET", ADMIN, "/admin/documents /admin/documents/1 /admin/documents/1/file /admin/modules"),
+        ("GET", ADMIN, "/admin/modules/memory /admin/accounts /admin/keys /admin/audit /admin/settings"),
+        ("POST", ADMIN, "/admin/documents/upload /admin/documents/forget /admin/documents/collections/forget"),
+        ("POST", ADMIN, "/admin/documents/folders /admin/documents/folders/run /admin/documents/folders/remove"),
+        ("POST", ADMIN, "/admin/modules/warm /admin/modules/evict /admin/modules/keep /admin/modules/release"),
+        ("POST", ADMIN, "/admin/modules/verify /admin/accounts /admin/accounts/role /admin/accounts/password"),
+        ("POST", ADMIN, "/admin/accounts/remove /admin/keys /admin/keys/revoke /admin/settings"),
+        ("POST", CHAT, "/v1/chat/completions /v1/embeddings /v1/feedback /v1/handoffs /v1/handoffs/1/messages"),
+        ("GET", CHAT, "/v1/handoffs/1 /v1/conversations /v1/conversations/1 /v1/conversations/1/export"),
+        ("DELETE", CHAT, "/v1/handoffs/1 /v1/conversations/1"),
+        ("GET", CHAT | DOCUMENTS | {"key-admin"}, "/v1/models /v1/models/1"),
+        ("GET", DOCUMENTS, "/v1/documents /v1/documents/1"),
+        ("POST", DOCUMENTS, "/v1/documents"),
+        ("DELETE", DOCUMENTS, "/v1/documents/1"),
+        ("GET", VISITORS, "/sources/1/1 /conversations/1/export.1 /my-data"),
+        ("POST", VISITORS, "/my-data/delete /sign-out /typing /widget/open /widget/ask /widget/stop /widget/feedback"),
+        ("POST", VISITORS, "/widget/person /widget/typing"),
+        ("GET", STAFF, "/admin/faq /admin/search /admin/queue /admin/queue/rows /admin/queue/1 /admin/queue/1/now"),
+        ("POST", STAFF, "/admin/faq /admin/faq/delete /admin/queue/1/take /admin/queue/1/answer /admin/queue/1/close"),
+    )
+    for path in paths.split()
 }
 """Who may call each route of ours. The guard knows a role at /admin only, and a visitor or key elsewhere."""
 GRADIO = {"": VISITORS, "/admin": ADMIN}

@@ -203,10 +203,8 @@ def test_asking_again_and_changing_the_question(page):
 
 
 def test_the_beginning_of_an_answer_stays_in_view(page):
-    size = {"width": 390, "height": 480, "deviceScaleFactor": 1, "mobile": False}  # an answer is taller than that
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     top = "return document.querySelector({}).getBoundingClientRect().top"
-    try:
+    with page.on_a_phone(height=480):  # an answer is taller than that
         page.go()
         for question in ("Can I send a lamp back?", "Can I send a duvet back?"):
             with page.held(45):
@@ -218,14 +216,10 @@ def test_the_beginning_of_an_answer_stays_in_view(page):
             last = "'#wd-transcript .wd-question:last-of-type, #wd-transcript article:nth-last-of-type(2)'"
             assert 0 < began < 120
             until(lambda began=began, last=last: abs(page.script(top.format(last)) - began) < 4)
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_list_is_a_drawer(page):
-    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
+    with page.on_a_phone():
         page.go("/#" + page.site.desk.conversations(page.site.desk.first)[-1].id)
         page.one("#wd-transcript .wd-citation")
         assert page.script("return document.documentElement.scrollWidth") <= 390
@@ -233,8 +227,6 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_list_is_a_drawer(pa
         assert page.all(".wd-new") == []
         page.press(".wd-header button")
         page.one(".wd-new")
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_many_conversations_are_one_column(page, monkeypatch):

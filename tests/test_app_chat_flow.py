@@ -85,21 +85,6 @@ def test_errors_are_one_line_and_the_question_stays(flow, desk, question, line):
     assert ask(flow, "Can I return it?")[-1].live == ""  # and the desk goes on
 
 
-def test_empty_questions_do_nothing(flow, desk):
-    assert ask(flow, "  \n ") == [ChatView()]
-    assert desk.streams == []
-
-
-def test_opening_shows_the_conversation_and_unknown_ones_a_new_one(flow, desk):
-    summary = desk.conversations()[-1]
-    view = flow.open(summary.id, READER)
-    assert summary.title in check(view.transcript or "")
-    assert view.conversation_id == summary.id
-    gone = flow.open("nosuch", READER)
-    assert gone.conversation_id == ""
-    assert "Do gift cards expire?" in check(gone.transcript or "")
-
-
 def test_stop_keeps_what_was_written(flow, desk):
     views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
@@ -109,23 +94,12 @@ def test_stop_keeps_what_was_written(flow, desk):
     last = list(views)[-1]
     assert "Stopped before the end." in (last.transcript or "")
     assert last.answering is False
-
-
-def test_stop_before_the_first_word(flow, desk):
     views = flow.ask("Can I return it?", "", READER)
     next(views)
     flow.stop(READER)
     last = list(views)[-1]
     assert "The answer was stopped before it began" in (last.live or "")
     assert last.box == "Can I return it?"
-
-
-def test_leaving_the_browser_cancels_the_answer(flow, desk):
-    views = flow.ask("Can I return it?", "", READER)
-    next(views), next(views)
-    views.close()
-    assert desk.streams[0].cancelled.is_set()
-    assert ask(flow, "Again?")[-1].live == ""
 
 
 def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(flow, desk, monkeypatch):
@@ -156,22 +130,16 @@ def test_a_question_that_is_asked_before_the_page_has_been_drawn_goes_on(flow, d
     assert "Do gift cards expire?" in check(flow.arrive("", READER).transcript or "")
 
 
-def test_switching_conversations_ends_the_answer_and_it_draws_no_more(flow, desk):
-    other = desk.conversations()[0].id
-    views = flow.ask("Can I return it?", "", READER)
-    next(views), next(views)
-    flow.open(other, READER)
-    assert desk.streams[0].cancelled.is_set()
-    assert list(views) == [ChatView(live="")]
-
-
-def test_an_answer_that_is_slow_to_end_draws_no_more_either(flow, desk, monkeypatch):
-    monkeypatch.setattr(FakeStream, "cancel", lambda self: None)
+@pytest.mark.parametrize("is_slow_to_end", [False, True])
+def test_switching_conversations_ends_the_answer_and_it_draws_no_more(desk, monkeypatch, is_slow_to_end):
     clock = iter(range(10_000))
     flow = ChatFlow(desk, LIMITS, SETTINGS, now=lambda: NOW, clock=lambda: next(clock))
+    if is_slow_to_end:
+        monkeypatch.setattr(FakeStream, "cancel", lambda self: None)
     views = flow.ask("Can I return it?", "", READER)
     next(views), next(views)
-    flow.open("", READER)
+    flow.open(desk.conversations()[0].id, READER)
+    assert desk.streams[0].cancelled.is_set() is not is_slow_to_end
     assert list(views) == [ChatView(live="")]
 
 
@@ -191,6 +159,7 @@ def test_a_second_question_waits_for_the_first(flow, desk):
     assert ask(flow, "Second") == [ChatView()]
     assert len(desk.streams) == 1
     list(views)
+    assert ask(flow, "  \n ") == [ChatView()], "an empty one is none"
 
 
 def test_two_readers_at_once_see_only_their_own(flow, desk):
@@ -256,11 +225,8 @@ def test_without_a_new_answer_the_old_one_stays(tmp_path, monkeypatch, trouble):
 def test_the_answer_follows_the_question_and_the_rest_the_page(tmp_path):
     with small_desk(tmp_path, contact_email="help@shop.example", handoff="off") as service:
         flow = ChatFlow(service, LIMITS, SETTINGS)
-        asked_in_chinese = list(flow.ask("我想找人工客服", "", READER))[-1].transcript or ""
-        assert "无法直接为您转接人工" in asked_in_chinese
-        assert "电子邮件" in asked_in_chinese
-        assert "You asked" in asked_in_chinese
+        asked_in_chinese = ask(flow, "我想找人工客服")[-1].transcript or ""
+        assert all(words in asked_in_chinese for words in ("无法直接为您转接人工", "电子邮件", "You asked"))
         chinese = Reader(owner=OPERATOR, session="t", language="zh")
-        asked_in_english = list(flow.ask("I want to talk to a human", "", chinese))[-1].transcript or ""
-        assert "I am an automatic assistant" in asked_in_english
-        assert "您的提问" in asked_in_english
+        asked_in_english = ask(flow, "I want to talk to a human", reader=chinese)[-1].transcript or ""
+        assert all(words in asked_in_english for words in ("I am an automatic assistant", "您的提问"))

@@ -53,18 +53,6 @@ def test_markup_in_titles_paths_and_collections_stays_text(site):
     assert html.unescape(quoted) == path.replace("\u202e", ""), "what the button sends back"
 
 
-def test_an_unreadable_upload_is_an_error_that_names_the_file_only(site):
-    response = site.admin().post("/admin/documents/upload", params={"name": "unreadable.md"}, content=b"\0")
-    assert events(response)[-1] == {"error": {"code": "unreadable", "message": "unreadable.md: no text in it"}}
-
-
-def test_a_name_that_is_none_is_an_error(site):
-    response = site.admin().post("/admin/documents/upload", params={"name": "../.."}, content=b"x")
-    assert events(response)[-1]["error"]["code"] == "bad-name"
-    assert site.desk.uploads == {}
-    assert site.desk.ingested == []
-
-
 def test_too_much_is_refused_before_it_is_read(site):
     headers = {"content-length": str(MAX_UPLOAD + 1)}
     response = site.admin().post("/admin/documents/upload?name=a.md", content=b"x", headers=headers)
@@ -78,11 +66,9 @@ def test_too_much_is_refused_before_it_is_read(site):
     [
         ("returns.md", "returns.md"),
         ("../../etc/cron.d/job.md", "job.md"),
-        ("..\\..\\windows\\win.md", "win.md"),
         ("C:\\Users\\me\\Returns 2024.txt", "Returns 2024.txt"),
         ("a/..\\b.md", "b.md"),
         ("re\x00tur\x1b[31mns\r\n\t.md", "retur[31mns .md"),
-        ("\u202eexe.md", "exe.md"),
         ("  two   words.md ", "two words.md"),
         ("返品.md", "返品.md"),
     ],
@@ -102,23 +88,15 @@ def test_names_that_are_none_are_refused(name):
     assert caught.value.code == "bad-name"
 
 
-def test_the_greatest_file_is_kept_and_a_greater_one_is_not(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("data", "code"), [(b"x" * 101, "upload-too-large"), (b"\0\1\2 binary", "unreadable")])
+def test_what_is_too_large_or_cannot_be_read_leaves_the_former_file(tmp_path, monkeypatch, data, code):
     monkeypatch.setattr("app.knowledge.uploads.MAX_BYTES", 100)
     file = tmp_path / "a.md"
     keep_file(file, b"x" * 100)
     with pytest.raises(DeskError) as caught:
-        keep_file(file, b"x" * 101)
-    assert caught.value.code == "upload-too-large"
-    assert file.stat().st_size == 100, "the one before is still there"
-
-
-def test_an_upload_that_cannot_be_read_leaves_the_former_file(tmp_path):
-    file = tmp_path / "a.md"
-    keep_file(file, b"good")
-    with pytest.raises(DeskError) as caught:
-        keep_file(file, b"\0\1\2 binary")
-    assert (caught.value.code, caught.value.args[0].partition(":")[0]) == ("unreadable", "a.md")
-    assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"good", [file])
+        keep_file(file, data)
+    assert caught.value.code == code
+    assert (file.read_bytes(), list(tmp_path.iterdir())) == (b"x" * 100, [file])
 
 
 def test_an_internal_error_is_one_line_without_a_trace(site, caplog):
@@ -179,10 +157,8 @@ def test_the_same_name_in_another_collection_is_another_document(tmp_path):
         client = client_of(desk)
         for collection, text in (("", "Plain."), ("de", "Deutsch."), ("a/../b", "Odd."), ("de", "Neu.")):
             assert "result" in upload(client, "cards.md", f"# Cards\n\n{text}\n", collection)
-        assert [(one.collection, one.title) for one in sorted(desk.documents(), key=lambda one: one.collection)] == [
-            ("", "Cards"),
-            ("a/../b", "Cards"),
-            ("de", "Cards"),
+        assert sorted((one.collection, one.title) for one in desk.documents()) == [
+            *(("", "Cards"), ("a/../b", "Cards"), ("de", "Cards"))
         ]
         assert kept_files(desk) == {
             "cards.md": "# Cards\n\nPlain.\n",

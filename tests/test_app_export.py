@@ -13,7 +13,7 @@ from desks import finish, small_desk, write_pages
 from fake_desk import FakeDesk
 from fastapi.testclient import TestClient
 
-from app.access.identity import COOKIE, visitor
+from app.access.identity import COOKIE, Identity
 from app.desk.output import export_conversation, export_everything
 from app.domain.answers import Turn
 from app.domain.callers import OPERATOR
@@ -115,7 +115,7 @@ def test_everything_has_the_addresses_that_were_left_and_they_go_with_it(tmp_pat
 
 
 def whose(client: TestClient) -> str:
-    return visitor(client.cookies[COOKIE], None).owner
+    return Identity(None, None).visitor(client.cookies[COOKIE]).owner
 
 
 def asked_by(site: Site, client: TestClient, question: str) -> str:

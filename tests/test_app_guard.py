@@ -31,11 +31,8 @@ def database(tmp_path):
 def test_foreign_host_names_are_refused_on_loopback(site, host):
     for path in ("/", "/healthz", "/admin/login", "/config"):
         assert site.client().get(path, headers={"host": host}).status_code == 421
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "127.0.0.1:1", "[::1]:7860"])
-def test_own_host_names_are_accepted(site, host):
-    assert site.client().get("/healthz", headers={"host": host}).status_code == 200
+    for own in ("localhost", "LOCALHOST:7860", "127.0.0.1:1", "[::1]:7860"):
+        assert site.client().get("/healthz", headers={"host": own}).status_code == 200
 
 
 @pytest.mark.parametrize("header", ["x-forwarded-host", "x-gradio-server"])
@@ -51,12 +48,8 @@ def test_a_proxy_may_name_the_public_address(tmp_path, database):
     client = TestClient(app, base_url=BASE)
     forwarded = {"x-forwarded-proto": "https", "x-forwarded-host": "help.example"}
     assert client.get("/config", headers=forwarded).json()["root"] == "https://help.example"
-
-
-def test_any_host_name_when_bound_to_the_network(tmp_path, database):
     app = create_app(FakeDesk(), database, Settings(data_dir=tmp_path, host="0.0.0.0"))
-    client = TestClient(app, base_url="http://desk.example")
-    assert client.get("/healthz").status_code == 200
+    assert TestClient(app, base_url="http://any.example").get("/healthz").status_code == 200, "bound to the network"
 
 
 def test_without_its_database_the_desk_asks_to_try_again(site, monkeypatch):
@@ -126,10 +119,7 @@ def test_endpoints_are_the_known_ones(site):
         found[prefix] = sorted(target[1] for d in config["dependencies"] for target in d["targets"])
         assert all(d["api_visibility"] == "private" for d in config["dependencies"])
         assert config["analytics_enabled"] is False
-        assert client.get(f"{prefix}/gradio_api/info").json() == {
-            "named_endpoints": {},
-            "unnamed_endpoints": {},
-        }
+        assert client.get(f"{prefix}/gradio_api/info").json() == {"named_endpoints": {}, "unnamed_endpoints": {}}
     assert found == {
         "": [
             *("change", "change", "edit", "example", "example", "find", "load", "open", "open", "person"),

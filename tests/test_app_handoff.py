@@ -123,6 +123,9 @@ def test_only_who_took_it_answers(people):
     with pytest.raises(DeskError) as before:
         people.agents.answer(number, "Ann", "Hello")
     people.agents.take(number, "Ann")
+    for text in ("  \n", "x" * 10_001):
+        with pytest.raises(DeskError, match="a message has 1 to 10,000"):
+            people.agents.answer(number, "Ann", text)
     with pytest.raises(DeskError) as taken:
         people.agents.take(number, "Ben")
     with pytest.raises(DeskError) as other:

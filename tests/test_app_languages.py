@@ -118,13 +118,9 @@ def test_scripts_hold_no_text():
     ("accepted", "language"),
     [
         ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
-        ("zh", "zh"),
         ("ZH-hans-CN", "zh"),
-        ("en-GB,en;q=0.9,zh-CN;q=0.8", "en"),
         ("fr;q=0.5, zh-CN; q=0.9, en;q=0.4", "zh"),
-        ("de-DE,de;q=0.9", "en"),
         ("zh;q=0, en", "en"),
-        ("*", "en"),
         ("", "en"),
         (";;q=x,,zh;q=high", "en"),
     ],
@@ -173,18 +169,11 @@ def test_chinese_pages_hold_no_english_words_of_ours():
     axis = Axis.ending(NOW, "week")
     with speaking(translations("zh")):
         drawn = charts(axis, make_usage(axis.since, axis.until, axis.range.step))
-    admin = {"now": NOW, "links": links_for(Caller(role="admin")), "load": desk.load(), "charts": drawn, "ticks": []}
+    admin = {"now": NOW, "links": links_for(Caller(role="admin")), "load": desk.load(), "charts": drawn, "axis": axis}
     admin["savings"] = make_savings()
+    shown = {"contacts": {}, "technical": True, "topics": ["问"], "has_older": True}
     pages = [
-        render(
-            "chat/transcript.html",
-            language="zh",
-            turns=desk.turns("c"),
-            contacts={},
-            technical=True,
-            topics=["问"],
-            has_older=True,
-        ),
+        render("chat/transcript.html", language="zh", turns=desk.turns("c"), **shown),
         render("chat/live.html", language="zh", question="问", text=""),
         render("chat/empty.html", language="zh", examples=["问"], ready=False, greeting=None),
         render("chat/conversations.html", language="zh", summaries=[summary], **listing),

@@ -46,17 +46,14 @@ def test_answers_are_counted_by_outcome_and_tokens_by_source(desk):
     list(stream)
     counted = samples(meter)
     assert counted["warmdesk_answers_total"] == {("answered",): 1, ("smalltalk",): 1, ("plain",): 1}
-    prompt = sum(answer.usage.prompt_tokens for answer in answers) + stream.answer.usage.prompt_tokens
-    reused = sum(answer.usage.cached_tokens for answer in answers) + stream.answer.usage.cached_tokens
+    prompt = sum(one.usage.prompt_tokens for one in (*answers, stream.answer))
+    reused = sum(one.usage.cached_tokens for one in (*answers, stream.answer))
     assert counted["vllm:prompt_tokens_total"] == {(): prompt}
     assert sum(counted["warmdesk_prompt_tokens_total"].values()) == prompt
-    assert (counted["vllm:prefix_cache_queries_total"][()], counted["vllm:prefix_cache_hits_total"][()]) == (
-        prompt,
-        reused,
-    )
-    assert counted["vllm:generation_tokens_total"] == {
-        (): sum(a.usage.completion_tokens for a in answers) + stream.answer.usage.completion_tokens
-    }
+    assert counted["vllm:prefix_cache_queries_total"] == {(): prompt}
+    assert counted["vllm:prefix_cache_hits_total"] == {(): reused}
+    written = sum(one.usage.completion_tokens for one in (*answers, stream.answer))
+    assert counted["vllm:generation_tokens_total"] == {(): written}
     assert counted["vllm:time_to_first_token_seconds_count"] == {(): 2}  # small talk asks no model
     assert counted["vllm:e2e_request_latency_seconds_count"] == {(): 3}
     assert counted["warmdesk_retrieve_seconds_count"] == {(): 2}
@@ -66,18 +63,12 @@ def test_answers_are_counted_by_outcome_and_tokens_by_source(desk):
 
 def test_gauges_are_read_at_each_scrape(desk):
     counted = samples(Meter(desk))
-    assert counted["vllm:num_requests_running"] == {(): 0}
-    assert counted["vllm:num_requests_waiting"] == {(): 0}
-    assert counted["warmdesk_documents"] == {(): 4}
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "warmdesk_documents")
+    assert [counted[name][()] for name in names] == [0, 0, 4]
     load = desk.load()
     share = load.num_bytes["device"] / load.capacity["device"]
     assert counted["vllm:kv_cache_usage_perc"][()] == pytest.approx(share)
     assert set(counted["warmdesk_tier_bytes"]) == {("device",), ("disk",)}
-
-
-def test_a_desk_that_has_not_started_is_measured_too(tmp_path):
-    with small_desk(tmp_path / "idle") as idle:
-        assert samples(Meter(idle))["vllm:kv_cache_usage_perc"] == {(): 0}
 
 
 def test_the_dashboard_names_only_what_there_is(desk):
@@ -98,8 +89,9 @@ def test_the_dashboard_names_only_what_there_is(desk):
 
 def test_device_memory_that_ran_out_is_counted(tmp_path, monkeypatch):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
-        desk.prepare()
         meter = Meter(desk)
+        assert samples(meter)["vllm:kv_cache_usage_perc"] == {(): 0}, "it has not started"
+        desk.prepare()
         assert samples(meter)["warmdesk_memory_shortages_total"] == {(): 0}
         forward, failures = EngineCore._forward, iter([True])
 

@@ -12,8 +12,14 @@ from app.domain.callers import NOBODY, Caller
 from app.web import pacing
 from app.web.pacing import AT_ONCE, BROWSERS_AT_AN_ADDRESS, FAILED, PAGE, REFUSED_S, Pacing
 
+pytestmark = pytest.mark.anyio
 IN_A_ROW = 100
 ANN, BOB = Caller(owner="v-ann"), Caller(owner="v-bob")
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
 
 
 @pytest.fixture(autouse=True)
@@ -44,98 +50,73 @@ class Sent:
         return passed
 
 
-def test_one_visitor_too_fast_is_refused_late_and_nobody_else(monkeypatch):
+async def test_one_visitor_too_fast_is_refused_late_and_nobody_else(monkeypatch):
     monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
-
-    async def run() -> None:
-        sent = Sent()
-        assert await sent.passed(ANN, IN_A_ROW + 50) == IN_A_ROW
-        assert sent.slept == [REFUSED_S] * 50
-        assert await sent.passed(BOB, 20) == 20, "an address has room for others"
-
-    asyncio.run(run())
+    sent = Sent()
+    assert await sent.passed(ANN, IN_A_ROW + 50) == IN_A_ROW
+    assert sent.slept == [REFUSED_S] * 50
+    assert await sent.passed(BOB, 20) == 20, "an address has room for others"
 
 
-def test_who_is_a_little_too_fast_waits():
-    async def run() -> None:
-        sent, began = Sent(), time.monotonic()
-        await sent.passed(ANN, IN_A_ROW)
-        sent.pacing._visitors._clock = lambda: began + REFUSED_S * len(sent.slept)
-        assert await sent.passed(ANN, 50) == 50
-        assert 0 < len(sent.slept) < 10
-
-    asyncio.run(run())
+async def test_who_is_a_little_too_fast_waits():
+    sent, began = Sent(), time.monotonic()
+    await sent.passed(ANN, IN_A_ROW)
+    sent.pacing._visitors._clock = lambda: began + REFUSED_S * len(sent.slept)
+    assert await sent.passed(ANN, 50) == 50
+    assert 0 < len(sent.slept) < 10
 
 
-def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch):
+async def test_an_address_has_a_limit_whoever_asks_from_it(monkeypatch):
     monkeypatch.setattr(pacing, "IN_A_ROW", 2)
     monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
-
-    async def run() -> None:
-        sent = Sent()
-        visitors = [Caller(owner=f"v-{number}") for number in range(30)]
-        assert sum([await sent.passed(one, 1) for one in visitors]) == 2 * BROWSERS_AT_AN_ADDRESS
-        assert await sent.passed(NOBODY, 1) == 0
-        assert await sent.passed(NOBODY, 1, "10.0.0.2") == 1
-
-    asyncio.run(run())
+    sent = Sent()
+    visitors = [Caller(owner=f"v-{number}") for number in range(30)]
+    assert sum([await sent.passed(one, 1) for one in visitors]) == 2 * BROWSERS_AT_AN_ADDRESS
+    assert await sent.passed(NOBODY, 1) == 0
+    assert await sent.passed(NOBODY, 1, "10.0.0.2") == 1
 
 
-def test_a_page_counts_as_several(monkeypatch):
+async def test_a_page_counts_as_several(monkeypatch):
     monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
-
-    async def run() -> None:
-        sent, passed = Sent(), 0
-        for _ in range(IN_A_ROW):
-            async with sent.pacing.turn(sent.request(ANN, path="/")) as wait_s:
-                passed += not wait_s
-        assert passed == IN_A_ROW // PAGE
-
-    asyncio.run(run())
+    sent, passed = Sent(), 0
+    for _ in range(IN_A_ROW):
+        async with sent.pacing.turn(sent.request(ANN, path="/")) as wait_s:
+            passed += not wait_s
+    assert passed == IN_A_ROW // PAGE
 
 
-def test_what_fails_counts_as_several():
-    async def run() -> None:
-        sent = Sent()
-        for _ in range(IN_A_ROW // FAILED):
-            assert await sent.passed(ANN, 1) == 1
-            sent.pacing.answered(sent.request(ANN), 404)
-        assert await sent.passed(ANN, 1) == 0
-        assert await sent.passed(BOB, 20) == 20
-
-    asyncio.run(run())
+async def test_what_fails_counts_as_several():
+    sent = Sent()
+    for _ in range(IN_A_ROW // FAILED):
+        assert await sent.passed(ANN, 1) == 1
+        sent.pacing.answered(sent.request(ANN), 404)
+    assert await sent.passed(ANN, 1) == 0
+    assert await sent.passed(BOB, 20) == 20
 
 
-def test_programs_and_staff_are_not_paced(monkeypatch):
+async def test_programs_and_staff_are_not_paced(monkeypatch):
     monkeypatch.setattr(pacing, "IN_A_ROW", 1)
-
-    async def run() -> None:
-        sent = Sent()
-        for caller in (Caller(owner="operator", role="agent"), Caller(owner="k-1", scopes=frozenset({"chat"}))):
-            assert await sent.passed(caller, 50) == 50
-
-    asyncio.run(run())
+    sent = Sent()
+    for caller in (Caller(owner="operator", role="agent"), Caller(owner="k-1", scopes=frozenset({"chat"}))):
+        assert await sent.passed(caller, 50) == 50
 
 
-def test_only_so_many_requests_of_a_visitor_are_answered_at_once():
-    async def run() -> None:
-        sent, answering, go = Sent(), set[int](), asyncio.Event()
+async def test_only_so_many_requests_of_a_visitor_are_answered_at_once():
+    sent, answering, go = Sent(), set[int](), asyncio.Event()
 
-        async def ask(number: int) -> None:
-            async with sent.pacing.turn(sent.request(ANN)):
-                answering.add(number)
-                await go.wait()
+    async def ask(number: int) -> None:
+        async with sent.pacing.turn(sent.request(ANN)):
+            answering.add(number)
+            await go.wait()
 
-        asking = [asyncio.create_task(ask(number)) for number in range(AT_ONCE + 9)]
-        await asyncio.sleep(0)
-        assert len(answering) == AT_ONCE
-        assert await sent.passed(BOB, 1) == 1
-        go.set()
-        await asyncio.gather(*asking)
-        assert len(answering) == AT_ONCE + 9
-        assert not sent.pacing._turns, "nothing is kept of who asks nothing"
-
-    asyncio.run(run())
+    asking = [asyncio.create_task(ask(number)) for number in range(AT_ONCE + 9)]
+    await asyncio.sleep(0)
+    assert len(answering) == AT_ONCE
+    assert await sent.passed(BOB, 1) == 1
+    go.set()
+    await asyncio.gather(*asking)
+    assert len(answering) == AT_ONCE + 9
+    assert not sent.pacing._turns, "nothing is kept of who asks nothing"
 
 
 class Clock:

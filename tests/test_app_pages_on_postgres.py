@@ -184,14 +184,7 @@ def test_a_program_on_postgres(site):
 def test_numbers_and_settings_on_postgres(site):
     admin = site.admin()
     assert "Prompt tokens reused" in json.dumps(call(admin, "/admin", "load", ["day"], "a"))
-    for page in (
-        "modules",
-        "modules/memory",
-        "quality?days=3650",
-        "faq?id=99999999999",
-        "search?question=returns",
-        "documents",
-    ):
+    for page in ("modules", "modules/memory", "quality?days=3650", "faq?id=99999999999", "search?question=returns"):
         assert admin.get(f"/admin/{page}").status_code == 200, page
     form = {"name": "shop 退款", "scope": ["chat"], "per_minute": str(TOO_LARGE)}
     assert admin.post("/admin/keys", data=form).status_code == 409
@@ -228,11 +221,7 @@ def replies(site: RealSite, admin: TestClient, customer: TestClient) -> dict[str
 
 @pytest.mark.usefixtures("_often")
 def test_while_the_server_is_away_everybody_gets_one_line_and_the_log_two_on_postgres(
-    site,
-    postgres,
-    monkeypatch,
-    caplog,
-    capfd,
+    site, postgres, monkeypatch, caplog, capfd
 ):
     desk, admin, customer = site.service, site.admin(), site.client()
     conversation = asked(site, customer, "How long do returns take?")

@@ -45,14 +45,6 @@ class Chat:
         return check(self.view.line(conversation, READER).html)
 
 
-def test_two_refusals_lead_to_a_person():
-    chat = Chat()
-    conversation = chat.ask("the weather tomorrow")
-    assert not chat.view.line(conversation, READER).live
-    chat.ask("the weather today", conversation)
-    assert chat.view.line(conversation, READER).live
-
-
 def test_outside_of_hours_an_address_can_be_left():
     chat = Chat(office_hours=HOURS, contact_hours="Mon-Fri 9:00-17:00")
     conversation = chat.ask("Can I return it?")

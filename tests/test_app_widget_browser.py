@@ -76,9 +76,9 @@ class Widget(Elements):
     def enter(self) -> None:
         self.driver.switch_to.frame(self.within("iframe"))
 
-    def open(self) -> None:
+    def open(self, token: str = "") -> None:
         """The shop's page, and the chat in it."""
-        self.go(self.shop.url)
+        self.go(f"{self.shop.url}/{token}")
         self.button().click()
         self.enter()
 
@@ -143,9 +143,7 @@ def test_ask_in_a_page_of_another_site(widget, site):
     until(lambda: site.desk.said and site.desk.said[-1][1:] == ("down", "too long"))
     assert widget.driver.get_cookies() == []
 
-    widget.go(widget.shop.url)  # another page of the shop, later
-    widget.button().click()
-    widget.enter()
+    widget.open()  # another page of the shop, later
     widget.said("#wd-transcript .wd-bubble", "Can I return a lamp?")
     widget.press("[data-act=new]")
     widget.one(".wd-examples button")
@@ -217,18 +215,14 @@ def test_escape_closes_and_gives_the_focus_back(widget):
 
 def test_the_site_hands_its_customer_over(widget, site):
     token = jwt.encode({"sub": "customer-7", "exp": time.time() + 600}, SECRET, "HS256")
-    widget.go(f"{widget.shop.url}/{token}")
-    widget.button().click()
-    widget.enter()
+    widget.open(token)
     widget.one(".wd-examples button")
     widget.ask("Can I return a lamp?")
     widget.said("#wd-transcript .wd-text", "30 days")
     assert site.desk.streams[-1]._owner.startswith("u-")
     assert token not in str(widget.driver.execute_script("return Object.values(localStorage)"))
     ended = jwt.encode({"sub": "customer-7", "exp": time.time() - 600}, SECRET, "HS256")
-    widget.go(f"{widget.shop.url}/{ended}")
-    widget.button().click()
-    widget.enter()
+    widget.open(ended)
     widget.said(".wd-error", "You were signed out")
     widget.driver.get_log("browser")  # the browser notes the 401
 
@@ -248,19 +242,13 @@ def test_a_link_to_the_chat_page_signs_in_and_there_is_a_way_out(widget, site):
 def test_a_site_that_is_not_named_gets_no_frame(widget):
     widget.go(widget.shop.other)
     widget.button().click()
-    until(lambda: refusals(widget.driver))
+    until(lambda: "frame-ancestors" in str(widget.driver.get_log("browser")))
     widget.enter()
     assert widget.driver.find_elements("id", "wd-box") == []
 
 
-def refusals(driver: Any) -> list[str]:
-    return [entry["message"] for entry in driver.get_log("browser") if "frame-ancestors" in entry["message"]]
-
-
 def test_on_a_phone_it_fills_the_screen(widget):
-    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
-    widget.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
+    with widget.on_a_phone():
         widget.go(widget.shop.url)
         widget.button().click()
         assert widget.within("iframe").size == {"width": 390, "height": 844}
@@ -269,5 +257,3 @@ def test_on_a_phone_it_fills_the_screen(widget):
         widget.press("[data-act=close]")
         widget.leave()
         until(lambda: widget.button().is_displayed())
-    finally:
-        widget.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

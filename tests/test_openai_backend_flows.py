@@ -270,8 +270,8 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, se
     axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
     shown = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step), is_elsewhere=True)
     assert "Sources of passages" not in [chart.title for chart in shown]
-    assert all(layer.path for layer in shown[-1].layers), "the time to the first token is drawn"
-    assert {layer.name for layer in shown[0].layers if layer.path} == {"prefix", "computed"}
+    assert all(path for *_, path in shown[-1].layers), "the time to the first token is drawn"
+    assert {name for name, _, path in shown[0].layers if path} == {"prefix", "computed"}
 
 
 def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(desk, server, capsys):

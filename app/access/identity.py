@@ -4,13 +4,10 @@ Accounts have a password that Warmdesk makes and shows once; only an argon2 hash
 bits, so a plain SHA-256 of it is safe to store. Keys are looked up at every request, so a key that a command makes or
 revokes while the server runs takes effect at once.
 
-A customer needs no account: a random token in a cookie, or a user id for which the company's site vouches. The company
-signs JSON Web Tokens (HS256) with the setting `visitor_secret`. Their claims are `sub`, the company's id of the user,
-and `exp`, the end. The widget sends a token with each request. A token in a link must be new (`iat`), because links can
-be sent to others; the browser then gets a session that Warmdesk signed. Only hashes of user ids are stored.
-
-`Administration` changes accounts and keys and writes each change to the audit log. Out of scope: who is signed in
-(`app.storage.people`), the limit on guessing (`limits`), the scopes of routes (`app.web.access_rules`).
+A customer needs no account: a random token in a cookie, or a user id for which the company's site vouches with a JSON
+Web Token (docs/serving.md). A token in a link must be new, because links can be sent to others; the browser then gets a
+session that Warmdesk signed. Only hashes of user ids are stored. Out of scope: who is signed in (`app.storage.people`),
+the limit on guessing (`limits`), the scopes of routes (`app.web.access_rules`).
 """
 
 import hashlib
@@ -20,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import jwt
@@ -34,7 +31,7 @@ from starlette.requests import Request
 from app.access.limits import wait_of
 from app.domain.callers import NOBODY, OPERATOR, Caller, Record, Role
 from app.domain.errors import DeskError
-from app.domain.words import translatable
+from app.domain.words import translatable, utc_now
 from app.storage.database import Database
 from app.storage.people import ADMIN, Account, Accounts, ApiKey, ApiKeyTable, Sessions
 
@@ -66,36 +63,6 @@ def new_token() -> str:
     return secrets.token_urlsafe(32)
 
 
-def visitor(token: str, secret: str | None) -> Caller:
-    """The visitor of a header's token, made by `new_token` or signed by the company; else nobody."""
-    if "." not in token:
-        return _stranger(token)
-    claims = _claims(token, secret)
-    return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]))
-
-
-def of_cookie(token: str, secret: str | None) -> Caller:
-    """The visitor of a cookie, made by `new_token` or `new_session`; else nobody."""
-    if "." not in token:
-        return _stranger(token)
-    claims = None if secret is None else _claims(token, _session_key(secret))
-    return NOBODY if claims is None else Caller(owner=claims["sub"])
-
-
-def new_session(owner: str, secret: str) -> str:
-    """Return the cookie of a customer whom a link signed in. It ends when the secret changes."""
-    return jwt.encode({"sub": owner, "exp": int(time.time()) + SESSION_S}, _session_key(secret), "HS256")
-
-
-def linked(token: str, secret: str | None) -> Linked:
-    claims = _claims(token, secret, leeway=_CLOCKS_S)
-    if claims is None:
-        raise DeskError(_ENDED, code="link-ended")
-    if "iat" not in claims or not 0 < round(claims["exp"] - claims["iat"]) <= LINK_S:
-        raise DeskError(_OLD_FORM, code="link-form")
-    return Linked(owner_of_user(claims["sub"]), is_fresh=time.time() - claims["iat"] <= FRESH_S)
-
-
 def owner_of_user(user: str) -> str:
     return f"u-{_digest(user)}"
 
@@ -114,11 +81,6 @@ def _claims(token: str, secret: str | None, leeway: int = 0) -> dict[str, Any] |
     except jwt.InvalidTokenError:
         return None
     return claims if claims["sub"] else None
-
-
-def _session_key(secret: str) -> str:
-    """A key other than the company's own, so that its tokens are no sessions, and sessions no tokens."""
-    return hmac.digest(secret.encode(), b"warmdesk session", "sha256").hex()
 
 
 def _digest(text: str) -> str:
@@ -192,7 +154,7 @@ _USE_WRITTEN = timedelta(minutes=1)
 class Keys(ApiKeyTable):
     """The API keys. Safe to use from any thread; every method may raise DeskError."""
 
-    def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, database: Database, *, now: Callable[[], datetime] = utc_now) -> None:
         super().__init__(database)
         self._now = now
         self._limiter = MovingWindowRateLimiter(MemoryStorage())
@@ -289,9 +251,6 @@ class Administration:
         return key
 
 
-FindKey = Callable[[str], Caller | None]
-
-
 def caller_of(request: Request) -> Caller:
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
@@ -300,8 +259,11 @@ def caller_of(request: Request) -> Caller:
 class Identity:
     """Finds callers. Safe to use from any thread; methods that ask the database may raise DeskError."""
 
-    def __init__(self, sessions: Sessions, visitor_secret: str | None, find_key: FindKey = lambda token: None) -> None:
-        self._sessions, self._visitor_secret, self._find_key = sessions, visitor_secret, find_key
+    def __init__(
+        self, sessions: Sessions, secret: str | None, find_key: Callable[[str], Caller | None] = lambda token: None
+    ) -> None:
+        """secret: the setting `visitor_secret`."""
+        self._sessions, self._secret, self._find_key = sessions, secret, find_key
 
     def signed_in(self, token: str) -> Caller:
         """The account of a session's token. Asks the database."""
@@ -309,16 +271,37 @@ class Identity:
         return NOBODY if account is None else Caller(owner=OPERATOR, name=account.name, role=account.role)
 
     def bearer(self, token: str) -> Caller:
-        """The API key or the visitor of an Authorization header. Asks the database."""
-        return self._find_key(token) or visitor(token, self._visitor_secret)
+        """The API key of an Authorization header, or its visitor: a token made by `new_token` or signed by the company;
+        else nobody. Asks the database.
+        """
+        if caller := self._find_key(token):
+            return caller
+        if "." not in token:
+            return _stranger(token)
+        claims = _claims(token, self._secret)
+        return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]))
 
     def visitor(self, token: str) -> Caller:
-        """The visitor of a cookie. Does not ask the database."""
-        return of_cookie(token, self._visitor_secret)
+        """The visitor of a cookie, made by `new_token` or `session`; else nobody. Does not ask the database."""
+        if "." not in token:
+            return _stranger(token)
+        claims = self._secret and _claims(token, self._session_key)
+        return Caller(owner=claims["sub"]) if claims else NOBODY
 
     def linked(self, token: str) -> Linked:
-        return linked(token, self._visitor_secret)
+        claims = _claims(token, self._secret, leeway=_CLOCKS_S)
+        if claims is None:
+            raise DeskError(_ENDED, code="link-ended")
+        if "iat" not in claims or not 0 < round(claims["exp"] - claims["iat"]) <= LINK_S:
+            raise DeskError(_OLD_FORM, code="link-form")
+        return Linked(owner_of_user(claims["sub"]), is_fresh=time.time() - claims["iat"] <= FRESH_S)
 
     def session(self, owner: str) -> str:
-        assert self._visitor_secret is not None, "links cannot sign customers in without it"
-        return new_session(owner, self._visitor_secret)
+        """The cookie of a customer whom a link signed in. It ends when the secret changes."""
+        return jwt.encode({"sub": owner, "exp": int(time.time()) + SESSION_S}, self._session_key, "HS256")
+
+    @property
+    def _session_key(self) -> str:
+        """A key other than the company's own, so that its tokens are no sessions, and sessions no tokens."""
+        assert self._secret is not None, "links cannot sign customers in without it"
+        return hmac.digest(self._secret.encode(), b"warmdesk session", "sha256").hex()

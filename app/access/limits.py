@@ -67,16 +67,9 @@ class Windows(MemoryStorage):
 
 VISITORS_AT_AN_ADDRESS = 5
 """An address has this many times a visitor's limit, because a household or an office may share one."""
+_TIMES = {"visitor": 1, "address": VISITORS_AT_AN_ADDRESS}
 PAUSES_A_QUESTION = 3
 """Unfinished questions that may be searched in the time of one question."""
-
-
-class TooMany(DeskError):
-    """A limit was reached. retry_after: seconds until the next try."""
-
-    def __init__(self, message: str, retry_after: int) -> None:
-        super().__init__(message, code="rate-limit")
-        self.retry_after = retry_after
 
 
 class QuestionLimits:
@@ -84,31 +77,27 @@ class QuestionLimits:
 
     def __init__(self, settings: Settings) -> None:
         self._limiter = MovingWindowRateLimiter(Windows())
-        a_minute, at_once = settings.questions_per_minute, settings.answers_at_once
-        self._a_minute = {
-            "visitor": RateLimitItemPerMinute(a_minute),
-            "address": RateLimitItemPerMinute(a_minute * VISITORS_AT_AN_ADDRESS),
-        }
-        typed = a_minute * PAUSES_A_QUESTION
-        self._typed = {
-            "visitor": RateLimitItemPerMinute(typed, namespace="TYPED"),
-            "address": RateLimitItemPerMinute(typed * VISITORS_AT_AN_ADDRESS, namespace="TYPED"),
-        }
-        self._at_once = {"visitor": at_once, "address": at_once * VISITORS_AT_AN_ADDRESS}
+        a_minute, typed = settings.questions_per_minute, settings.questions_per_minute * PAUSES_A_QUESTION
+        self._a_minute = {kind: RateLimitItemPerMinute(a_minute * times) for kind, times in _TIMES.items()}
+        self._typed = {kind: RateLimitItemPerMinute(typed * times, namespace="TYPED") for kind, times in _TIMES.items()}
+        self._at_once = settings.answers_at_once
         self._running: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
 
     @contextmanager
     def asking(self, owner: str, address: str) -> Iterator[None]:
-        """Count a question, and its answer as running inside the block. Raises TooMany."""
+        """Count a question, and its answer as running inside the block. Raises DeskError "rate-limit"."""
         who = [("visitor", owner), ("address", address)]
         with self._lock:
             for kind, name in who:
-                if self._running[kind, name] >= self._at_once[kind]:
-                    raise TooMany("another answer is still running: wait for its end, then ask again", 5)
+                if self._running[kind, name] >= self._at_once * _TIMES[kind]:
+                    raise DeskError(
+                        "another answer is still running: wait for its end, then ask again", code="rate-limit"
+                    )
                 if not self._limiter.test(self._a_minute[kind], name):
                     wait_s = wait_of(self._limiter, self._a_minute[kind], name)
-                    raise TooMany(f"too many questions in a short time: try again in {wait_s} s", wait_s)
+                    words = f"too many questions in a short time: try again in {wait_s} s"
+                    raise DeskError(words, code="rate-limit")
             for kind, name in who:
                 self._limiter.hit(self._a_minute[kind], name)
             self._running.update(who)
@@ -117,9 +106,7 @@ class QuestionLimits:
         finally:
             with self._lock:
                 self._running.subtract(who)
-                for one in who:
-                    if not self._running[one]:
-                        del self._running[one]
+                self._running = +self._running  # without those of whom none runs
 
     def may_type(self, owner: str, address: str) -> bool:
         """Return whether a visitor's typing may be searched, and count it. Questions are counted separately."""

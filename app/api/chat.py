@@ -31,14 +31,12 @@ from app.domain.answers import Answer, PlainAnswer, PlainOptions, Said
 from app.domain.callers import Caller
 from app.domain.logs import in_request
 
-_KEY = "k-"
-
 
 def owner_of(caller: Caller, user: str | None) -> str:
     """The owner of the conversations: the caller, or one of its own users. user: OpenAI's field, any text. Only keys
     act for users.
     """
-    if not user or not caller.owner.startswith(_KEY):
+    if not user or not caller.owner.startswith("k-"):
         return caller.owner
     return f"{caller.owner}-{hashlib.sha256(user.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
@@ -46,12 +44,8 @@ def owner_of(caller: Caller, user: str | None) -> str:
 def count(caller: Caller, keys: Keys) -> None:
     """Count a request that costs something. Raises ApiError if the key has sent too many within a minute."""
     if wait_s := keys.seconds_to_wait(caller):
-        raise ApiError(
-            429,
-            f"this key has sent as many requests as it may in a minute: try again in {wait_s} s",
-            "rate_limit_exceeded",
-            headers={"retry-after": str(wait_s)},
-        )
+        words = f"this key has sent as many requests as it may in a minute: try again in {wait_s} s"
+        raise ApiError(429, words, "rate_limit_exceeded", headers={"retry-after": str(wait_s)})
 
 
 T = TypeVar("T")

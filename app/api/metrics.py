@@ -106,8 +106,7 @@ class Meter:
         model = partial(_labelled, GaugeMetricFamily, "model_name")
         yield model("vllm:num_requests_running", "Running requests", {load.model: load.running})
         yield model("vllm:num_requests_waiting", "Waiting requests", {load.model: load.waiting})
-        words = "Share of the KV memory in use, 0 to 1"
-        yield model("vllm:kv_cache_usage_perc", words, {load.model: used / room if room else 0.0})
+        yield model("vllm:kv_cache_usage_perc", "KV memory in use, 0 to 1", {load.model: used / room if room else 0.0})
         yield GaugeMetricFamily("warmdesk_documents", "Documents", load.documents)
         yield GaugeMetricFamily("warmdesk_passages", "Passages", load.passages)
         tier = partial(_labelled, GaugeMetricFamily, "tier")
@@ -115,24 +114,16 @@ class Meter:
         yield tier("warmdesk_tier_capacity_bytes", "Capacity of a tier in bytes", load.capacity)
         yield _labelled(CounterMetricFamily, "kind", "warmdesk_evictions", "Evictions, by kind or tier", load.evictions)
         if load.disk_free is not None and load.disk_floor is not None:
-            words = "Free bytes on the disk with encoded passages"
-            yield GaugeMetricFamily("warmdesk_disk_free_bytes", words, load.disk_free)
-            words = "Bytes of it that encoded passages leave free"
-            yield GaugeMetricFamily("warmdesk_disk_floor_bytes", words, load.disk_floor)
-        words = "Encoded passages that were not written, because the disk failed or was slow"
-        unwritten = {"failed": load.failed_writes, "slow": load.skipped_writes}
+            yield GaugeMetricFamily("warmdesk_disk_free_bytes", "Free bytes on the disk of passages", load.disk_free)
+            yield GaugeMetricFamily("warmdesk_disk_floor_bytes", "Bytes that passages leave free", load.disk_floor)
+        words, unwritten = "Passages that were not written", {"failed": load.failed_writes, "slow": load.skipped_writes}
         yield _labelled(CounterMetricFamily, "reason", "warmdesk_unwritten_passages", words, unwritten)
         yield CounterMetricFamily("warmdesk_engine_restarts", "Restarts of the engine", load.restarts)
-        words = "Forward passes that ran out of device memory and were repeated with fewer tokens"
-        yield CounterMetricFamily("warmdesk_memory_shortages", words, load.shortages)
+        yield CounterMetricFamily("warmdesk_memory_shortages", "Passes out of device memory", load.shortages)
 
 
 def _labelled(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    label: str,
-    name: str,
-    words: str,
-    values: Mapping[str, float],
+    kind: type[GaugeMetricFamily | CounterMetricFamily], label: str, name: str, words: str, values: Mapping[str, float]
 ) -> Metric:
     family = kind(name, words, labels=[label])
     for one, number in values.items():

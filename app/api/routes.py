@@ -122,9 +122,8 @@ def documents_router(desk: Service, keys: Keys, record: Record) -> APIRouter:
 
     def take_in(who: str, name: str, data: bytes, collection: str) -> dict[str, object]:
         Changes(desk, record, who).upload(name, data, collection=collection)
-        kept = [
-            one for one in desk.documents() if one.collection == collection and file_name(one.path) == file_name(name)
-        ]
+        there = (one for one in desk.documents() if one.collection == collection)
+        kept = [one for one in there if file_name(one.path) == file_name(name)]
         return document_reply(max(kept, key=lambda one: one.loaded_at)) if kept else {}
 
     @router.delete("/documents/{document_id}")

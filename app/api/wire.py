@@ -21,15 +21,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
-from app.domain.answers import (
-    Answer,
-    AnswerTimings,
-    AnswerUsage,
-    ConversationSummary,
-    Embedded,
-    ModelNames,
-    Turn,
-)
+from app.domain.answers import Answer, AnswerTimings, AnswerUsage, ConversationSummary, Embedded, ModelNames, Turn
 from app.domain.callers import Caller, Id, Line, LongText
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
@@ -363,16 +355,10 @@ def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
 
 def embeddings_reply(embedded: Embedded, model: str, *, in_base64: bool) -> dict[str, Any]:
     """Vectors in the order of their texts. in_base64: as little-endian float32."""
-    data = [
-        {
-            "object": "embedding",
-            "index": number,
-            "embedding": base64.b64encode(row.astype("<f4").tobytes()).decode() if in_base64 else row.tolist(),
-        }
-        for number, row in enumerate(embedded.vectors)
-    ]
+    rows = [base64.b64encode(row.astype("<f4")).decode() if in_base64 else row.tolist() for row in embedded.vectors]
+    data = [{"object": "embedding", "index": number, "embedding": row} for number, row in enumerate(rows)]
     usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
-    return {"object": "list", "data": data, "model": model, "usage": usage}
+    return {**listed(data), "model": model, "usage": usage}
 
 
 def document_reply(document: StoredDocument) -> dict[str, Any]:

@@ -82,6 +82,10 @@ def size(num_bytes: int) -> str:
     return f"{value:,.{digits}f} {unit}"
 
 
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 def utc(moment: datetime) -> datetime:
     """The database returns naive times; all of them are UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

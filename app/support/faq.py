@@ -1,11 +1,9 @@
 """Bad answers in groups, and the FAQ that agents write.
 
 `Grouping` puts similar questions into groups: each joins the group whose first question is most similar, or starts one
-(leader clustering, Hartigan 1975): one pass, no model, no number of groups. A pair of the FAQ is stored, written into
-the FAQ's document, ingested like any other document, and its question is asked again. The document is one JSON Lines
-file in the data folder, a line for each pair, in the collection "faq". It is written from the database. If it cannot be
-ingested, the database is as before. Until both agree, that is noted (`app.storage.begun`). Out of scope: answering from
-the FAQ (`app.answering.curated`).
+(leader clustering, Hartigan 1975). A pair of the FAQ is stored, written into the FAQ's document, a JSON Lines file in
+the collection "faq", ingested like any other document, and its question is asked again. If it cannot be ingested, the
+database is as before. Until both agree, that is noted (`app.storage.begun`).
 """
 
 import json

@@ -7,13 +7,14 @@ database, changed by buttons, phrases and rules. The language model has no part 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from app.domain.answers import Handoff, HandoffReason, HandoffState, Turn
 from app.domain.callers import LONGEST_LINE, LONGEST_TEXT, check_length, is_customer
 from app.domain.errors import DeskError
 from app.domain.setting_types import is_open
 from app.domain.settings import Settings
+from app.domain.words import utc_now
 from app.privacy.redaction import redact
 from app.replies.replies import heard
 from app.storage.database import Database
@@ -58,9 +59,7 @@ class OpenCase:
 class AgentQueue:
     """The agents' side. Safe to use from any thread; every method may raise DeskError."""
 
-    def __init__(
-        self, database: Database, settings: Settings, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    ) -> None:
+    def __init__(self, database: Database, settings: Settings, *, now: Callable[[], datetime] = utc_now) -> None:
         self._handoffs = Handoffs(database, announced=settings.handoff_webhook is not None)
         self._history, self._now = History(database), now
 
@@ -96,9 +95,7 @@ class AgentQueue:
 
 
 WATCHED_FOR = timedelta(minutes=2)
-"""A rule hands a conversation off only if an agent looked at the queue within this time. Otherwise
-no one would come.
-"""
+"""A rule hands a conversation off only if an agent looked at the queue within this time: else no one would come."""
 MAX_EMAIL = 254
 
 
@@ -106,12 +103,7 @@ class HandingOff:
     """The customer's side. Safe to use from any thread; may raise DeskError."""
 
     def __init__(
-        self,
-        database: Database,
-        history: History,
-        settings: Settings,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, database: Database, history: History, settings: Settings, *, now: Callable[[], datetime] = utc_now
     ) -> None:
         self._handoffs = Handoffs(database, announced=settings.handoff_webhook is not None)
         self._history, self._settings, self._now = history, settings, now
@@ -197,9 +189,8 @@ class HandingOff:
     def _checked(self, text: str, email: str = "") -> str:
         check_length(text, self._settings.max_question_chars, "message")
         check_length(email, LONGEST_LINE, "e-mail address")
-        name, at, domain = email.partition("@")
-        if email and not (
-            name and at and domain and len(email) <= MAX_EMAIL and email.isprintable() and " " not in email
-        ):
+        name, _, domain = email.partition("@")
+        is_address = name and domain and len(email) <= MAX_EMAIL and email.isprintable() and " " not in email
+        if email and not is_address:
             raise DeskError(f"{email[:80]!r} is not an e-mail address", code="bad-email")
         return redact(text) if self._settings.redact else text

@@ -10,13 +10,14 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import httpx
 
 from app.domain.errors import DeskError
 from app.domain.logs import Recurring
 from app.domain.settings import Settings
+from app.domain.words import utc_now
 from app.storage.database import Database
 from app.storage.handoffs import Deliveries, Delivery
 
@@ -46,13 +47,8 @@ def body_of(delivery: Delivery, public_url: str | None) -> bytes:
         "type": delivery.event,
         "created": delivery.created.isoformat(),
         "handoff": {
-            "id": handoff.id,
-            "conversation_id": handoff.conversation_id,
-            "state": handoff.state,
-            "reason": handoff.reason,
+            **{name: getattr(handoff, name) for name in ("id", "conversation_id", "state", "reason", "agent", "email")},
             "requested": handoff.requested.isoformat(),
-            "agent": handoff.agent,
-            "email": handoff.email,
             "url": None if public_url is None else f"{public_url.rstrip('/')}/admin/queue/{handoff.id}",
         },
     }
@@ -67,7 +63,7 @@ class WebhookSender:
         database: Database,
         settings: Settings,
         *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = utc_now,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """transport: of the requests, for tests. Raises DeskError if the secret is missing."""

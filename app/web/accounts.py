@@ -70,6 +70,16 @@ ACCOUNTS, KEYS = "/admin/accounts", "/admin/keys"
 Text = Annotated[Line, Form()]
 By: TypeAlias = Callable[[Request], Administration]
 """Changes in the name of a request's sender."""
+Change: TypeAlias = Callable[[Administration], object]
+"""Returns a secret that is shown once, if it makes one."""
+
+
+def _tried(change: Change, administration: Administration) -> tuple[object, str]:
+    """What a change returned, and why it was refused."""
+    try:
+        return change(administration), ""
+    except DeskError as error:
+        return None, admin_words(error)
 
 
 def add_account_routes(app: FastAPI, by: By) -> None:
@@ -77,63 +87,51 @@ def add_account_routes(app: FastAPI, by: By) -> None:
     out.
     """
 
-    def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
-        values = {"problem": admin_words(error) if error else "", "name": "", "password": "", **shown}
-        values["accounts"] = by(request).accounts.all()
-        return admin_page(request, "accounts.html", status=409 if error else 200, **values)
+    def page(request: Request, change: Change = lambda _: None, name: str = "", did: str = "") -> Response:
+        """The page after a change. did: the message with which it is opened anew, if there is no secret to show."""
+        made, problem = _tried(change, by(request))
+        if did and not problem:
+            return done(ACCOUNTS, did)
+        shown = {"problem": problem, "name": name, "password": made, "accounts": by(request).accounts.all()}
+        return admin_page(request, "accounts.html", status=409 if problem else 200, **shown)
 
-    def for_others(request: Request, name: str) -> None:
+    def other(request: Request, name: str) -> str:
         if name == caller_of(request).name:
             raise DeskError("another admin can change your account", code="own-account")
+        return name
 
     @app.get(ACCOUNTS)
-    def shown(request: Request) -> HTMLResponse:
+    def shown(request: Request) -> Response:
         return page(request)
 
     @app.post(ACCOUNTS)
-    def add(request: Request, name: Text = "", role: Text = "agent") -> HTMLResponse:
-        name = name.strip()
-        try:
-            password = by(request).add_account(name, cast("Role", role))
-        except DeskError as error:
-            return page(request, error)
-        return page(request, name=name, password=password)
+    def add(request: Request, name: Text = "", role: Text = "agent") -> Response:
+        return page(request, lambda by: by.add_account(name.strip(), cast("Role", role)), name.strip())
 
     @app.post(ACCOUNTS + "/password")
-    def password(request: Request, name: Text) -> HTMLResponse:
-        try:
-            made = by(request).reset_password(name)
-        except DeskError as error:
-            return page(request, error)
-        return page(request, name=name, password=made)
+    def password(request: Request, name: Text) -> Response:
+        return page(request, lambda by: by.reset_password(name), name)
 
     @app.post(ACCOUNTS + "/role")
     def role(request: Request, name: Text, role: Text) -> Response:
-        try:
-            for_others(request, name)
-            by(request).set_role(name, cast("Role", role))
-        except DeskError as error:
-            return page(request, error)
-        return done(ACCOUNTS, "role")
+        return page(request, lambda by: by.set_role(other(request, name), cast("Role", role)), did="role")
 
     @app.post(ACCOUNTS + "/remove")
     def remove(request: Request, name: Text) -> Response:
-        try:
-            for_others(request, name)
-            by(request).remove_account(name)
-        except DeskError as error:
-            return page(request, error)
-        return done(ACCOUNTS, "account-removed")
+        return page(request, lambda by: by.remove_account(other(request, name)), did="account-removed")
 
 
 def add_key_routes(app: FastAPI, by: By) -> None:
-    def page(request: Request, error: DeskError | None = None, **shown: object) -> HTMLResponse:
-        values = {"problem": admin_words(error) if error else "", "name": "", "key": "", **shown}
-        values |= {"keys": by(request).keys.all(), "scopes": SCOPES, "per_minute": PER_MINUTE}
-        return admin_page(request, "keys.html", status=409 if error else 200, **values)
+    def page(request: Request, change: Change = lambda _: None, name: str = "", did: str = "") -> Response:
+        made, problem = _tried(change, by(request))
+        if did and not problem:
+            return done(KEYS, did)
+        shown = {"problem": problem, "name": name, "key": made, "keys": by(request).keys.all()}
+        shown |= {"scopes": SCOPES, "per_minute": PER_MINUTE}
+        return admin_page(request, "keys.html", status=409 if problem else 200, **shown)
 
     @app.get(KEYS)
-    def shown(request: Request) -> HTMLResponse:
+    def shown(request: Request) -> Response:
         return page(request)
 
     @app.post(KEYS)
@@ -142,20 +140,12 @@ def add_key_routes(app: FastAPI, by: By) -> None:
         name: Text = "",
         scope: Annotated[list[Line] | None, Form()] = None,
         per_minute: Annotated[int, Form()] = PER_MINUTE,
-    ) -> HTMLResponse:
-        try:
-            key = by(request).create_key(name, scope or (), per_minute)
-        except DeskError as error:
-            return page(request, error)
-        return page(request, name=name, key=key)
+    ) -> Response:
+        return page(request, lambda by: by.create_key(name, scope or (), per_minute), name)
 
     @app.post(KEYS + "/revoke")
     def revoke(request: Request, name: Text) -> Response:
-        try:
-            by(request).revoke_key(name)
-        except DeskError as error:
-            return page(request, error)
-        return done(KEYS, "key-revoked")
+        return page(request, lambda by: by.revoke_key(name), did="key-revoked")
 
 
 ACTIONS: Mapping[str, str] = {

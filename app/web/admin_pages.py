@@ -1,14 +1,12 @@
 """The frame of all admin pages, the page of encoded passages, and the page of the API.
 
-A page is one line of PAGES. Whether it exists, and who may open it, is in `access_rules` alone. The page of encoded
-passages works without script. The page of the API is made from the OpenAPI document; no viewer is loaded from
-elsewhere. Its requests use a key that the reader types. They never use the reader's sign-in, whose cookie is sent to
-/admin only: no other page can make a browser call /v1 in an admin's name. Out of scope: the API's routes (`app.api`).
+Whether a page exists, and who may open it, is in `access_rules` alone. The page of the API sends requests with a key
+that the reader types, never with the reader's sign-in, whose cookie is sent to /admin only: no other page can make a
+browser call /v1 in an admin's name.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -92,22 +90,17 @@ def done(path: str, did: str, **query: str) -> RedirectResponse:
 PAGE = "/admin/modules"
 SHOWN = 50
 _NEVER = datetime.min.replace(tzinfo=UTC)
-_ORDER: Mapping[str, Callable[[ModuleRow], tuple[object, ...]]] = {
-    "document": lambda row: (row.document, row.passage),
-    "tokens": lambda row: (-row.tokens,),
-    "size": lambda row: (-row.num_bytes,),
-    "tier": lambda row: (row.tier,),
-    "uses": lambda row: (-row.hits,),
-    "missed": lambda row: (-row.misses,),
-    "saved": lambda row: (-row.saved,),
-    "used": lambda row: (-(row.last_used or _NEVER).timestamp(),),
+COLUMNS: Mapping[str, tuple[str, Callable[[ModuleRow], Any]]] = {
+    "document": (translatable("Document"), lambda row: row.document),
+    "tokens": (translatable("Tokens"), lambda row: -row.tokens),
+    "size": (translatable("Size"), lambda row: -row.num_bytes),
+    "tier": (translatable("Kept in"), lambda row: row.tier),
+    "uses": (translatable("Uses"), lambda row: -row.hits),
+    "missed": (translatable("Missed"), lambda row: -row.misses),
+    "saved": (translatable("Tokens saved"), lambda row: -row.saved),
+    "used": (translatable("Last use"), lambda row: -(row.last_used or _NEVER).timestamp()),
 }
-COLUMNS = (
-    *(("document", translatable("Document")), ("tokens", translatable("Tokens")), ("size", translatable("Size"))),
-    *(("tier", translatable("Kept in")), ("uses", translatable("Uses")), ("missed", translatable("Missed"))),
-    *(("saved", translatable("Tokens saved")), ("used", translatable("Last use"))),
-)
-"""Columns by which the table can be sorted, with their headings."""
+"""Columns by which the table can be sorted: their headings, and the key."""
 ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
     "warm": lambda desk, key: desk.module_care.warm(key),
     "evict": lambda desk, key: desk.module_care.evict(key),
@@ -120,7 +113,7 @@ ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
 
 def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
     def shown(request: Request, query: str, sort: str, page: int, error: DeskError | None = None) -> HTMLResponse:
-        order = sort if sort in _ORDER else "saved"
+        order = sort if sort in COLUMNS else "saved"
         overview = desk.overview()
         rows = found(() if overview.is_elsewhere else overview.modules, query, order)
         last = max(1, -(-len(rows) // SHOWN))
@@ -168,26 +161,11 @@ def _outcome(verified: Verified) -> str:
 def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[ModuleRow]:
     words = query.casefold().split()
     rows = [row for row in modules if all(word in f"{row.document} {row.passage}".casefold() for word in words)]
-    return sorted(rows, key=lambda row: (*_ORDER[order](row), row.document, row.passage))
+    return sorted(rows, key=lambda row: (COLUMNS[order][1](row), row.document, row.passage))
 
 
 FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
 """Prefixes of the paths that are described."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One method of one path, with its parameters and the fields of its body: name, type in words, required, meaning.
-    is_json: its body is JSON, not a form with a file. draft: a body to be filled in, with the required fields.
-    """
-
-    method: str
-    path: str
-    words: str
-    parameters: list[dict[str, Any]]
-    body: list[dict[str, Any]]
-    is_json: bool
-    draft: str
 
 
 def add_api_page(app: FastAPI, public_url: str | None) -> None:
@@ -215,36 +193,37 @@ def describe(app: FastAPI) -> dict[str, Any]:
     return found
 
 
-def operations(document: Mapping[str, Any]) -> Iterator[Operation]:
+def operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each method of each path, with its parameters and the fields of its body (`_fields`). is_json: its body is JSON,
+    not a form with a file. draft: a body to be filled in, with the required fields.
+    """
     for path, methods in document["paths"].items():
         for method, one in methods.items():
             contents = one.get("requestBody", {}).get("content", {})
             body = [row for content in contents.values() for row in _fields(content["schema"], document)]
             draft = {row["name"]: [] if row["kind"].startswith("list") else "" for row in body if row["required"]}
-            yield Operation(
-                method=method.upper(),
-                path=path,
-                words=one_line(one.get("description", "")),
-                parameters=[
-                    _field(row["name"], row["schema"], row.get("required", False), row.get("description", ""))
-                    for row in one.get("parameters", ())
-                ],
-                body=body,
-                is_json="application/json" in contents,
-                draft=json.dumps(draft),
-            )
+            yield {
+                "method": method.upper(),
+                "path": path,
+                "words": one_line(one.get("description", "")),
+                "parameters": [_field(row, row["schema"]) for row in one.get("parameters", ())],
+                "body": body,
+                "is_json": "application/json" in contents,
+                "draft": json.dumps(draft),
+            }
 
 
 def _fields(reference: Mapping[str, str], document: Mapping[str, Any]) -> list[dict[str, Any]]:
     schema = document["components"]["schemas"][reference["$ref"].rpartition("/")[2]]
     required = schema.get("required", ())
     return [
-        _field(name, row, name in required, row.get("description", "")) for name, row in schema["properties"].items()
+        _field({**row, "name": name, "required": name in required}, row) for name, row in schema["properties"].items()
     ]
 
 
-def _field(name: str, schema: Mapping[str, Any], required: bool, words: str) -> dict[str, Any]:
-    return {"name": name, "kind": kind_of(schema), "required": required, "words": words}
+def _field(row: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    words = row.get("description", "")
+    return {"name": row["name"], "kind": kind_of(schema), "required": row.get("required", False), "words": words}
 
 
 def kind_of(schema: Mapping[str, Any]) -> str:
@@ -257,6 +236,5 @@ def kind_of(schema: Mapping[str, Any]) -> str:
         return ", ".join(map(repr, schema.get("enum", [schema.get("const")])))
     if schema.get("type") == "array":
         return f"list of {kind_of(schema['items'])}"
-    return (
-        "file" if "contentMediaType" in schema or schema.get("format") == "binary" else str(schema.get("type", "any"))
-    )
+    is_file = "contentMediaType" in schema or schema.get("format") == "binary"
+    return "file" if is_file else str(schema.get("type", "any"))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Literal
 
@@ -25,6 +25,7 @@ from app.domain.callers import LONGEST_LINE, check_length
 from app.domain.errors import DeskError
 from app.domain.logs import in_request
 from app.domain.settings import Settings
+from app.domain.words import utc_now
 from app.web.rendering import ENGLISH, error_words, render
 
 MOST = 3
@@ -99,7 +100,7 @@ class ChatFlow:
         limits: QuestionLimits,
         settings: Settings,
         *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = utc_now,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._desk, self._limits, self._settings = desk, limits, settings
@@ -116,24 +117,8 @@ class ChatFlow:
     def open(self, conversation_id: str, reader: Reader) -> ChatView:
         """Show a conversation; one that does not exist (or "") opens a new one."""
         self._end(reader.session, left=True)
-        try:
-            turns = self._turns(conversation_id, reader) if conversation_id else []
-            if turns:
-                page = self._transcript(turns, reader)
-            else:
-                conversation_id = ""
-                page = self._empty(reader)
-            listed = self._listed(conversation_id, reader)
-        except Exception as error:
-            return ChatView(live=_failure("", error, reader), answering=False)
-        return ChatView(
-            conversation_id=conversation_id,
-            transcript=page,
-            live="",
-            conversations=listed,
-            answering=False,
-            editing=False,
-        )
+        shown = _or_failure(reader, lambda: replace(self._whole(conversation_id, reader), editing=False))
+        return replace(shown, answering=False)
 
     def ask(
         self, question: str, conversation_id: str, reader: Reader, *, replaces_last: bool = False
@@ -296,12 +281,14 @@ class ChatFlow:
         )
 
     def _whole(self, conversation_id: str, reader: Reader) -> ChatView:
-        """A conversation as it is stored."""
+        """A conversation as it is stored, or a new one."""
+        turns = self._turns(conversation_id, reader) if conversation_id else []
+        shown_id = conversation_id if turns else ""
         return ChatView(
-            conversation_id=conversation_id,
-            transcript=self._transcript(self._turns(conversation_id, reader), reader),
+            conversation_id=shown_id,
+            transcript=self._transcript(turns, reader) if turns else self._empty(reader),
             live="",
-            conversations=self._listed(conversation_id, reader),
+            conversations=self._listed(shown_id, reader),
             answering=False,
         )
 
@@ -309,8 +296,7 @@ class ChatFlow:
         return self._desk.turns(conversation_id, reader.owner, SHOWN_TURNS + 1)
 
     def _transcript(self, turns: Sequence[Turn], reader: Reader) -> str:
-        last = turns[-2:]
-        is_answered = len(last) == 2 and last[1].answer is not None
+        asked, last = turns[-2:] if len(turns) > 1 else (None, None)
         return render(
             "chat/transcript.html",
             language=reader.language,
@@ -318,7 +304,7 @@ class ChatFlow:
             has_older=len(turns) > SHOWN_TURNS,
             contacts=self._desk.contacts(),
             technical=self._settings.show_technical,
-            topics=suggestions(last[0].text, last[1].answer) if is_answered and last[1].answer else (),
+            topics=suggestions(asked.text, last.answer) if asked and last and last.answer else (),
         )
 
     def _listed(self, open_id: str, reader: Reader, *, query: str = "", deleted: str = "") -> str:

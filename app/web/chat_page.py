@@ -92,8 +92,7 @@ class HandoffPart:
 
     def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
         self._flow, self._view = flow, view
-        script = static("handoff.js")
-        self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=script, apply_default_css=False)
+        self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=static("handoff.js"), apply_default_css=False)
         self._timer = gr.Timer(PERIOD_S, active=False)
         # A field of the page: with `gr.State`, each page would hold a connection, and the server its values.
         self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
@@ -213,16 +212,8 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
                     live = part("", "wd-live")
                 with gr.Column(elem_id="wd-foot"):
                     handoff = HandoffPart(flow, HandoffView(desk, settings, limits))
-                    box = gr.Textbox(
-                        elem_id="wd-box",
-                        label="",
-                        show_label=False,
-                        container=False,
-                        lines=1,
-                        max_lines=8,
-                        autofocus=True,
-                        submit_btn=True,
-                    )
+                    plain: dict[str, Any] = {"label": "", "show_label": False, "container": False}
+                    box = gr.Textbox(elem_id="wd-box", lines=1, max_lines=8, autofocus=True, submit_btn=True, **plain)
                     foot = part("", "wd-hint", static("typing.js") + static("page.js"))
         open_id = gr.Textbox(visible="hidden", elem_id="wd-open-id", label="Open conversation")
         editing = gr.Textbox(visible="hidden", elem_id="wd-editing", label="Changing the last question")

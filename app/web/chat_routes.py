@@ -1,18 +1,16 @@
 """Routes of the chat: export and deletion of a visitor's data, signing out, text being typed, the line of a hand-off,
 and the chat in pages of other sites.
 
-`/typing` loads what a question will need. It does not count as a question and has a separate limit. The widget is the
-script that another site's page loads, the page in its frame, and their routes. It behaves as the chat page
-(`chat_flow`), without the list of conversations. A frame of another site has no cookies, so the page sends the
-visitor's token in a header. Out of scope: the search for typed text (`app.answering.prefetching`), Gradio
-(`chat_page`), the agents' pages (`quality_routes`), which sites may show the widget (`guard`).
+The widget is the script that another site's page loads, the page in its frame, and their routes. It behaves as the chat
+page (`chat_flow`), without the list of conversations. A frame of another site has no cookies, so the page sends the
+visitor's token in a header. Out of scope: which sites may show the widget (`guard`).
 """
 
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 from typing import Annotated, Any
 
@@ -36,7 +34,7 @@ from app.domain.callers import LONGEST_LINE, Id, Line, LongText, check_length
 from app.domain.errors import DeskError
 from app.domain.setting_types import is_open
 from app.domain.settings import Settings
-from app.domain.words import gettext, speaking, translatable
+from app.domain.words import gettext, speaking, translatable, utc_now
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.guard import VISITOR, Site
 from app.web.rendering import LANGUAGES, error_words, page_language, render, static, translations
@@ -114,12 +112,7 @@ class HandoffView:
     """The text and the buttons of the line. Safe to call from several threads."""
 
     def __init__(
-        self,
-        desk: Service,
-        settings: Settings,
-        limits: QuestionLimits,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, desk: Service, settings: Settings, limits: QuestionLimits, *, now: Callable[[], datetime] = utc_now
     ) -> None:
         self._desk, self._settings, self._limits, self._now = desk, settings, limits, now
 

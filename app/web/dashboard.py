@@ -61,33 +61,22 @@ FIRST_TOKEN_ELSEWHERE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """A step of the time axis, for the pointer. words: the time, and every value."""
-
-    x: float
-    width: float
-    words: str
+Names = Sequence[tuple[str, str]]
+"""The series of a chart: name of the colour, and words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One series. name: of its colour. path: as SVG, "" if it has no value."""
-
-    name: str
-    words: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart in the page's language. scale: labels of the vertical axis, from the top; the last one is zero."""
+    """A chart in the page's language. scale: labels of the vertical axis, from the top; the last one is zero. layers:
+    name, words and SVG path of each series; the path is "" if it has no value. bins: for the pointer, the place of each
+    step of the time axis, and its time and values in words.
+    """
 
     title: str
     are_bars: bool
     scale: tuple[str, ...]
-    layers: tuple[Layer, ...]
-    bins: tuple[Bin, ...]
+    layers: list[tuple[str, str, str]]
+    bins: list[tuple[float, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,74 +139,55 @@ def _first_token(*times: FirstTokenTimes | None) -> list[float | None]:
 
 
 def _bars(
-    title: str,
-    axis: Axis,
-    names: Sequence[tuple[str, str]],
-    values: Mapping[int, Sequence[int]],
-    *,
-    as_shares: bool = False,
+    title: str, axis: Axis, names: Names, values: Mapping[int, Sequence[int]], *, as_shares: bool = False
 ) -> Chart:
     """Stacked values of each step. as_shares: of their sum."""
     values = {step: row for step, row in values.items() if sum(row)}
     top = 100.0 if as_shares else _round_up(max(map(sum, values.values()), default=0))
-    width = axis.width
-    paths = [""] * len(names)
+    paths, width = [""] * len(names), axis.width
     for step, row in sorted(values.items()):
         unit = 100 / (sum(row) if as_shares else top)
-        height = 100.0
+        bottom = 100.0
         for i, value in enumerate(row):
             if value:
-                height -= value * unit
+                bottom -= value * unit
                 paths[i] += (
-                    f"M{step * width:.2f} {height:.2f}h{0.86 * width:.2f}v{value * unit:.2f}h-{0.86 * width:.2f}z"
+                    f"M{step * width:.2f} {bottom:.2f}h{0.86 * width:.2f}v{value * unit:.2f}h-{0.86 * width:.2f}z"
                 )
     shown: Callable[[int, int], str] = percent if as_shares else lambda value, whole: count(value)
     words = {step: [shown(value, sum(row)) for value in row] for step, row in values.items()}
     scale = ("100%", "50%", "0%") if as_shares else (count(int(top)), count(int(top / 2)), "0")
-    return _chart(title, axis, names, paths, words, scale, are_bars=True)
+    return Chart(title, True, scale, *_drawn(axis, names, paths, words))
 
 
-def _lines(
-    title: str, axis: Axis, names: Sequence[tuple[str, str]], values: Mapping[int, Sequence[float | None]]
-) -> Chart:
+def _lines(title: str, axis: Axis, names: Names, values: Mapping[int, Sequence[float | None]]) -> Chart:
     """Values as steps in time; a line ends where the next step has no value."""
-    measured = {step: row for step, row in values.items() if any(value is not None for value in row)}
+    measured = {step: row for step, row in sorted(values.items()) if any(value is not None for value in row)}
     top = _round_up(max((value for row in measured.values() for value in row if value is not None), default=0))
-    width = axis.width
-    paths = [""] * len(names)
+    paths, width = [""] * len(names), axis.width
     for i in range(len(names)):
         before = -2
-        for step, row in sorted(measured.items()):
-            if (value := row[i]) is None:
-                continue
-            begin = "L" if step == before + 1 else "M"
-            paths[i] += f"{begin}{step * width:.2f} {100 - 100 * value / top:.2f}h{width:.2f}"
-            before = step
+        for step, row in measured.items():
+            if (value := row[i]) is not None:
+                begin = "L" if step == before + 1 else "M"
+                paths[i] += f"{begin}{step * width:.2f} {100 - 100 * value / top:.2f}h{width:.2f}"
+                before = step
     words = {step: ["–" if value is None else milliseconds(value) for value in row] for step, row in measured.items()}
-    return _chart(title, axis, names, paths, words, (milliseconds(top), milliseconds(top / 2), "0"), are_bars=False)
+    scale = (milliseconds(top), milliseconds(top / 2), "0")
+    return Chart(title, False, scale, *_drawn(axis, names, paths, words))
 
 
-def _chart(
-    title: str,
-    axis: Axis,
-    names: Sequence[tuple[str, str]],
-    paths: Sequence[str],
-    words: Mapping[int, Sequence[str]],
-    scale: tuple[str, ...],
-    *,
-    are_bars: bool,
-) -> Chart:
+def _drawn(
+    axis: Axis, names: Names, paths: Sequence[str], words: Mapping[int, Sequence[str]]
+) -> tuple[list[tuple[str, str, str]], list[tuple[float, str]]]:
+    """The layers and bins of a chart. words: the values of each step."""
     labels = [gettext(label) for _, label in names]
-    layers = tuple(Layer(name, label, path) for (name, _), label, path in zip(names, labels, paths, strict=True))
-    bins = tuple(
-        Bin(
-            step * axis.width,
-            axis.width,
-            "\n".join([axis.when(step), *(f"{label}: {value}" for label, value in zip(labels, row, strict=True))]),
-        )
+    layers = [(name, label, path) for (name, _), label, path in zip(names, labels, paths, strict=True)]
+    bins = [
+        (step * axis.width, "\n".join([axis.when(step), *map("{}: {}".format, labels, row)]))
         for step, row in sorted(words.items())
-    )
-    return Chart(title=title, are_bars=are_bars, scale=scale, layers=layers, bins=bins)
+    ]
+    return layers, bins
 
 
 def _round_up(value: float) -> float:
@@ -262,11 +232,11 @@ def build_admin(desk: Service) -> gr.Blocks:
             usage = desk.usage_over_time(axis.since, axis.until, axis.range.step)
             drawn = charts(axis, usage, is_elsewhere=overview.is_elsewhere)
             choices = [(gettext(one.words), name) for name, one in RANGES.items()]
-            label, ticks = gettext("Time range"), axis.ticks
-        values = {"overview": overview, "load": desk.load(), "links": links, "charts": drawn, "ticks": ticks}
+            radio = gr.Radio(choices=choices, label=gettext("Time range"), visible=bool(overview.answers))
+        values = {"overview": overview, "load": desk.load(), "links": links, "charts": drawn, "axis": axis}
         values["savings"] = desk.savings(axis.since, axis.until)
         texts = [render(f"admin/{name}.html", language=language, now=now, **values) for name in PARTS]
-        return [*texts, gr.Radio(choices=choices, label=label, visible=bool(overview.answers))]
+        return [*texts, radio]
 
     def part(name: str) -> gr.HTML:
         return gr.HTML("", elem_id=f"wd-{name}", js_on_load=None, apply_default_css=False)

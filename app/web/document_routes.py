@@ -25,7 +25,7 @@ from app.access.identity import caller_of
 from app.desk.output import ingest_json
 from app.desk.service import Changes, Service
 from app.domain.callers import Id, Line, Record
-from app.domain.documents import StoredDocument, SyncResult
+from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
 from app.domain.logs import in_request
 from app.domain.progress import Progress
@@ -157,21 +157,16 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
         last = max(1, -(-len(listed) // SHOWN))
         page = min(max(page, 1), last)
         shown: dict[str, Any] = {
-            "documents": documents,
-            "collections": desk.collections(),
-            "faq": FAQ,
-            "folders": desk.synced.all(),
+            **{"documents": documents, "collections": desk.collections(), "folders": desk.synced.all(), "faq": FAQ},
             **{"chosen": collection, "query": q, "page": page, "last": last, "number": len(listed)},
+            **{"suffixes": SUPPORTED, "formats": FORMATS, "most_bytes": MAX_BYTES, "now": datetime.now(UTC)},
             "listed": listed[(page - 1) * SHOWN : page * SHOWN],
-            **{"suffixes": SUPPORTED, "formats": FORMATS, "most_bytes": MAX_BYTES},
-            "now": datetime.now(UTC),
         }
         return admin_page(request, "documents.html", reading=desk.passages_read(), **shown)
 
     @app.post("/admin/documents/upload")
     async def upload(request: Request, name: Line, collection: Line = "") -> Response:
-        data = await request.body()
-        changes = by(request)
+        data, changes = await request.body(), by(request)
 
         def work(progress: Progress) -> dict[str, object]:
             return ingest_json(changes.upload(name, data, progress, collection=collection))
@@ -202,9 +197,9 @@ FOLDERS = "/admin/documents/folders"
 
 
 def add_sync_routes(app: FastAPI, desk: Service) -> None:
-    def said(request: Request, result: SyncResult) -> dict[str, Any]:
-        problem = words_for(request)(result.code, result.problem)
-        return {**asdict(result), "problem": problem}
+    def read(request: Request, folder: str, progress: Progress) -> dict[str, Any]:
+        result = desk.synced.run(folder, progress, who=caller_of(request).who)
+        return {**asdict(result), "problem": words_for(request)(result.code, result.problem)}
 
     @app.post(FOLDERS)
     def save(
@@ -214,18 +209,14 @@ def add_sync_routes(app: FastAPI, desk: Service) -> None:
         collection: Annotated[Line, Body()] = "",
     ) -> Response:
         def work(progress: Progress) -> dict[str, Any]:
-            who = caller_of(request).who
-            saved = desk.synced.save(folder.strip(), collection, every_minutes, who=who)
-            return said(request, desk.synced.run(saved.folder, progress, who=who))
+            saved = desk.synced.save(folder.strip(), collection, every_minutes, who=caller_of(request).who)
+            return read(request, saved.folder, progress)
 
         return events(work, words_for(request))
 
     @app.post(FOLDERS + "/run")
     def run(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
-        def work(progress: Progress) -> dict[str, Any]:
-            return said(request, desk.synced.run(folder, progress, who=caller_of(request).who))
-
-        return events(work, words_for(request))
+        return events(lambda progress: read(request, folder, progress), words_for(request))
 
     @app.post(FOLDERS + "/remove")
     def remove(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:

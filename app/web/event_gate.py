@@ -2,8 +2,7 @@
 
 Gradio takes any JSON as input and opens the files and addresses in it. It stores the result of an event until it is
 read, and the state of a page until 1,000 others came. Here every input is a short text, a page belongs to the sender of
-its first event, and nothing is stored for a page without a reader. Our pages need no state on the server. Out of scope:
-who may send what (`guard`), limits on all requests (`pacing`).
+its first event, and nothing is stored for a page without a reader. Our pages need no state on the server.
 """
 
 import asyncio
@@ -114,12 +113,11 @@ class EventGate:
         if page is not None and page.owner != owner:
             await _answer(request, send, 404, translatable("Not found."))
             return
-        if (
-            wait_s := self._visitors.wait_s(owner)
-            or self._addresses.wait_s(address)
-            or self._full_s(owner, address, event.session_hash)
-        ):
-            await _too_many(request, send, wait_s)
+        wait_s = self._visitors.wait_s(owner) or self._addresses.wait_s(address)
+        if wait_s := wait_s or self._full_s(owner, address, event.session_hash):
+            with held(request.scope):  # the refusal is late, as all refusals of that kind (`pacing`)
+                await asyncio.sleep(REFUSED_S)
+            await too_often(request, wait_s)(request.scope, request.receive, send)
             return
         if page is None:
             page = self._pages[event.session_hash] = _Page(owner, address)
@@ -247,10 +245,3 @@ def _once(body: bytes, receive: Receive) -> Receive:
 
 async def _answer(request: Request, send: Send, status: int, words: str) -> None:
     await refused(request, status, words, "refused")(request.scope, request.receive, send)
-
-
-async def _too_many(request: Request, send: Send, wait_s: float) -> None:
-    """The refusal is late, as all refusals of that kind (`pacing`)."""
-    with held(request.scope):
-        await asyncio.sleep(REFUSED_S)
-    await too_often(request, wait_s)(request.scope, request.receive, send)

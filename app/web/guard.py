@@ -1,14 +1,10 @@
 """The checks that every request passes first: hosts, origins and paths, callers, visitors' cookies, security headers.
 
-`Site` knows the server's own names. They follow the setting `public_url`, because a proxy may hide the browser's
-address. Without it, a server on loopback accepts loopback names only, and a server on the network accepts any.
-`Guard` opens the widget for the sites in `widget_origins`; all else stays closed. `SiteCookie` has the cookies of
-visitors and of signed-in users. With TLS, their names have a prefix with which browsers accept them over TLS only, and
-a visitor's only from this host: a page of a neighbouring domain cannot set one.
-
-Callers are in `access_rules`; an accepted caller is in `request.state.caller` (`app.access.identity.caller_of`). Gradio
-evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts need a nonce. Out of scope: TLS,
-limits on requests (`pacing`), the size of bodies (`middleware`).
+The server's own names follow the setting `public_url`, because a proxy may hide the browser's address. Without it, a
+server on loopback accepts loopback names only, and a server on the network accepts any. With TLS, names of cookies have
+a prefix with which browsers accept them over TLS only, and a visitor's only from this host: a page of a neighbouring
+domain cannot set one. Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts need a
+nonce. Out of scope: TLS, limits on requests (`pacing`), the size of bodies (`middleware`).
 """
 
 import logging
@@ -215,9 +211,8 @@ class Guard:
     def _refused_unread(self, request: Request) -> Response | None:
         """Refuse a request without looking further: wrong host, wrong length, another site's page."""
         if not self._site.answers_to(request):
-            return _refused(
-                request, 421, translatable("This server does not accept that host name (wrong Host header).")
-            )
+            words = translatable("This server does not accept that host name (wrong Host header).")
+            return _refused(request, 421, words)
         # A page of another site may send requests to 127.0.0.1; the browser then names that site here.
         if request.method not in ("GET", "HEAD") and not self._site.takes_from(request):
             return _refused(request, 403, translatable("Requests from other sites are not accepted."))
@@ -243,15 +238,14 @@ class Guard:
             return None
         if path == "/admin/" and wants_page:  # the dashboard is for admins: agents begin on their own page
             return RedirectResponse(home_of(caller), 303)
-        if caller == NOBODY and not path.startswith("/v1/"):
-            return _refused(
-                request, 401, translatable("This page needs its cookie: allow cookies for it, and load it again.")
-            )
-        if caller == NOBODY:
-            words = "A key is needed: send it as `Authorization: Bearer KEY`."  # programs get English
-            return refused(request, 401, words, "invalid_api_key")
-        if path.startswith("/v1/"):
+        if path.startswith("/v1/"):  # programs get English
+            if caller == NOBODY:
+                words = "A key is needed: send it as `Authorization: Bearer KEY`."
+                return refused(request, 401, words, "invalid_api_key")
             return refused(request, 403, "This key may not do that: it has other scopes.", "forbidden")
+        if caller == NOBODY:
+            words = translatable("This page needs its cookie: allow cookies for it, and load it again.")
+            return _refused(request, 401, words)
         return _refused(request, 403, translatable("Your account may not do that."))
 
     async def _caller(self, request: Request, is_admin_area: bool) -> Caller:

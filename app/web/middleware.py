@@ -1,9 +1,8 @@
 """Wrappers of the whole application: the maximum size of a body, /readyz, and the responses before the application has
 started.
 
-A body is counted while it is read, because a body in chunks does not name its length. The application needs the models,
-which take a while to load. The server listens from the first second and answers that it is alive, what is missing, and
-with a page that reloads itself. Out of scope: how fast a body must come (`pacing`), loading (`serve`).
+A body is counted while it is read, because a body in chunks does not name its length. While the models are loaded, the
+server answers that it is alive, what is missing, and with a page that reloads itself.
 """
 
 import asyncio

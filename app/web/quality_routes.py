@@ -26,7 +26,7 @@ from app.storage.people import Audit
 from app.storage.tables import LARGEST_NUMBER
 from app.support.faq import folded_line
 from app.support.handoff import AgentQueue, OpenCase
-from app.web.admin_pages import admin_page, links_for
+from app.web.admin_pages import NO_STORE, admin_page, links_for
 from app.web.document_routes import events
 from app.web.guard import refused
 from app.web.rendering import UNEXPECTED, page_language, render, translations
@@ -47,14 +47,8 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
     @app.get("/admin/quality")
     def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: Id = "") -> HTMLResponse:
         chosen: Cause | None = next((one for one in CAUSES if one == cause), None)
-        shown: dict[str, Any] = {
-            "report": desk.quality.report(days, chosen),
-            "days": days,
-            "cause": chosen,
-            "periods": PERIODS,
-            "all_causes": CAUSES,
-        }
-        return page(request, "quality", **shown)
+        shown: dict[str, Any] = {"days": days, "cause": chosen, "periods": PERIODS, "all_causes": CAUSES}
+        return page(request, "quality", report=desk.quality.report(days, chosen), **shown)
 
     @app.get("/admin/faq")
     def faq(
@@ -150,13 +144,13 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         caller = caller_of(request)
         return "" if caller.role == "admin" else caller.name
 
-    def case(request: Request, found: OpenCase) -> dict[str, Any]:
+    def parts(request: Request, found: OpenCase, *names: str) -> dict[str, Any]:
         values: dict[str, Any] = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
-        return {name: drawn(request, name, **values) for name in ("turns", "controls")}
+        return {name: drawn(request, name, **values) for name in names or ("turns", "controls")}
 
     def answered(request: Request, work: Callable[[], dict[str, Any]]) -> Response:
         try:
-            return JSONResponse(work(), headers={"cache-control": "no-store"})
+            return JSONResponse(work(), headers=NO_STORE)
         except DeskError as error:
             if error.is_of_database:
                 raise
@@ -169,13 +163,13 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
             queue.case(number, reader(request))  # raises for a case that this agent may not see
             work(caller_of(request).name)
             audit.record(caller_of(request).name, f"handoff-{action}", str(number))
-            return case(request, queue.case(number))
+            return parts(request, queue.case(number))
 
         return answered(request, then_case)
 
     @app.get("/admin/queue")
     def page(request: Request) -> HTMLResponse:
-        return HTMLResponse(drawn(request, "queue", rows=queue.rows()), headers={"cache-control": "no-store"})
+        return HTMLResponse(drawn(request, "queue", rows=queue.rows()), headers=NO_STORE)
 
     @app.get("/admin/queue/rows")
     def rows(request: Request) -> Response:
@@ -194,12 +188,11 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
             if error.is_of_database:
                 raise
             return HTMLResponse(drawn(request, "queue", rows=queue.rows()), 404)
-        values = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
-        return HTMLResponse(drawn(request, "case", **values), headers={"cache-control": "no-store"})
+        return HTMLResponse(parts(request, found, "case")["case"], headers=NO_STORE)
 
     @app.get("/admin/queue/{number}/now")
     def case_now(request: Request, number: int) -> Response:
-        return answered(request, lambda: case(request, queue.case(number, reader(request))))
+        return answered(request, lambda: parts(request, queue.case(number, reader(request))))
 
     @app.post("/admin/queue/{number}/take")
     def take(request: Request, number: int) -> Response:

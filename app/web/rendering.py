@@ -1,15 +1,10 @@
 """The pages' HTML: templates in the reader's language, answers, sources and errors.
 
-Every value in a template is escaped. Templates can use the macros of `macros.html`, and the words for numbers, sizes
-and times of the command line. Their own texts are in _("..."), where a % is written %%; a text in a variable is
-`translated(text)`. Languages have catalogues in `locale`, which are compiled when first used. For another language, add
-its folder next to `zh` and a line to LANGUAGES; a test names missing texts.
-
-An answer is rendered as harmless HTML with a little Markdown: paragraphs, line breaks, lists, **bold**, *italic*,
-`code`; headings become bold lines. Raw HTML, images, links (a Markdown link becomes "label (address)" as plain text),
-tables and LaTeX are not rendered. Only the contacts of the settings become links, and only in Warmdesk's own text
-(`linked`). Customers see an error by its code. Warmdesk's own error texts name settings, commands and files, and go to
-the log. Out of scope: which passages are cited (`app.answering.checking`).
+Every value in a template is escaped. Own texts of templates are in _("..."), where a % is written %%; a text in a
+variable is `translated(text)`. An answer is rendered as harmless HTML with a little Markdown: paragraphs, line breaks,
+lists, **bold**, *italic*, `code`; headings become bold lines. Raw HTML, images, links, tables and LaTeX stay text. Only
+the contacts of the settings become links, and only in Warmdesk's own text (`linked`). Customers see an error by its
+code: Warmdesk's own error texts name settings, commands and files, and go to the log.
 """
 
 import re

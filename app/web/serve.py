@@ -1,9 +1,8 @@
 """`warmdesk serve`: the pages on a socket until Ctrl-C or SIGTERM, and a second socket for commands.
 
-The server listens from the first second (`middleware.Opening`); the models are loaded in the background, and passages
-are encoded while questions are answered. `warmdesk ingest`, `forget`, `sync` and `backup` use a Unix socket in the data
-folder that only the server's user can open. That user could change the data folder anyway, so no secret is needed. Out
-of scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
+The server listens from the first second (`middleware.Opening`). `warmdesk ingest`, `forget`, `sync` and `backup` use a
+Unix socket in the data folder that only the server's user can open, who could change the data folder anyway. Out of
+scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
 before commands change documents.
 """
 

@@ -44,11 +44,6 @@ _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
 UPLOADS = ("/admin/documents/upload", "/v1/documents")
 """Paths whose body may be as large as a document."""
-_FONTS = (
-    *("system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans"),
-    *("PingFang SC", "Microsoft YaHei", "sans-serif"),
-)
-_MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace")
 
 
 def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:
@@ -154,10 +149,7 @@ def brand_css(settings: Settings) -> str:
         return ""
     bright = f"color-mix(in srgb, {settings.desk_colour} 60%, white)"
     tint = f"color-mix(in srgb, {settings.desk_colour} 14%, var(--wd-card))"
-    return (
-        f"\n:root {{ --wd-accent: {settings.desk_colour}; --wd-tint: {tint}; }}"
-        f"\n.dark {{ --wd-accent: {bright}; --wd-tint: {tint}; }}"
-    )
+    return f"\n:root {{ --wd-accent: light-dark({settings.desk_colour}, {bright}); --wd-tint: {tint}; }}"
 
 
 def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings) -> None:
@@ -175,7 +167,7 @@ def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: 
     def admin_user(request: Request) -> str | None:
         return caller_of(request).name or None
 
-    theme = gr.themes.Base(font=_FONTS, font_mono=_MONO)
+    theme = gr.themes.Base(font=("system-ui", "sans-serif"), font_mono=("ui-monospace", "monospace"))
     css, admin_css, handoff_css = map(static, ("desk.css", "admin.css", "handoff.css"))
 
     def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:

@@ -90,42 +90,35 @@ def setting_rows(
     for key, field in Settings.model_fields.items():
         if key == HIDDEN:
             continue
-        value, new = getattr(settings, key), getattr(written, key)
-        in_file, default = getattr(at_start, key), default_of(field, settings)
-        origin = origin_of(key, value, in_file, value == default and in_file == default_of(field, at_start), environ)
-        is_same = new == value or (value == default and new == default_of(field, written))
-        is_open = key in EDITABLE and origin in ("default", "file")
+        value, in_file, new = (getattr(one, key) for one in (settings, at_start, written))
+        default, at_first, by_now = (default_of(field, one) for one in (settings, at_start, written))
+        if environ.get(f"{PREFIX}{key.upper()}", "").strip():
+            origin = "environment"
+        elif value == default and in_file == at_first:
+            origin = "default"
+        else:
+            origin = "file" if value == in_file else "flag"
+        is_same = new == value or (value == default and new == by_now)
+        is_open, is_secret = key in EDITABLE and origin in ("default", "file"), not field.repr
         choices = choices_of(field)
-        found.append(
-            SettingRow(
-                key=key,
-                meaning=" ".join((field.description or "").split()),
-                value=words_of(key, value) if field.repr else "",
-                written=words_of(key, new) if is_open and not is_same and field.repr else None,
-                default=words_of(key, default) if field.repr else "",
-                origin=origin,
-                form="choice" if choices else form_of(key, field),
-                choices=choices,
-                is_open=is_open,
-                is_set=value is not None,
-            )
+        row = SettingRow(
+            key=key,
+            meaning=" ".join((field.description or "").split()),
+            value="" if is_secret else words_of(key, value),
+            written=None if is_secret or is_same or not is_open else words_of(key, new),
+            default="" if is_secret else words_of(key, default),
+            origin=origin,
+            form="choice" if choices else form_of(key, field),
+            choices=choices,
+            is_open=is_open,
+            is_set=value is not None,
         )
+        found.append(row)
     return found
 
 
 def default_of(field: FieldInfo, settings: Settings) -> object:
     return field.get_default(call_default_factory=True, validated_data={"device": settings.device})
-
-
-def origin_of(key: str, value: object, in_file: object, is_default: bool, environ: Mapping[str, str]) -> str:
-    """Return the source of a value, a key of ORIGINS. in_file: what the file contained when the server started.
-    is_default: both values are the default.
-    """
-    if environ.get(f"{PREFIX}{key.upper()}", "").strip():
-        return "environment"
-    if is_default:
-        return "default"
-    return "file" if value == in_file else "flag"
 
 
 def words_of(key: str, value: object) -> str:

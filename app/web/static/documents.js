@@ -7,9 +7,8 @@ const part = (id) => document.getElementById(id);
 const reason = (error) => (error instanceof TypeError ? words("broken") : error.message); // fetch says nothing better
 
 async function redraw() {
-  const response = await fetch(window.location.href);
-  if (!response.ok) return;
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const page = await fetched(window.location.href);
+  if (!page) return;
   const said = part("collection-said").textContent;
   for (const place of REDRAWN) document.querySelector(place).replaceWith(page.querySelector(place));
   part("collection-said").textContent = said;
@@ -105,16 +104,21 @@ function change(button) {
   part("every").focus();
 }
 
+// Sends, and says at a place what came of it.
+async function tell(id, path, body, said, before = "") {
+  try {
+    const done = await follow(await send(path, body), () => {});
+    say(id, said(done));
+  } catch (error) {
+    say(id, before + reason(error), true);
+  }
+  await redraw();
+}
+
 async function end(button) {
   const { folder } = button.dataset;
   if (!window.confirm(words("end", { folder }))) return;
-  try {
-    await follow(await send("/admin/documents/folders/remove", { folder }), () => {});
-    say("synchronised", words("ended", { folder }));
-  } catch (error) {
-    say("synchronised", `${folder}: ${reason(error)}`, true);
-  }
-  await redraw();
+  await tell("synchronised", "/admin/documents/folders/remove", { folder }, () => words("ended", { folder }), `${folder}: `);
 }
 
 async function forgetCollection(button) {
@@ -122,13 +126,8 @@ async function forgetCollection(button) {
   if (!window.confirm(words("collection", { name, documents }))) return;
   button.disabled = true;
   button.textContent = words("forgetting");
-  try {
-    const done = await follow(await send("/admin/documents/collections/forget", { collection }), () => {});
-    say("collection-said", words("forgotten", { name, documents: done.documents }));
-  } catch (error) {
-    say("collection-said", reason(error), true);
-  }
-  await redraw();
+  const said = (done) => words("forgotten", { name, documents: done.documents });
+  await tell("collection-said", "/admin/documents/collections/forget", { collection }, said);
 }
 
 async function forget(button) {

@@ -21,5 +21,10 @@ async function follow(response, show) {
   }
 }
 
+const fetched = async (address) => {
+  const response = await fetch(address);
+  return response.ok && new DOMParser().parseFromString(await response.text(), "text/html");
+};
+
 const send = (path, body) =>
   fetch(path, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } });

@@ -39,10 +39,8 @@ async function submit(event) {
 }
 
 async function redraw() {
-  const response = await fetch("/admin/faq");
-  if (!response.ok) return;
-  const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  document.getElementById("pairs").replaceWith(page.getElementById("pairs"));
+  const page = await fetched("/admin/faq");
+  if (page) document.getElementById("pairs").replaceWith(page.getElementById("pairs"));
 }
 
 async function pin(button) {

@@ -21,21 +21,15 @@ const kept = (name, value) => {
   return "";
 };
 
-const call = async (path, body = {}, options = {}) => {
-  const response = await fetch(`/widget/${path}`, {
-    method: "POST",
-    credentials: "omit",
-    headers: {
-      "accept-language": document.documentElement.lang,
-      "content-type": "application/json",
-      ...(token && { authorization: `bearer ${token}` }),
-    },
-    body: JSON.stringify(body),
-    ...options,
-  });
+const own = async (path, options = {}) => {
+  const headers = { "accept-language": document.documentElement.lang, "content-type": "application/json" };
+  if (token) headers.authorization = `bearer ${token}`;
+  const response = await fetch(path, { credentials: "omit", headers, ...options });
   if (!response.ok) throw new Error(response.status === 401 ? words.ended : words.broken);
   return response;
 };
+const call = (path, body = {}, options = {}) =>
+  own(`/widget/${path}`, { method: "POST", body: JSON.stringify(body), ...options });
 
 const fail = (error) => {
   const shown = $("#wd-failed").content.cloneNode(true);
@@ -128,11 +122,6 @@ const acts = {
 };
 
 // A link cannot send the header that says who asks: files are fetched, then saved.
-const own = async (path, method = "GET") => {
-  const response = await fetch(path, { method, credentials: "omit", headers: { authorization: `bearer ${token}` } });
-  if (!response.ok) throw new Error(response.status === 401 ? words.ended : words.broken);
-  return response;
-};
 const save = async (path) => {
   try {
     const response = await own(path);
@@ -144,7 +133,7 @@ const save = async (path) => {
 };
 const erase = async () => {
   try {
-    await own("/my-data/delete", "POST");
+    await own("/my-data/delete", { method: "POST" });
     if (!signed) { token = ""; kept("visitor", ""); } // a new visitor from now on
     $(".wd-data").open = false;
     await open("");
@@ -185,11 +174,6 @@ stop.addEventListener("click", () => { call("stop", { session }).catch(fail); })
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") leave(); });
 for (const act of ["wheel", "touchmove", "pointerdown"])
   scroller.addEventListener(act, () => { follow = false; }, { passive: true });
-
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const paint = () => document.documentElement.classList.toggle("dark", dark.matches);
-dark.addEventListener("change", paint);
-paint();
 
 const start = (visitor) => {
   if (visitor === signed) return undefined;
