@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from desks import finish, small_desk, write_pages
@@ -11,7 +12,7 @@ from app.answering.prepare import earlier_question, is_topic
 from app.desk.batch import BatchQuestion
 from app.desk.output import answer_json, overview_json
 from app.desk.service import Service
-from app.domain.answers import Outcome, from_documents
+from app.domain.answers import OUTCOME_WORDS, Outcome, from_documents
 from app.storage.history import PastMessage
 
 GIFT_CARDS = "Can gift cards be returned?"
@@ -181,3 +182,7 @@ def test_what_of_a_text_comes_from_the_documents(outcome, part):
 )
 def test_topics(question, is_one):
     assert is_topic(question) == is_one
+
+
+def test_every_outcome_has_words():
+    assert set(OUTCOME_WORDS) == set(get_args(Outcome))

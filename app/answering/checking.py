@@ -105,7 +105,7 @@ class CheckedText:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the model refused, or none of its text could be shown."""
+        """Return whether the model refused, or none of its text could be shown."""
         says_so = self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
         return says_so or self._shown == [self._nothing]
 
@@ -123,7 +123,7 @@ class CheckedText:
 
     @property
     def score(self) -> float | None:
-        """How well the passages support the model's text (`grounding.score`); None if nothing was checked."""
+        """Return how well the passages support the model's text (`grounding.score`); None if nothing was checked."""
         if self._answer_mode == "quote" and not self.is_refusal:
             return 1.0
         return round(score(self._checked), 4) if self._checked else None
@@ -287,7 +287,7 @@ def _with_neighbours(
 
 
 def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str) -> bool:
-    """Whether a statement is in the same paragraph or table as a group, and adds something to it."""
+    """Return whether a statement is in the same paragraph or table as a group, and adds something to it."""
     start, end = group[0].start, max(other.end for other in group)
     between = text[end : one.start] if one.start >= end else text[one.end : start]
     overlaps = one.start < end and one.end > start

@@ -69,7 +69,7 @@ def _candidates(headings: Headings) -> Iterator[tuple[str, str]]:
 
 
 def _is_question(heading: str) -> bool:
-    """Whether a heading is a question that is clear without its page: "How long do I have?" is not."""
+    """Return whether a heading is a question that is clear without its page: "How long do I have?" is not."""
     if not heading.rstrip().endswith(("?", "？")):
         return False
     return len({stem(word) for word in asked_words(heading) if len(word) > 1} - COMMON) >= TELLING
@@ -79,7 +79,7 @@ STATEMENTS = 8
 
 
 def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers, question: str) -> SearchExplanation:
-    """What search finds for a first question and how it would end. Raises DeskError for an invalid one."""
+    """Return what search finds for a first question and how it would end. Raises DeskError for an invalid one."""
     question, decider = questions.valid(question), questions.decider
     decision = decider.decide(question, [])
     judged = finder.judge(question, earlier=None, count=CANDIDATES)

@@ -195,7 +195,7 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 
 
 def is_topic(question: str) -> bool:
-    """Whether a question only names a thing ("delivery"). A code or a model name is enough of a question."""
+    """Return whether a question only names a thing ("delivery"). A code or a model name is enough of a question."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) == 1 and not any(map(str.isdigit, question))
 

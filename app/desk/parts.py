@@ -198,7 +198,7 @@ class Parts:
         return name in self.__dict__
 
     def is_ready(self) -> bool:
-        """Whether a question would be answered now. Loads nothing."""
+        """Return whether a question would be answered now. Loads nothing."""
         return self.is_open("_answering")
 
     def _set_awaited(self, awaited: str) -> None:
@@ -267,7 +267,7 @@ class Parts:
 
     @property
     def policy(self) -> Policy:
-        """How passages are linked by default. A remote model recomputes passages or reuses them exactly."""
+        """Return how passages are linked by default. A remote model recomputes passages or reuses them exactly."""
         if self.is_elsewhere:
             return "exact"
         if self.settings.policy != "auto":

@@ -56,6 +56,12 @@ Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
 """How a question ended. answered: with confidence. unsure: statements that may help, or a question back. nothing: the
 documents do not answer. smalltalk: a greeting or the like, answered without the documents.
 """
+OUTCOME_WORDS: dict[Outcome, str] = {
+    "answered": translatable("Answered"),
+    "unsure": translatable("Not certain"),
+    "nothing": translatable("Not found in the documents"),
+    "smalltalk": translatable("Small talk"),
+}
 Unanswered = Literal["lost", "failed"]
 """Why a question has no answer. lost: the server was stopped, or killed, before it was finished. failed: it was stopped
 before the first word, or ended with an error.
@@ -171,7 +177,7 @@ class Answer:
 
     @property
     def is_uncounted(self) -> bool:
-        """Whether the remote server reported no token counts; it is not asked for quotations."""
+        """Return whether the remote server reported no token counts; it is not asked for quotations."""
         return self.is_from_elsewhere and not self.usage.prompt_tokens and self.timings.prefill > 0
 
     @property

@@ -54,7 +54,7 @@ def with_bounds(text: str) -> str:
 
 
 def are_opposite(one: str, other: str) -> bool:
-    """Whether two stems are opposite: by the list, or because one is the other with "un" or a similar prefix."""
+    """Return whether two stems are opposite: by the list, or because one is the other with "un" or a similar prefix."""
     return frozenset((one, other)) in OPPOSITES or other == PREFIX.sub("", one, 1) or one == PREFIX.sub("", other, 1)
 
 
@@ -213,7 +213,7 @@ class Evidence:
 
 
 def is_amount(fact: Fact, other: Fact, unit: StatedUnit) -> bool:
-    """Whether equal numbers may be the same although one has no unit: the header of a table may name it."""
+    """Return whether equal numbers may be the same although one has no unit: the header of a table may name it."""
     is_same = fact.as_written == other.as_written != ""
     return is_same and (not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(unit.said.words)))
 

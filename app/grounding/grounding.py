@@ -82,7 +82,7 @@ STATES = re.compile(r"\b(?:possible|available|allowed|permitted|(?<!feel )free)\
 
 
 def is_courtesy(claim: Claim) -> bool:
-    """Whether a sentence is only politeness. "Of course you can." is not, and neither is "Support is free."."""
+    """Return whether a sentence is only politeness. "Of course you can." is not, and neither is "Support is free."."""
     said = claim.said.text
     words = content_words(said)
     if not words <= POLITE | FILLERS or claim.said.facts or STATES.search(said):

@@ -327,6 +327,6 @@ def wordings(question: str, earlier: str | None) -> list[str]:
 
 
 def may_stand_alone(question: str, least: int = SOME_TERMS) -> bool:
-    """Whether a question has at least this many terms, and no word that refers to the one before it."""
+    """Return whether a question has at least this many terms, and no word that refers to the one before it."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) >= least and not REFERS_BACK.search(question)

@@ -311,7 +311,7 @@ class Ingestion:
         return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
 
     def _is_unchanged(self, path: Path, collection: str) -> bool:
-        """Whether a file is stored as it is, by its bytes: reading thousands of files would take long."""
+        """Return whether a file is stored as it is, by its bytes: reading thousands of files would take long."""
         before = self.library.find(self._name(path))
         if before is None or before.collection != collection:
             return False
@@ -442,7 +442,7 @@ class Ingestion:
 
 
 def is_gone(path: Path) -> bool:
-    """Whether a file certainly does not exist; also if a link has replaced it."""
+    """Return whether a file certainly does not exist; also if a link has replaced it."""
     try:
         return not path.exists() or path.resolve() != path
     except OSError:

@@ -286,6 +286,6 @@ class ReadingAhead:
 
 
 def _may_go_on(error: Exception) -> bool:
-    """Whether the failed part may return soon: a restarting engine, or the database."""
+    """Return whether the failed part may return soon: a restarting engine, or the database."""
     is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
     return is_engine or (isinstance(error, DeskError) and error.is_of_database)

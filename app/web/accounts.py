@@ -75,7 +75,7 @@ Change: TypeAlias = Callable[[Administration], object]
 
 
 def _tried(change: Change, administration: Administration) -> tuple[object, str]:
-    """What a change returned, and why it was refused."""
+    """Return what a change returned, and why it was refused."""
     try:
         return change(administration), ""
     except DeskError as error:

@@ -59,7 +59,7 @@ class Site:
         return self._hosts is None or host_name(request.headers.get("host", "")) in self._hosts
 
     def takes_from(self, request: Request) -> bool:
-        """Whether a request that changes something comes from one of our pages, or from no page."""
+        """Return whether a request that changes something comes from one of our pages, or from no page."""
         origin = request.headers.get("origin")
         if origin is None or origin.lower() == self._origin:
             return True
@@ -70,11 +70,11 @@ class Site:
         return self.is_secure(request) and host_name(request.headers.get("host", "")) not in LOOPBACK
 
     def is_called(self, host: str) -> bool:
-        """Whether a name is the public address, as a proxy reports the browser's."""
+        """Return whether a name is the public address, as a proxy reports the browser's."""
         return self._origin is not None and host.strip().lower() == self._origin.partition("://")[2]
 
     def is_secure(self, request: Request) -> bool:
-        """Whether the browser uses TLS, so that cookies may require it."""
+        """Return whether the browser uses TLS, so that cookies may require it."""
         return self._is_tls or request.url.scheme == "https"
 
 

@@ -108,7 +108,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def keeps_us_waiting(self) -> bool:
-        """Whether we wait for the other end, or let it wait, and do not work for it."""
+        """Return whether we wait for the other end, or let it wait, and do not work for it."""
         if self._is_idle:
             return True
         return self.cycle.more_body or self.flow.write_paused or _HELD in self.scope["state"]

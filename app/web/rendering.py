@@ -27,7 +27,7 @@ from markdown_it.rules_inline import StateInline
 from markupsafe import Markup, escape
 
 from app.domain import callers, reuse_words, words
-from app.domain.answers import BETWEEN, Answer, Citation, Mark
+from app.domain.answers import BETWEEN, OUTCOME_WORDS, Answer, Citation, Mark
 from app.domain.errors import DeskError
 from app.domain.settings import FAQ_FILE
 from app.domain.words import gettext, speaking, translatable
@@ -241,7 +241,7 @@ class Source:
 
     @property
     def has_file(self) -> bool:
-        """Whether customers may have its file: the FAQ's file also contains other questions."""
+        """Return whether customers may have its file: the FAQ's file also contains other questions."""
         return PurePath(self.citation.document).name != FAQ_FILE
 
     @property
@@ -332,7 +332,7 @@ def _environment() -> Environment:
         function.__name__: function
         for function in (*_FUNCTIONS, answer_html, caret_html, linked, day, problem_words, sources_of, statements_html)
     }
-    environment.globals |= {"translated": words.gettext, "_": _in_page_language}
+    environment.globals |= {"translated": words.gettext, "_": _in_page_language, "OUTCOME_WORDS": OUTCOME_WORDS}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module
     environment.globals |= {
