@@ -30,8 +30,7 @@ from app.storage.conversation_care import Erased
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 MAX_QUESTION = 4000
-DRAWN_S = 0.05
-"""Longer than the page waits at least from one drawing of an answer to the next."""
+DRAWN_S = 0.05  # longer than the page waits at least from one drawing of an answer to the next
 
 
 class FakeStream:

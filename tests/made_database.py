@@ -12,8 +12,7 @@ import pytest
 from app.storage import migrate
 from app.storage.database import open_database, sqlite_file
 
-LATER = "later"
-"""Name of the revision that is yet to come."""
+LATER = "later"  # name of the revision that is yet to come
 
 
 @cache

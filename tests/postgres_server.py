@@ -23,8 +23,7 @@ from app.storage.migrate import revisions
 FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 TEMPLATE, EMPTY = "warm_template", "template0"
 """What databases are copies of: one with all tables, or one with none."""
-GUARDED = "guarded"
-"""A user who needs a password, if a test makes it."""
+GUARDED = "guarded"  # a user who needs a password, if a test makes it
 _FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "wal_level=minimal")
 _ALONE = ("listen_addresses=", "max_wal_senders=0", "autovacuum=off", "max_connections=60", "log_min_messages=fatal")
 

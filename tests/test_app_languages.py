@@ -34,10 +34,8 @@ METHODS = [("**.py", "python"), ("**/templates/**.html", "jinja2")]
 KEYWORDS = {"gettext": None, "_": None, "translatable": None, "ngettext": (1, 2), "counted": (2, 3)}
 FIELDS = re.compile(r"%\(\w+\)s|\{\w+\}|%%")
 SHOWN_ATTRIBUTES = ("alt", "title", "placeholder", "aria-label", "aria-description")
-KEYS = ("Enter", "Escape")
-"""Of a keyboard, as browsers call them."""
-NAMES = {"Warmdesk"}
-"""Visible words that are the same in every language."""
+KEYS = ("Enter", "Escape")  # of a keyboard, as browsers call them
+NAMES = {"Warmdesk"}  # visible words that are the same in every language
 ENGLISH_TEXT = re.compile(r"[A-Z][a-z]+(?: |$)|[a-z]+ [a-z]+ [a-z]+")
 """What a string of a program looks like if it is meant for people: a capitalised word, or three words."""
 

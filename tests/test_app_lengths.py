@@ -41,8 +41,7 @@ from app.web.server import create_app
 from cache.errors import CacheError
 
 SITE = "https://shop.example"
-GROWS = "\ufdfa"
-"""Eighteen characters, normalised."""
+GROWS = "\ufdfa"  # eighteen characters, normalised
 LONG = {"grows": GROWS * 340_000, "line": GROWS * (LONGEST_TEXT // 2)}
 """A megabyte, and what may be read where texts are long."""
 MODELS_ALONE = ("/v1/embeddings", "/v1/chat/completions")
@@ -230,8 +229,7 @@ def calls(made: object, long: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, {one: long if one == place else "x" for one in texts}
 
 
-MUCH = 100_000
-"""Characters: seconds where time grows with the length, minutes where it grows with its square."""
+MUCH = 100_000  # characters: seconds where time grows with the length, minutes where it grows with its square
 UNITS = (
     *("a", "a.", "1", "12 34 ", "#", "@", "-@a.de", " "),
     *("order ", "a1-", "a0", "\u5462", "4111111111111111 ", "0171 "),

@@ -27,10 +27,8 @@ from app.support.webhook import WebhookSender
 from app.web.server import create_app
 
 ODD = "Größe 退款 \0 \ud83d 😀"
-STORED = "Größe 退款 \\x00 \\ud83d 😀"
-"""What is kept of it, and shown."""
-TOO_LARGE = 2**40
-"""No row has such a number, and PostgreSQL does not even compare with it."""
+STORED = "Größe 退款 \\x00 \\ud83d 😀"  # what is kept of it, and shown
+TOO_LARGE = 2**40  # no row has such a number, and PostgreSQL does not even compare with it
 
 
 class RealSite(Site):

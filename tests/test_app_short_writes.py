@@ -30,8 +30,7 @@ from app.storage.document_change import remove_document
 from app.storage.history import REMOVED_QUOTE, History
 
 ROWS = 10
-MOST = ROWS + 3
-"""Of a document's own row, the count of changes and neighbours there is one each at most."""
+MOST = ROWS + 3  # of a document's own row, the count of changes and neighbours there is one each at most
 
 
 class Killed(BaseException):

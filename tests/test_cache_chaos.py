@@ -31,8 +31,7 @@ from cache.prompt.plan import Plan, Segment, Span
 
 ASKED = int(os.environ.get("WARMDESK_CHAOS", "150"))
 READERS = 8
-LONGEST_S = 60.0
-"""Nobody waits longer for the end of an answer; a request that was lost would wait for ever."""
+LONGEST_S = 60.0  # nobody waits longer for the end of an answer; a request that was lost would wait for ever
 OUT_OF_MEMORY = RuntimeError("[enforce fail] can't allocate memory: you tried to allocate 1 byte\nstack")
 MODULES = [make_segment(f"m{i}", f"Page {i} says something of its own. " * (1 + i % 4), SYSTEM) for i in range(24)]
 TOO_LARGE = make_segment("large", "x" * 3000, SYSTEM)

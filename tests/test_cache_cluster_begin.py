@@ -81,8 +81,7 @@ def test_more_engines_than_there_is_room_for_are_refused(monkeypatch):
         check_room(1, {"CPU": 1, "GPU": 1})
 
 
-Said = tuple[str, str, list[str]]
-"""State of the application, message of the deployment, states of its replicas."""
+Said = tuple[str, str, list[str]]  # state of the application, message of the deployment, states of its replicas
 
 
 def statuses(monkeypatch: pytest.MonkeyPatch, *said: Said) -> None:

@@ -22,8 +22,7 @@ from cache.pml.parser import parse_prompt, parse_schema
 REQUESTS = 100
 THREADS = 8
 TOKENS = 4
-ARENA = 700
-"""Tokens of KV memory: about half of the modules, so that they come and go."""
+ARENA = 700  # tokens of KV memory: about half of the modules, so that they come and go
 WORDS = ["refund", "parcel", "gift", "delivery", "return", "thirty", "days", "shop", "order", "label", "size"]
 REUSES: list[Reuse] = ["on", "on", "on", "on", "on", "on", "prefix", "off"]
 EARLY = tuple(map(chr, [*range(1, 128), 0xFFFD]))

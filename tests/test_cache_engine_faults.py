@@ -19,8 +19,7 @@ from cache.prompt.plan import Segment
 SYSTEM = make_segment("system", "You answer from the documents. ")
 A = make_segment("a", "Returns take 30 days from delivery.", SYSTEM)
 B = make_segment("b", "Gift cards cannot be returned.", SYSTEM)
-LONG = make_segment("long", "word " * 600)
-"""Several passes long."""
+LONG = make_segment("long", "word " * 600)  # several passes long
 
 
 def ask(engine: Engine, *parts: Segment | str, session: str | None = None) -> Completion:

@@ -12,8 +12,7 @@ from cache.attention.items import Chunk, Item, KVView, VisibleRange, plan_arrays
 from cache.memory.arena import Extent
 
 SHARED = [Extent(0, 3), Extent(3, 5), Extent(8, 1), Extent(9, 0)]
-PARTS = [(), (VisibleRange(0, 1, 1), VisibleRange(3, 5, 4))]
-"""Of what is visible of the second shared extent."""
+PARTS = [(), (VisibleRange(0, 1, 1), VisibleRange(3, 5, 4))]  # of what is visible of the second shared extent
 Seen = Counter[tuple[int, int, int]]
 """How often packed row r sees arena slot s, rotated back by o: keys (r, s, o)."""
 

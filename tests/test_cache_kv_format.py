@@ -38,8 +38,7 @@ from cache.memory.kv_format import (
 from cache.memory.store import Store
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-LOGITS_TOLERANCE = 0.05
-"""Of logits between -2 and 2, of a random model without any reason to forgive rounding."""
+LOGITS_TOLERANCE = 0.05  # of logits between -2 and 2, of a random model without any reason to forgive rounding
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -44,8 +44,7 @@ COSTS = PassCosts(
     request_s=0.0,
     load_token_s=5e-5,
 )
-TOKENS = 100
-"""Of a document."""
+TOKENS = 100  # of a document
 TRAFFIC = TrafficShape(documents=400, requests_per_second=3, per_request=2, answer_tokens=8)
 
 

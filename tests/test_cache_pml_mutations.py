@@ -24,10 +24,8 @@ from cache.prompt.tokenizer import NAMED, WordTokenizer
 
 INPUTS = 1_500
 POSITIONS = 50_000
-DEPTH = 1200
-"""More than Python lets functions call each other."""
-COMPARABLE = 200
-"""Python cannot compare deep trees."""
+DEPTH = 1200  # more than Python lets functions call each other
+COMPARABLE = 200  # python cannot compare deep trees
 BLOCKS = Path(__file__).with_name("pml_pieces.txt").read_text(encoding="utf-8").split("\n\n")
 SCRAPS, WRAPPERS, ATTRIBUTES, ELEMENTS = (block.splitlines() for block in BLOCKS)
 CHARACTERS = list(" \n\0\x01\x1b\x7f\x85\ufeff\ufffe\uffff\ud800\udfff\udc80\u202e\u0301")

@@ -28,8 +28,7 @@ from cache.memory.prefix_tree import PathStep, step_key
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 
-MODULE = 10 * SHAPE.bytes_per_token
-"""Bytes of a module of ten tokens."""
+MODULE = 10 * SHAPE.bytes_per_token  # bytes of a module of ten tokens
 
 
 def store_of(

@@ -33,8 +33,7 @@ from cache.gpu.triton_kernels import attend_tiles
 CPU = torch.device("cpu")
 SLOTS, SCALE, TOLERANCE = 400, 0.4, 1e-4
 SHARED = [Extent(0, 70), Extent(70, 1), Extent(71, 13), Extent(84, 0)]
-ROTATION = Rotation(torch.tensor([1.0, 0.3, 0.05]))
-"""Of 6 dimensions; heads have more, which stay as they are."""
+ROTATION = Rotation(torch.tensor([1.0, 0.3, 0.05]))  # of 6 dimensions; heads have more, which stay as they are
 PARTS = st.sampled_from([(), (VisibleRange(0, 4, 1), VisibleRange(6, 12, 3)), (VisibleRange(2, 5, 90),)])
 """Of what is visible of the third shared extent; the last ones are seen by no row."""
 
@@ -195,8 +194,7 @@ def test_tiles_hold_every_row_and_key_once(chunks, group, most_keys):
 SYSTEM = make_segment("system", "So: ")
 A = make_segment("a", "In a month.", SYSTEM)
 B = make_segment("b", "Not cards.", SYSTEM)
-PLAN = plan_of(SYSTEM, B, A, "Gift?")
-"""Short texts: the interpreter takes milliseconds for each row and head."""
+PLAN = plan_of(SYSTEM, B, A, "Gift?")  # short texts: the interpreter takes milliseconds for each row and head
 
 
 def test_answers_equal_one_forward_with_the_block_mask():

@@ -18,8 +18,7 @@ def vectors(number: int, dimension: int = 8, seed: int = 0) -> Vectors:
     return unit
 
 
-HALF = 5e-4
-"""What half precision changes in a cosine, at most."""
+HALF = 5e-4  # what half precision changes in a cosine, at most
 
 
 def index_of(number: int) -> VectorIndex:

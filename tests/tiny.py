@@ -183,8 +183,7 @@ UNPLACEABLE: dict[str, Any] = {
 }
 """Models that run with exact prefixes only."""
 
-LEARNED_POSITIONS = {"gpt2", "opt"}
-"""Families whose modules are encoded where they stand."""
+LEARNED_POSITIONS = {"gpt2", "opt"}  # families whose modules are encoded where they stand
 
 
 def stock(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:

@@ -42,8 +42,7 @@ LIFETIME_S = 365 * 86_400
 SESSION_S = 86_400
 LINK_S, FRESH_S = 300, 60
 """Maximum lifetime of a link, and how long a link may replace another customer's session."""
-_CLOCKS_S = 30
-"""Allowed difference to the clock of the company's server."""
+_CLOCKS_S = 30  # allowed difference to the clock of the company's server
 _TOKEN_CHARS = 43
 _ENDED = translatable("This link is invalid or has expired. Go back to the previous page and open the link again.")
 _OLD_FORM = translatable(
@@ -88,8 +87,7 @@ def _digest(text: str) -> str:
 
 
 MAX_PASSWORD = 1024
-_ONE_AT_A_TIME = threading.Lock()
-"""A check of a password takes 64 MiB: forty tries at once would take 2.5 GiB."""
+_ONE_AT_A_TIME = threading.Lock()  # a check of a password takes 64 MiB: forty tries at once would take 2.5 GiB
 WAITING = 8
 _PLACES = threading.BoundedSemaphore(WAITING)
 """Maximum checks that run or wait; one more is refused. Waiting checks keep threads that all pages share."""

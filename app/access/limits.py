@@ -68,8 +68,7 @@ class Windows(MemoryStorage):
 VISITORS_AT_AN_ADDRESS = 5
 """An address has this many times a visitor's limit, because a household or an office may share one."""
 _TIMES = {"visitor": 1, "address": VISITORS_AT_AN_ADDRESS}
-PAUSES_A_QUESTION = 3
-"""Unfinished questions that may be searched in the time of one question."""
+PAUSES_A_QUESTION = 3  # unfinished questions that may be searched in the time of one question
 
 
 class QuestionLimits:

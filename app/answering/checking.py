@@ -129,8 +129,7 @@ class CheckedText:
         return round(score(self._checked), 4) if self._checked else None
 
 
-NEAREST = 3
-"""Number of documents whose best passage is cited only for its rank."""
+NEAREST = 3  # number of documents whose best passage is cited only for its rank
 SHARED_WORDS = 0.6
 """Share of the answer's words that a further citation must contain, relative to the passage with most of them."""
 
@@ -224,18 +223,14 @@ def long_words(text: str) -> frozenset[str]:
     return frozenset(w for w in WORD.findall(text.lower()) if len(w) > 3 or any(c.isdigit() for c in w))
 
 
-TOGETHER = 55
-"""Maximum words of a statement with its neighbours."""
-NEARLY = 6.0
-"""A neighbouring sentence is shown if its log-odds are lower by less than this."""
+TOGETHER = 55  # maximum words of a statement with its neighbours
+NEARLY = 6.0  # a neighbouring sentence is shown if its log-odds are lower by less than this
 NEARLY_ROWS = 0.4
 MARGIN, UNSURE_MARGIN = 0.8, 0.2
 """Another statement is shown if its log-odds are at most this much lower than those of the best one."""
 STATEMENTS, UNSURE_STATEMENTS = 3, 2
-WORDS = 100
-"""Maximum words of all statements except the first."""
-ALIKE = 0.8
-"""Two statements with this share of common words say the same."""
+WORDS = 100  # maximum words of all statements except the first
+ALIKE = 0.8  # two statements with this share of common words say the same
 
 
 def composed(

@@ -17,8 +17,7 @@ from app.knowledge.finder import CANDIDATES, Finder
 from retrieval.text.terms import COMMON, asked_words, stem
 
 MOST = 4
-TRIED = 32
-"""Maximum headings that are tried; each costs a search."""
+TRIED = 32  # maximum headings that are tried; each costs a search
 TELLING = 3
 LONGEST = 90
 

@@ -23,8 +23,7 @@ from cache.serving.interface import EngineInterface
 
 MOST_TOKENS = 512
 """Default limit of an answer. Memory is reserved for all of it."""
-LEAST_TEMPERATURE = 0.01
-"""Below it the engine chooses the most likely token, which is the same."""
+LEAST_TEMPERATURE = 0.01  # below it the engine chooses the most likely token, which is the same
 
 
 class PlainStream:

@@ -29,8 +29,7 @@ from app.domain.logs import request_id
 
 log = logging.getLogger(__name__)
 
-BUSY_S = 5
-"""Seconds until the next try if the server was busy."""
+BUSY_S = 5  # seconds until the next try if the server was busy
 UNEXPECTED = "something went wrong on our side"
 TYPES = {
     401: "authentication_error",
@@ -296,8 +295,7 @@ class HandoffMessage(OfUser):
     message: Annotated[str, Field(min_length=1, max_length=10_000)]
 
 
-DESK = "warmdesk"
-"""The model name of Warmdesk, and the field with its own values."""
+DESK = "warmdesk"  # the model name of Warmdesk, and the field with its own values
 SYSTEM_LEFT_OUT = "Warmdesk has its own instructions: the system messages were ignored."
 
 

@@ -32,8 +32,7 @@ the log-probability of the right answer changes by at least LEAST_GOLD nats per 
 falls by at most MOST_LOST.
 """
 
-TRUSTED = 0.6
-"""Share of answers that must contain the right facts before a model may answer in its own words."""
+TRUSTED = 0.6  # share of answers that must contain the right facts before a model may answer in its own words
 
 FALSE_REFUSALS = 0.10
 """Maximum share of the answerable calibration questions that a model may refuse. These are few, and on other questions

@@ -25,12 +25,9 @@ from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import TierContents
 from cache.serving.interface import EngineInterface
 
-ANSWERS = 1000
-"""Number of recent answers that are replayed; some seconds of computing."""
-SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
-"""Memory sizes that are tried, as shares of what all used passages need."""
-CLOSE = 0.02
-"""A size is enough if more memory finds less than this share of the uses more."""
+ANSWERS = 1000  # number of recent answers that are replayed; some seconds of computing
+SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)  # memory sizes that are tried, as shares of what all used passages need
+CLOSE = 0.02  # a size is enough if more memory finds less than this share of the uses more
 
 
 def plan_memory(prompts: Sequence[Sequence[TracedModule]], current: int, bytes_per_token: int) -> MemoryPlan:

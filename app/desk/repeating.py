@@ -119,8 +119,7 @@ def every_minute(housekeeping: Housekeeping) -> AbstractContextManager[None]:
 
 FOLLOW_EVERY_S: Final = 1.0
 ALIVE_EVERY_S: Final = 5.0
-WAIT_S: Final = 60.0
-"""Maximum time to wait for other servers: an answer that began earlier may take that long."""
+WAIT_S: Final = 60.0  # maximum time to wait for other servers: an answer that began earlier may take that long
 _LOOK_S: Final = 0.2
 
 
@@ -172,8 +171,7 @@ def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextMa
 
 
 T = TypeVar("T")
-LOOK_S = 3.0
-"""A part that does not answer within this time counts as missing."""
+LOOK_S = 3.0  # a part that does not answer within this time counts as missing
 
 
 class Readiness:

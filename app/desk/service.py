@@ -50,8 +50,7 @@ from cache.errors import CacheError
 from cache.memory.store import TierContents
 
 ENDING_S = 1.0
-CHECKED = "checked"
-"""Name of a stored fact: the last time the database was written as a test."""
+CHECKED = "checked"  # name of a stored fact: the last time the database was written as a test
 log = logging.getLogger(__name__)
 
 

@@ -66,8 +66,7 @@ Unanswered = Literal["lost", "failed"]
 """Why a question has no answer. lost: the server was stopped, or killed, before it was finished. failed: it was stopped
 before the first word, or ended with an error.
 """
-BETWEEN = "\n\n"
-"""Separator of an answer's statements, also after the first line of an unsure answer."""
+BETWEEN = "\n\n"  # separator of an answer's statements, also after the first line of an unsure answer
 
 
 def from_documents(text: str, outcome: Outcome) -> str:

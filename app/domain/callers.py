@@ -51,8 +51,7 @@ class Caller:
 NOBODY = Caller()
 
 
-KNOWN = "u-"
-"""Owners that the company's site signed in begin with this."""
+KNOWN = "u-"  # owners that the company's site signed in begin with this
 CUSTOMERS = ("v-", KNOWN)
 """Owners that are visitors begin with one of these, known to the company or not; operator and programs do not."""
 
@@ -82,8 +81,7 @@ def notice_words(notice: str) -> str:
 LONGEST_ID = 64
 LONGEST_LINE = 4_096
 LONGEST_TEXT = 100_000
-LONGEST_PAST = 40_000
-"""Characters of a conversation that a program sends along; earlier messages are skipped."""
+LONGEST_PAST = 40_000  # characters of a conversation that a program sends along; earlier messages are skipped
 
 
 def _at_most(most: int) -> AfterValidator:
@@ -97,10 +95,8 @@ def _at_most(most: int) -> AfterValidator:
     return AfterValidator(check)
 
 
-Id: TypeAlias = Annotated[str, _at_most(LONGEST_ID)]
-"""An id, or a word that a page's script sends."""
-Line: TypeAlias = Annotated[str, _at_most(LONGEST_LINE)]
-"""A name, a title, a search, an address, a path."""
+Id: TypeAlias = Annotated[str, _at_most(LONGEST_ID)]  # an id, or a word that a page's script sends
+Line: TypeAlias = Annotated[str, _at_most(LONGEST_LINE)]  # a name, a title, a search, an address, a path
 LongText: TypeAlias = Annotated[str, _at_most(LONGEST_TEXT)]
 
 

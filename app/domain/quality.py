@@ -12,10 +12,8 @@ confidence. down: the customer's rating. unsupported: the passages do not suppor
 conversation went to an agent afterwards.
 """
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-WEAK = 0.5
-"""An answer counts as unsupported if its grounding is at most this."""
-FAQ = "faq"
-"""The collection of the FAQ's document; also the finish reason of an answer from the FAQ."""
+WEAK = 0.5  # an answer counts as unsupported if its grounding is at most this
+FAQ = "faq"  # the collection of the FAQ's document; also the finish reason of an answer from the FAQ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

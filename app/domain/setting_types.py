@@ -30,8 +30,7 @@ Policy = Literal["fast", "balanced", "exact"]
 """How passages are linked, from fast to exact. fast: nothing is computed again. balanced: the share of passage tokens
 that the question looks at is. exact: full attention. `warmdesk calibrate` measures what each costs in answers.
 """
-AnswerMode = Literal["free", "checked", "quote"]
-"""Who words an answer; see the setting `answer_mode`."""
+AnswerMode = Literal["free", "checked", "quote"]  # who words an answer; see the setting `answer_mode`
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 BALANCED_SHARE = 0.15

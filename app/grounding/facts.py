@@ -161,8 +161,7 @@ DECIMAL_POINT = frozenset({"ar", "en", "fa", "he", "hi", "ja", "ko", "th", "zh"}
 POINT_LAST = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 COMMA_LAST = re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?")
 CLOCK = re.compile(r"([01]?\d|2[0-4])\.([0-5]\d)")
-LONGEST_NUMBER = 20
-"""Maximum digits of a number for arithmetic; longer ones are compared as written."""
+LONGEST_NUMBER = 20  # maximum digits of a number for arithmetic; longer ones are compared as written
 
 
 def amounts(text: str, language: str = "en") -> Iterator[Fact]:
@@ -311,8 +310,7 @@ NAME = re.compile(r"(?<=[\w,>&%] )[\"'“‘]?(?!(?:I|EUR|GBP|USD|OK)\b)(?P<name
 """A capitalised word that does not begin a sentence."""
 ODD_CASE = str.maketrans("İıſ", "Iis")
 """Letters that case-insensitive patterns match as "i" and "s", although their lower case is another letter."""
-CAPITAL_NOUNS = frozenset({"de"})
-"""Languages that write every noun with a capital letter."""
+CAPITAL_NOUNS = frozenset({"de"})  # languages that write every noun with a capital letter
 
 
 def facts(text: str, language: str = "en") -> list[Fact]:

@@ -94,14 +94,10 @@ CHANGED, OTHER_FACT, OTHER_UNIT, NAME = 0.03, 0.1, 0.3, 0.3
 """How much better the words around a fact may fit a statement of another one, as a share of their weight; less if the
 sentence rewords that statement; more for another unit (days, working days), or a statement without a name.
 """
-NOWHERE = 0.6
-"""The same if the passages do not state the fact and the sentence only implies it ("a year")."""
-REWORDED = 0.85
-"""Share of the other words from which on a sentence is a statement with a changed fact or name."""
-FAR, BEFORE = 0.5, 0.25
-"""Weight of words in other clauses and in the previous sentence."""
-FEW = 2
-"""At most this many words do not identify what a fact belongs to."""
+NOWHERE = 0.6  # the same if the passages do not state the fact and the sentence only implies it ("a year")
+REWORDED = 0.85  # share of the other words from which on a sentence is a statement with a changed fact or name
+FAR, BEFORE = 0.5, 0.25  # weight of words in other clauses and in the previous sentence
+FEW = 2  # at most this many words do not identify what a fact belongs to
 KIND_NAMES = {"code": "name", "weekday": "day"}
 
 
@@ -172,10 +168,8 @@ def name_problem(fact: Fact, kind: str, claim: Claim) -> str | None:
     return None
 
 
-ALIKE = 0.6
-"""Share of a clause's words from which on a clause of a passage has the same topic."""
-AS_NEAR = 0.05
-"""A clause with this much less of the words than the nearest clause counts as equally near."""
+ALIKE = 0.6  # share of a clause's words from which on a clause of a passage has the same topic
+AS_NEAR = 0.05  # a clause with this much less of the words than the nearest clause counts as equally near
 DENIED, NOT_DENIED = "the passages deny this", "the passages do not deny this"
 
 
@@ -224,10 +218,8 @@ def facts_in(words: frozenset[str]) -> int:
     return sum(word.startswith("#") for word in words)
 
 
-ENOUGH_WORDS = 0.5
-"""Share of a sentence's words that the passages must have in one place."""
-UNKNOWN = 2
-"""This many words that are nowhere in the passages are an addition, such as "in any condition"."""
+ENOUGH_WORDS = 0.5  # share of a sentence's words that the passages must have in one place
+UNKNOWN = 2  # this many words that are nowhere in the passages are an addition, such as "in any condition"
 BARE = "a bare yes or no cannot be checked"
 NOT_SAID = "the passages do not say this"
 
@@ -258,8 +250,7 @@ def score(checked: Sequence[CheckedSentence]) -> float:
     return min((sentence.score for sentence in checked), default=0.0)
 
 
-ENOUGH_TO_QUOTE = 0.4
-"""Share of the words of sentence and question that a quotation must contain."""
+ENOUGH_TO_QUOTE = 0.4  # share of the words of sentence and question that a quotation must contain
 FIGURES = ("#number", "#time", "#date")
 """Prefixes of the facts, as words, that are wrong most often."""
 AnswerCheck: TypeAlias = Callable[[Claim], str | None]

@@ -43,8 +43,7 @@ _SAY_LITTLE = frozenset(
         *("help", "question", "still"),
     )
 )
-Telling = tuple[frozenset[str], bool]
-"""The telling words of a question, and whether it denies something."""
+Telling = tuple[frozenset[str], bool]  # the telling words of a question, and whether it denies something
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +161,7 @@ class StatementStore:
         ]
 
 
-BEST = 8
-"""The passages of this many most likely statements come first."""
+BEST = 8  # the passages of this many most likely statements come first
 CANDIDATES = 10
 """Number of passages whose statements are ranked. Ranking runs no model, so there are more than the prompt has."""
 

@@ -91,15 +91,12 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     return frozenset(unused)
 
 
-BATCH = 64
-"""A batch is stored when it has this many new passages,"""
-BATCH_S = 4.0
-"""or when this many seconds have passed since the one before it was stored."""
+BATCH = 64  # a batch is stored when it has this many new passages,
+BATCH_S = 4.0  # or when this many seconds have passed since the one before it was stored
 EMBEDDED_AT_ONCE = 8
 """Passages that are embedded together, and encoded together for their statements: few, so that a run can be stopped."""
 LONGEST_READING_S = 120.0
-LONGEST_PATH = 2500
-"""Maximum bytes of a document's path: PostgreSQL's index allows few more."""
+LONGEST_PATH = 2500  # maximum bytes of a document's path: PostgreSQL's index allows few more
 IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `warmdesk forget`"
 
 

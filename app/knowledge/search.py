@@ -27,14 +27,10 @@ from retrieval.search.vector_index import Selection, VectorIndex, passage_id, wi
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-EMBEDDER = "embedder"
-"""Name of a stored fact: the embedder of the stored embeddings."""
-VIEWS_KEPT = 32
-"""Sets of collections whose passages are looked up once per snapshot."""
-EMBEDDED_AT_ONCE = 8
-"""Passages that are embedded together after a change of the embedder."""
-ADDED_AT_ONCE = 1000
-"""Passages whose texts are in memory together while the keyword index is rebuilt."""
+EMBEDDER = "embedder"  # name of a stored fact: the embedder of the stored embeddings
+VIEWS_KEPT = 32  # sets of collections whose passages are looked up once per snapshot
+EMBEDDED_AT_ONCE = 8  # passages that are embedded together after a change of the embedder
+ADDED_AT_ONCE = 1000  # passages whose texts are in memory together while the keyword index is rebuilt
 
 
 class Snapshot:

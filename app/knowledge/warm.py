@@ -161,8 +161,7 @@ class Warming:
         return report
 
 
-KEPT = "kept modules"
-"""Name of a stored fact: the keys of pinned modules, as a JSON list."""
+KEPT = "kept modules"  # name of a stored fact: the keys of pinned modules, as a JSON list
 
 
 def kept_modules(library: Library) -> frozenset[str]:

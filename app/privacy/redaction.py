@@ -22,13 +22,11 @@ _PRIVATE = {
     *(PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE_OR_MOBILE),
     *(PhoneNumberType.VOIP, PhoneNumberType.PERSONAL_NUMBER, PhoneNumberType.PAGER, PhoneNumberType.UNKNOWN),
 }
-Place: TypeAlias = tuple[int, int]
-"""Start and end in a text."""
+Place: TypeAlias = tuple[int, int]  # start and end in a text
 _LEAST_DIGITS = 7
 _LOOKED_AT = 300
 """Maximum characters of digit runs that are searched for phone numbers: each costs a third of a millisecond."""
-_NEAR = 50
-"""A word such as "call" counts within this many characters before a number."""
+_NEAR = 50  # a word such as "call" counts within this many characters before a number
 
 _LETTER = "A-Za-z0-9À-ɏ"  # not \w: Chinese has no spaces before an address
 _DOMAIN = re.compile(rf"@(?:[{_LETTER}-]+\.)+[A-Za-zÀ-ɏ]{{2,}}")

@@ -21,8 +21,7 @@ from app.domain.answers import BETWEEN
 from app.domain.settings import Settings
 from retrieval.text.terms import CHINESE_JAPANESE
 
-FALLBACK = "en"
-"""The language for those without a file."""
+FALLBACK = "en"  # the language for those without a file
 _FOLDER = Path(__file__).parent / "texts"
 
 
@@ -46,8 +45,7 @@ def texts_in(language: str) -> Texts:
     return all_texts().get(language, all_texts()[FALLBACK])
 
 
-CONTACTS = ("email", "phone", "url", "hours")
-"""In the order shown; each is the setting contact_NAME."""
+CONTACTS = ("email", "phone", "url", "hours")  # in the order shown; each is the setting contact_NAME
 
 
 def contact_lines(settings: Settings, texts: Texts) -> str:
@@ -67,12 +65,9 @@ def contact_links(settings: Settings) -> Mapping[str, str]:
 
 
 Kind = Literal["human", "identity", "wellbeing", "goodbye", "thanks", "greeting", "chat", "vague"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""If a message is of several kinds, it counts as the first."""
-MOST_WORDS = 24
-"""Longer messages are questions."""
-SLIPS_FROM = 5
-"""Minimum letters of a word in which a typing error is accepted: "cook" is not "cool"."""
+KINDS: tuple[Kind, ...] = get_args(Kind)  # if a message is of several kinds, it counts as the first
+MOST_WORDS = 24  # longer messages are questions
+SLIPS_FROM = 5  # minimum letters of a word in which a typing error is accepted: "cook" is not "cool"
 _APOSTROPHES = re.compile("['’`´]")
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W_{CHINESE_JAPANESE}]+")
 Words = tuple[str, ...]

@@ -193,11 +193,9 @@ def _damaged(file: Path, reason: str) -> DeskError:
     return DeskError(f"{file} is not a whole backup ({reason}): take another one", code="archive-damaged")
 
 
-DATABASE = "warmdesk.sqlite3"
-"""Path in the archive of a database that is outside the data folder."""
+DATABASE = "warmdesk.sqlite3"  # path in the archive of a database that is outside the data folder
 _ABANDONED_S = 86_400.0
-EVALS = "evals"
-"""The folder that measurements keep for their next run."""
+EVALS = "evals"  # the folder that measurements keep for their next run
 _NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
 
 

@@ -22,10 +22,8 @@ from durable import replacing
 
 PARTIAL = ".upload-"
 STAGED = ".restore-"
-REPLACED = "replaced-"
-"""Prefix of folders with content that a restored backup replaced."""
-CONVERTING = "models/converting-"
-"""Prefix, in a data folder, of models that are being converted."""
+REPLACED = "replaced-"  # prefix of folders with content that a restored backup replaced
+CONVERTING = "models/converting-"  # prefix, in a data folder, of models that are being converted
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:

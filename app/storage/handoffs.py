@@ -17,8 +17,7 @@ from app.domain.errors import DeskError
 from app.storage.database import Database, Store
 from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
 
-CLAIMED = timedelta(minutes=1)
-"""Longer than sending takes."""
+CLAIMED = timedelta(minutes=1)  # longer than sending takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,8 +163,7 @@ _TITLE_CHARS = 80
 LONGEST_ANSWER = timedelta(minutes=5)
 _MOST_PAST = 400
 """Messages that a prompt may need. More do not fit into the context of a model, however short they are."""
-_REMEMBERED = 1000
-"""Questions that this server remembers as its own."""
+_REMEMBERED = 1000  # questions that this server remembers as its own
 _FORGOTTEN_AT_ONCE = 50
 """Answers from which one transaction removes a document. Customers' questions wait for it."""
 MAX_QUERY = 200

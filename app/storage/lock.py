@@ -21,8 +21,7 @@ from app.storage.files import remove_abandoned, replace_file
 
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
-SOCKET_FILE = "warmdesk.sock"
-"""A running server takes commands here: see `app.web.serve`."""
+SOCKET_FILE = "warmdesk.sock"  # a running server takes commands here: see `app.web.serve`
 log = logging.getLogger(__name__)
 
 

@@ -27,8 +27,7 @@ from app.storage.files import PARTIAL
 from app.storage.tables import Base
 from durable import replacing
 
-ENDING = ".before-"
-"""The text between the name of the database and the revision."""
+ENDING = ".before-"  # the text between the name of the database and the revision
 KEPT = 2
 
 

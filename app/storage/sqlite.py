@@ -28,8 +28,7 @@ class Problem(NamedTuple):
 
 BUSY_TIMEOUT_MS = 30_000
 """A writer waits this long for others, so that a slow disk does not lose a customer's question."""
-_LOG_TIMEOUT_MS = 50
-"""Emptying the log waits this long for readers, because all writers wait for it."""
+_LOG_TIMEOUT_MS = 50  # emptying the log waits this long for readers, because all writers wait for it
 
 _DAMAGED = Problem("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again")
 # By the prefix of SQLite's error name.

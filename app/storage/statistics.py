@@ -55,14 +55,12 @@ def percentile(bins: Mapping[int, int], share: float) -> float:
     return float(GROWTH ** (next(number for number, times in up_to if times >= wanted) + 0.5))
 
 
-ALL_TIME: Final = 0
-"""The width of the span that holds everything; it starts at 0."""
+ALL_TIME: Final = 0  # the width of the span that holds everything; it starts at 0
 MINUTE_S, DAY_S = 60, 86_400
 WIDTHS_S = (MINUTE_S, 3600, 6 * 3600, DAY_S, ALL_TIME)
 MINUTES_KEPT = timedelta(days=8)
 MOST_SAMPLES = 1000
-SOURCES = ("computed", "session", "prefix", "module")
-"""Of prompt tokens: columns of `UsageRow`, and labels."""
+SOURCES = ("computed", "session", "prefix", "module")  # of prompt tokens: columns of `UsageRow`, and labels
 
 Reading = Literal["warm", "cold", "server", "none"]
 """What the model had to read for an answer. warm: all modules were found encoded. cold: some were not. server: a model

@@ -201,8 +201,7 @@ def folded_line(text: str) -> str:
     return one_line(text).casefold().rstrip("?？!！.。 ")
 
 
-MOST = 500
-"""Maximum bad answers that are examined."""
+MOST = 500  # maximum bad answers that are examined
 
 
 class Quality:

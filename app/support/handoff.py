@@ -22,12 +22,9 @@ from app.storage.handoffs import HandoffOfSomebody, Handoffs, Judged
 from app.storage.history import History
 from retrieval.text.terms import language_of
 
-PAUSE = 5
-"""Questions after an agent handed a conversation back before the rules apply again."""
-IN_A_ROW = 2
-"""This many consecutive answers must be empty or hardly supported, or rated bad."""
-LOW_SUPPORT = 0.5
-"""Answers with less support by the documents count as hardly supported."""
+PAUSE = 5  # questions after an agent handed a conversation back before the rules apply again
+IN_A_ROW = 2  # this many consecutive answers must be empty or hardly supported, or rated bad
+LOW_SUPPORT = 0.5  # answers with less support by the documents count as hardly supported
 
 
 def due(answers: Sequence[Judged], came_back: bool) -> HandoffReason | None:

@@ -57,10 +57,8 @@ def row_error(row: Any) -> str:
 WORD = re.compile(r"\w+")
 LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
-MAX_SENTENCES = 10
-"""Maximum sentences of a passage without labels that become an answer."""
-LONGEST_BEGINNING = 24
-"""Maximum tokens of such an answer, from the beginning of the sentence."""
+MAX_SENTENCES = 10  # maximum sentences of a passage without labels that become an answer
+LONGEST_BEGINNING = 24  # maximum tokens of such an answer, from the beginning of the sentence
 
 QuestionAnswer = tuple[TokenIds, TokenIds | None]
 """Tokens of a question, and of its answer without the end token; None if the passage does not answer it."""
@@ -151,8 +149,7 @@ def answer_sentence(context: str, question: str, answer: str) -> str | None:
 
 Topic = list[TrainingPassage]
 HELD_OUT_SHARE = 0.03
-HELD_OUT_PASSAGES = 8
-"""Minimum held-out passages, if that is at most a third of all."""
+HELD_OUT_PASSAGES = 8  # minimum held-out passages, if that is at most a third of all
 
 
 def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list[Topic]]:

@@ -68,10 +68,8 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
 
 ACCOUNTS, KEYS = "/admin/accounts", "/admin/keys"
 Text = Annotated[Line, Form()]
-By: TypeAlias = Callable[[Request], Administration]
-"""Changes in the name of a request's sender."""
-Change: TypeAlias = Callable[[Administration], object]
-"""Returns a secret that is shown once, if it makes one."""
+By: TypeAlias = Callable[[Request], Administration]  # changes in the name of a request's sender
+Change: TypeAlias = Callable[[Administration], object]  # returns a secret that is shown once, if it makes one
 
 
 def _tried(change: Change, administration: Administration) -> tuple[object, str]:

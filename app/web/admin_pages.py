@@ -164,8 +164,7 @@ def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[Module
     return sorted(rows, key=lambda row: (COLUMNS[order][1](row), row.document, row.passage))
 
 
-FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")
-"""Prefixes of the paths that are described."""
+FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")  # prefixes of the paths that are described
 
 
 def add_api_page(app: FastAPI, public_url: str | None) -> None:

@@ -50,8 +50,7 @@ def _names(text: str, topic: str) -> bool:
 
 
 YIELD_S = 0.04
-SHOWN_TURNS = 40
-"""Maximum messages of a conversation on its page, the latest."""
+SHOWN_TURNS = 40  # maximum messages of a conversation on its page, the latest
 log = logging.getLogger(__name__)
 
 

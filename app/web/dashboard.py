@@ -61,8 +61,7 @@ FIRST_TOKEN_ELSEWHERE = (
 )
 
 
-Names = Sequence[tuple[str, str]]
-"""The series of a chart: name of the colour, and words."""
+Names = Sequence[tuple[str, str]]  # the series of a chart: name of the colour, and words
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +199,7 @@ def _round_up(value: float) -> float:
 REFRESH_S = 5.0
 PARTS = ("head", "welcome", "tiles", "load", "charts", "savings", "memory", "answers", "prefixes", "misses")
 """Templates in templates/admin, from the top of the page down."""
-ABOVE = 4
-"""Number of them above the choice of the time range."""
+ABOVE = 4  # number of them above the choice of the time range
 
 
 def titles() -> dict[str, str]:

@@ -101,8 +101,7 @@ def _pieces(opened: BinaryIO) -> Iterator[bytes]:
         yield from iter(partial(opened.read, _PIECE), b"")
 
 
-PASSAGES_SHOWN = 25
-"""Passages on a page."""
+PASSAGES_SHOWN = 25  # passages on a page
 
 
 def add_passage_routes(app: FastAPI, desk: Service) -> None:
@@ -132,8 +131,7 @@ def add_passage_routes(app: FastAPI, desk: Service) -> None:
         return saved_file(Path(document.path))
 
 
-SHOWN = 100
-"""Documents on a page of the list."""
+SHOWN = 100  # documents on a page of the list
 
 
 def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:

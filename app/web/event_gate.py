@@ -30,18 +30,12 @@ NOTHING_TO_READ: Final = b'data: {"msg":"close_stream"}\n\n'
 EVENTS_A_SECOND: Final = 4
 EVENTS_IN_A_ROW: Final = 60
 """Maximum events of one visitor in a row. With an agent, a page looks for news every two seconds."""
-MOST_UNREAD: Final = 20
-"""Maximum events of a visitor that are running, or whose results are unread."""
-MOST_UNHEARD: Final = 8
-"""Maximum of these for pages that are not reading now."""
-MOST_PAGES: Final = 10
-"""Maximum pages of a visitor with such events."""
-UNHEARD_S: Final = 10.0
-"""Seconds after which a page is dropped that does not read its results."""
-FRAME_BYTES: Final = 16 << 10
-"""Bytes of an event's body in addition to its longest text."""
-BYTES_A_CHAR: Final = 6
-"""Maximum, in JSON."""
+MOST_UNREAD: Final = 20  # maximum events of a visitor that are running, or whose results are unread
+MOST_UNHEARD: Final = 8  # maximum of these for pages that are not reading now
+MOST_PAGES: Final = 10  # maximum pages of a visitor with such events
+UNHEARD_S: Final = 10.0  # seconds after which a page is dropped that does not read its results
+FRAME_BYTES: Final = 16 << 10  # bytes of an event's body in addition to its longest text
+BYTES_A_CHAR: Final = 6  # maximum, in JSON
 
 SAID: Final = dict.fromkeys(("id", "title", "text", "message", "value", "reason", "act", "email"), "")
 """The data that our scripts send with events, and their defaults."""

@@ -117,8 +117,7 @@ ADMIN = SiteCookie("warmdesk_admin", "__Secure-", "/admin", "strict")
 
 log = logging.getLogger(__name__)
 
-GRADIO = "/gradio_api/"
-"""Part of the paths of the pages' events, whose script reads JSON."""
+GRADIO = "/gradio_api/"  # part of the paths of the pages' events, whose script reads JSON
 _OPEN_ADMIN = frozenset({"/admin/login", "/admin/logout"})
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 _LANGUAGE = re.compile(rb'(<html\s[^>]*?lang=)"en"')

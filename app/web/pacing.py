@@ -23,16 +23,11 @@ from app.access.limits import Rate, address_of
 
 MOST: Final = 512
 """Maximum connections. Idle ones of browsers end after five seconds."""
-HEAD_S: Final = 15.0
-"""Seconds for a request's first line and headers."""
-STALLED_S: Final = 30.0
-"""Seconds for reading some of the response, and for a body before its speed counts."""
-SLOWEST_BODY: Final = 10_000
-"""Minimum bytes per second of a body after that."""
-LOOKED_AT: Final = 32
-"""Number of connections among which one is chosen to be ended."""
-LOOK_S: Final = 5.0
-"""Seconds between two checks of all connections."""
+HEAD_S: Final = 15.0  # seconds for a request's first line and headers
+STALLED_S: Final = 30.0  # seconds for reading some of the response, and for a body before its speed counts
+SLOWEST_BODY: Final = 10_000  # minimum bytes per second of a body after that
+LOOKED_AT: Final = 32  # number of connections among which one is chosen to be ended
+LOOK_S: Final = 5.0  # seconds between two checks of all connections
 _HELD = "connection held"
 
 
@@ -132,22 +127,18 @@ class BoundedConnection(H11Protocol):
         self.transport.abort()
 
 
-A_SECOND: Final = 10
-"""Mean requests per second of a visitor."""
+A_SECOND: Final = 10  # mean requests per second of a visitor
 IN_A_ROW: Final = 150
 """Requests of a visitor after a pause. A page with its scripts is about seventy, once per browser."""
 BROWSERS_AT_AN_ADDRESS: Final = 10
 """An address has this many times a visitor's limit: in an office many open the page, and few ask."""
-FAILED: Final = 10
-"""An error response counts as this many requests: our pages cause few."""
+FAILED: Final = 10  # an error response counts as this many requests: our pages cause few
 PAGES: Final = frozenset({"/", "/config"})
 """Paths that are made for each request, which takes ten times as long as sending a file."""
-PAGE: Final = 10
-"""A request for one of them counts as this many."""
+PAGE: Final = 10  # a request for one of them counts as this many
 AT_ONCE: Final = 8
 """Concurrent requests of a visitor; more of them wait. A browser sends six."""
-REFUSED_S: Final = 2.0
-"""Seconds that a request waits before it is refused."""
+REFUSED_S: Final = 2.0  # seconds that a request waits before it is refused
 
 
 class Pacing:

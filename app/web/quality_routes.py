@@ -31,10 +31,8 @@ from app.web.document_routes import events
 from app.web.guard import refused
 from app.web.rendering import UNEXPECTED, page_language, render, translations
 
-PERIODS = (7, 30, 90, 365)
-"""Periods of the quality page, in days."""
-LISTED = 200
-"""Maximum conversations in the list."""
+PERIODS = (7, 30, 90, 365)  # periods of the quality page, in days
+LISTED = 200  # maximum conversations in the list
 
 
 def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, record: Record) -> None:

@@ -116,8 +116,7 @@ def _set_up_blocks(state: StateCore) -> None:
 
 
 ENGLISH = "en"
-LANGUAGES = {ENGLISH: "en", "zh": "zh-CN"}
-"""The languages of the pages, and HTML's names for them."""
+LANGUAGES = {ENGLISH: "en", "zh": "zh-CN"}  # the languages of the pages, and HTML's names for them
 CATALOGUES = Path(__file__).parent / "locale"
 STATIC_FOLDER = Path(__file__).parent / "static"
 

@@ -129,8 +129,7 @@ OPEN = (
     "proxy with TLS in front of it and set public_url to its address."
 )
 
-GRACE_S = 1
-"""Seconds for open connections when the server stops; answers have ended by then."""
+GRACE_S = 1  # seconds for open connections when the server stops; answers have ended by then
 HEADER = "x-request-id"
 _requests = logging.getLogger("app.web.request_log")  # the name that operators know from their logs
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")

@@ -42,8 +42,7 @@ STATIC = (
 """Own files that are sent under their name."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own table may say something else
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
-UPLOADS = ("/admin/documents/upload", "/v1/documents")
-"""Paths whose body may be as large as a document."""
+UPLOADS = ("/admin/documents/upload", "/v1/documents")  # paths whose body may be as large as a document
 
 
 def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:

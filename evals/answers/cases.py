@@ -38,10 +38,8 @@ Tokens = tuple[int, ...]
 SHORT_WORDS = 300
 """A document of at most this many words is one passage. Longer documents are skipped."""
 PASSAGE_TOKENS = 400
-PASSAGE_WORDS = 110
-"""Length of the passages that a long document is cut into."""
-TURNS = 2
-"""Maximum number of turns before the question."""
+PASSAGE_WORDS = 110  # length of the passages that a long document is cut into
+TURNS = 2  # maximum number of turns before the question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,10 +25,8 @@ from retrieval.text.terms import COMMON, stem
 
 SAME_THING = 0.33
 """Share of a statement's telling words that the question and the gold answer have, if it is about the same thing."""
-SAME_WORDS = 0.8
-"""Share of the gold answer's telling words in a statement that says or denies the same."""
-SHARED = 2
-"""Minimum number of such words in both."""
+SAME_WORDS = 0.8  # share of the gold answer's telling words in a statement that says or denies the same
+SHARED = 2  # minimum number of such words in both
 CURRENCIES = frozenset(
     ("€", "$", "£", "¥", "eur", "usd", "gbp", "euro", "euros", "dollar", "dollars", "pound", "pounds")
 )

@@ -276,8 +276,7 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     }
 
 
-MEDIANS = frozenset(("words", "first_token_ms", "added_ms"))
-"""Figures that are not shares."""
+MEDIANS = frozenset(("words", "first_token_ms", "added_ms"))  # figures that are not shares
 
 
 def markdown(summary: dict[str, Figure]) -> str:

@@ -37,8 +37,7 @@ from cache.prompt.tokenizer import run_tokens
 from evals.answers.cases import Case, Tokens, holds, normal
 from evals.report import percentile
 
-SLOT = 256
-"""Position ids of a slot, for arms that place passages in slots."""
+SLOT = 256  # position ids of a slot, for arms that place passages in slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +130,11 @@ def end(spans: Sequence[Span]) -> int:
     return max(span.end for span in spans)
 
 
-Report = Callable[[str], None]
-"""Called with a line of progress."""
+Report = Callable[[str], None]  # called with a line of progress
 FULL = "full"
 NOISE = "noise"
 ANSWER_TOKENS = 64
-SAME_ANSWER_F1 = 0.8
-"""Two answers with at least this token F1 count as the same."""
+SAME_ANSWER_F1 = 0.8  # two answers with at least this token F1 count as the same
 RESAMPLES = 1000
 
 

@@ -37,8 +37,7 @@ from evals.answers.quality import ARMS, FULL, NOISE, Bench, CaseOutcome, Report,
 from evals.report import describe_machine, drawn, table
 from retrieval.search.embedding import SentenceEmbedder
 
-OutcomesByCase = dict[str, dict[str, CaseOutcome]]
-"""Outcomes by the id of a case and the name of an arm."""
+OutcomesByCase = dict[str, dict[str, CaseOutcome]]  # outcomes by the id of a case and the name of an arm
 
 
 def measure_quality(

@@ -32,8 +32,7 @@ from evals.report import read_json_lines
 from retrieval.statements.grouping import Statement
 from retrieval.text.terms import CHINESE_JAPANESE, words
 
-Fact = Sequence[str]
-"""The forms of one fact, any of which counts."""
+Fact = Sequence[str]  # the forms of one fact, any of which counts
 
 TO_NINETEEN = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
@@ -165,8 +164,7 @@ def sample(questions: Sequence[CustomerQuestion], limit: int | None) -> list[Cus
     return [questions[number] for number in sorted(taken)]
 
 
-SAME = 0.6
-"""Minimum share of the answer's words in a statement that answers in other words."""
+SAME = 0.6  # minimum share of the answer's words in a statement that answers in other words
 
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
 

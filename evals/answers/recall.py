@@ -198,11 +198,9 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-IN_USE = ("fused", "reranked")
-"""Rankers that the product uses; the others are baselines."""
+IN_USE = ("fused", "reranked")  # rankers that the product uses; the others are baselines
 SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
-RANKED = 20
-"""Number of passages ranked for a question."""
+RANKED = 20  # number of passages ranked for a question
 RRF = 60
 """Constant of reciprocal rank fusion (Cormack et al. 2009)."""
 

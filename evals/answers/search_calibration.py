@@ -44,25 +44,18 @@ from retrieval.answerability import (
     statement_logit,
 )
 
-ANSWERED = 0.3
-"""Share of the unanswerable questions, including near misses, that may get a confident answer."""
-REFUSED = 0.003
-"""Share of the answerable questions that may be refused."""
-SHOWN = 2
-"""An answer is right if one of this number of most likely statements is."""
-KEPT = 60
-"""Number of most likely statements of a question that are fitted."""
-STRENGTH = 0.3
-"""Inverse regularisation strength of all models; ten times more or less changes nothing."""
+ANSWERED = 0.3  # share of the unanswerable questions, including near misses, that may get a confident answer
+REFUSED = 0.003  # share of the answerable questions that may be refused
+SHOWN = 2  # an answer is right if one of this number of most likely statements is
+KEPT = 60  # number of most likely statements of a question that are fitted
+STRENGTH = 0.3  # inverse regularisation strength of all models; ten times more or less changes nothing
 SPREAD = 0.5
 """Factor of the log-odds of statements ranked by words only. Their order is less certain than the ranker's, so more of
 them count as about equally likely (`app.answering.checking`).
 """
-TINY = 1e-9
-"""The lowest probability whose log-odds are used."""
+TINY = 1e-9  # the lowest probability whose log-odds are used
 FOLDS = 10
-LEAST = 20
-"""Minimum number of questions of each kind."""
+LEAST = 20  # minimum number of questions of each kind
 STATEMENT_FEATURES = ("ranked", "covered", "passage", "behind", "rank", "expected")
 QUESTION_FEATURES = ("likely", "cosine", "score", "rest")
 """Features of the models with ranker and embedder. Others added nothing on a help desk left out of the fit."""

@@ -32,10 +32,8 @@ from evals.speed.models import warm_engine
 PassOf = Callable[[Sequence[Chunk], Arena], RunningPass]
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-LOGITS = 1e-3
-"""Largest difference in float32."""
-NOT_A_NUMBER = 1e30
-"""Replaces differences that are not finite."""
+LOGITS = 1e-3  # largest difference in float32
+NOT_A_NUMBER = 1e30  # replaces differences that are not finite
 KV_HEADS, GROUP, HEAD_DIM = 4, 4, 128
 SCALE = HEAD_DIM**-0.5
 SLOTS, LONGEST, TRIALS = 4096, 600, 6

@@ -32,8 +32,7 @@ from evals.speed.models import decode_rate, most_slots_used, warm_engine
 
 RATE_REPEATS = 5
 BATCHING = "transformers, continuous batching"
-FREE_SHARE = 0.6
-"""Share of the free memory for transformers' cache."""
+FREE_SHARE = 0.6  # share of the free memory for transformers' cache
 
 
 def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
@@ -185,8 +184,7 @@ def measure_limits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     yield plan.line(session, what="copy from page-locked host memory", value=floor.host_bytes_per_s / 1e9, unit="GB/s")
 
 
-SETTLED = 2
-"""Rounds until everything that is made once exists."""
+SETTLED = 2  # rounds until everything that is made once exists
 AT_ONCE = 4
 
 

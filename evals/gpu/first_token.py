@@ -134,8 +134,7 @@ def line(
     return row if what else row.judged(plan.goal)
 
 
-PLACES = ("device", "host", "disk", "computed")
-"""By speed, the slowest last."""
+PLACES = ("device", "host", "disk", "computed")  # by speed, the slowest last
 EXPONENT = 1.0
 WRITERS = 8
 

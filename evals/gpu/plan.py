@@ -95,8 +95,7 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
-MINUTES = 10
-"""Time for the seconds of all rows and the start."""
+MINUTES = 10  # time for the seconds of all rows and the start
 NO_TIME = "not measured: no time left"
 TRIAL = "trial run, sizes are tiny"
 

@@ -24,14 +24,10 @@ from evals.gpu.session import Size
 from evals.report import table
 
 ROOT = Path(__file__).resolve().parents[2]
-ENOUGH = 0.5
-"""A row starts if this part of its share is left."""
-PATIENCE = 2.0
-"""A row is ended after this multiple of its share."""
-STARTING_S = 90.0
-"""Seconds that a process may take to start, in a run of ten minutes."""
-WRITING_S = 5.0
-"""Seconds kept for the result."""
+ENOUGH = 0.5  # a row starts if this part of its share is left
+PATIENCE = 2.0  # a row is ended after this multiple of its share
+STARTING_S = 90.0  # seconds that a process may take to start, in a run of ten minutes
+WRITING_S = 5.0  # seconds kept for the result
 NO_GPU = "measured on a CPU: this says nothing about a GPU, and no goal is judged"
 
 

@@ -141,8 +141,7 @@ def tensors_of(hf: nn.Module) -> list[torch.Tensor]:
     return [*hf.parameters(), *hf.buffers()]
 
 
-Times = list[float]
-"""Results of several runs, in their unit."""
+Times = list[float]  # results of several runs, in their unit
 
 
 class Share:

@@ -32,8 +32,7 @@ from cache.model.loading import bundled_gguf
 from durable import replacing
 from evals.peers.random_prompts import TEMPERATURE, TOP_K
 
-WeightType = Literal["bf16", "q8_0"]
-"""llama.cpp's names in lower case."""
+WeightType = Literal["bf16", "q8_0"]  # llama.cpp's names in lower case
 
 METADATA_OF_THE_WRITER = {"general.architecture", "general.file_type"}
 
@@ -71,8 +70,7 @@ def write_weights(reader: Any, weight_type: WeightType, file: Path) -> None:
     writer.close()
 
 
-CACHE_REUSE = 64
-"""Tokens of the shortest chunk that may be moved."""
+CACHE_REUSE = 64  # tokens of the shortest chunk that may be moved
 START_S = 120
 SAMPLING = {"samplers": ["top_k", "temperature"], "temperature": TEMPERATURE, "top_k": TOP_K, "ignore_eos": True}
 

@@ -16,8 +16,7 @@ from cache.model.loading import find_device, load_stock
 from evals.peers.random_prompts import TEMPERATURE, TOP_K
 
 PAGE_TOKENS = 256
-BATCH_TOKENS = 512
-"""Rows of one pass of continuous batching, as many as this engine's."""
+BATCH_TOKENS = 512  # rows of one pass of continuous batching, as many as this engine's
 NO_TOKEN = -1
 
 

@@ -30,8 +30,7 @@ QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
 LLAMA_CPP_ARMS: dict[str, WeightType] = {"llama.cpp bf16": "bf16", "llama.cpp q8_0": "q8_0"}
 ARMS = ("warmdesk", "warmdesk (int8)", "transformers", *LLAMA_CPP_ARMS)
 
-Measure = Callable[[], float]
-"""Tokens per second of all conversations together, measured once."""
+Measure = Callable[[], float]  # tokens per second of all conversations together, measured once
 
 
 def measure_decode(

@@ -37,8 +37,7 @@ PASSAGES = 4
 SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32)
 
 Requests = Sequence[Sequence[str]]
-Rank = Callable[[str, int], tuple[float, ...]]
-"""(module, index of the use) -> the lowest goes first."""
+Rank = Callable[[str, int], tuple[float, ...]]  # (module, index of the use) -> the lowest goes first
 
 
 @dataclass(frozen=True, slots=True)

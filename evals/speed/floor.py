@@ -29,10 +29,8 @@ def using_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-READ_BYTES = 512 << 20
-"""More than any CPU cache."""
-PRODUCT = (512, 2048, 8192)
-"""Rows, inputs, outputs: large enough for the highest rate."""
+READ_BYTES = 512 << 20  # more than any CPU cache
+PRODUCT = (512, 2048, 8192)  # rows, inputs, outputs: large enough for the highest rate
 REPEATS = 5
 QUESTION_TOKENS = 24
 

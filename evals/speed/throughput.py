@@ -32,8 +32,7 @@ from evals.speed.models import Measured, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS = 200, 24
 ARMS = ("warmdesk", "transformers", "llama.cpp bf16")
-START_EVERY_S = 0.1
-"""Seconds between the first questions of two clients."""
+START_EVERY_S = 0.1  # seconds between the first questions of two clients
 
 Row = dict[str, Any]
 Ask = Callable[[Plan, int], float | None]

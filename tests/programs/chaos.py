@@ -58,10 +58,8 @@ from app.storage.archive import back_up_folder
 from app.storage.database import sqlite_file
 from app.storage.restoring import restore_folder
 
-LONGEST_S: Final = 60.0
-"""Work that takes longer hangs."""
-LARGEST_FILE: Final = 600_000
-"""Maximum bytes of a file on a full disk."""
+LONGEST_S: Final = 60.0  # work that takes longer hangs
+LARGEST_FILE: Final = 600_000  # maximum bytes of a file on a full disk
 IGNORES_PERMISSIONS: Final = (1, 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root ignores permissions."""
 LONGEST_TEXT: Final = 10_000
@@ -176,8 +174,7 @@ FAULTS: Final = ("kill", "terminate", "full", "read-only", "clock", "damage")
 ON_A_FILE, ON_A_SERVER = (*FAULTS, "database"), (*FAULTS, "server")
 LATEST_S: Final = dict.fromkeys(ACTIONS, 0.6) | {"calibrate": 1.5, "restore": 0.3, "migrate": 0.1}
 """Latest time of the fault: the work takes about as long."""
-COLD: Final = 0.5
-"""Share of the rounds with a new desk."""
+COLD: Final = 0.5  # share of the rounds with a new desk
 FILES_TOO: Final = 0.2
 """Share of the rounds that are always OFTEN actions; with their normal share, half of all rounds."""
 REFUSALS: Final[dict[str, tuple[type[Exception], ...]]] = {

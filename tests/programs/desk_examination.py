@@ -41,10 +41,8 @@ from evals.answers.search_calibration import LEAST, fit, judged_cases
 from retrieval.documents import content_hash
 
 PAGES, PARTS = 8, 4
-CANARY: Final = "quokka"
-"""Beginning of words that only one document has."""
-ROWS: Final = 60
-"""Rows of each table of an older database."""
+CANARY: Final = "quokka"  # beginning of words that only one document has
+ROWS: Final = 60  # rows of each table of an older database
 CHANGED: Final = frozenset({"alembic_version", "sessions"})
 """Tables whose rows a migration changes, or a restore, which ends all sessions."""
 LATER: Final = """import sqlalchemy as sa
@@ -194,10 +192,8 @@ def num_rows(connection: Connection) -> dict[str, int]:
     return {name: connection.scalar(text(f"SELECT count(*) FROM {name}")) or 0 for name in names}
 
 
-PATIENCE_S: Final = 10.0
-"""How long a server may take to notice that a desk was killed."""
-BACK_S: Final = 10.0
-"""How long a desk may take until it answers again."""
+PATIENCE_S: Final = 10.0  # how long a server may take to notice that a desk was killed
+BACK_S: Final = 10.0  # how long a desk may take until it answers again
 CHECKS = (
     *(doctor.database, doctor.data_folder, doctor.documents),
     *(doctor.calibration, doctor.search_classifier),

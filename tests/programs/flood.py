@@ -40,8 +40,7 @@ JOIN: Final = "/gradio_api/queue/join"
 CANARY: Final = "canary-5d41402abc4b2a76"
 LONG: Final = json.dumps({"text": "\ufdfa" * 340_000}, ensure_ascii=False).encode()
 CONNECTIONS: Final = 1000
-PERIOD_S: Final = 1.5
-"""Between two questions of the customer: an address may ask 100 a minute."""
+PERIOD_S: Final = 1.5  # between two questions of the customer: an address may ask 100 a minute
 QUESTIONS: Final = (
     "How long do returns take?",
     "Can I change my delivery address?",
@@ -49,8 +48,7 @@ QUESTIONS: Final = (
     "How do I cancel an order?",
     "What does express delivery cost?",
 )
-Sent = tuple[str, bytes]
-"""Path and body."""
+Sent = tuple[str, bytes]  # path and body
 
 
 class Browser:

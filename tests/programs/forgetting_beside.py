@@ -30,8 +30,7 @@ from app.storage.database import Database
 from app.storage.document_change import ROWS_AT_ONCE
 
 ON_A_PAGE: Final = 100
-MOST_ROWS: Final = 3 * ROWS_AT_ONCE
-"""Of a transaction that forgets: a passage's own, and what hangs on it."""
+MOST_ROWS: Final = 3 * ROWS_AT_ONCE  # of a transaction that forgets: a passage's own, and what hangs on it
 
 
 class Writes:

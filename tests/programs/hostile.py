@@ -144,14 +144,11 @@ class HostileFiles:
             load_settings({"settings_file": file, "data_dir": self._desk}, {})
 
 
-SLOWEST_S: Final = 10.0
-"""Of a response, and of whatever else is tried."""
+SLOWEST_S: Final = 10.0  # of a response, and of whatever else is tried
 ADDRESS: Final = "http://127.0.0.1:7860"
-ACTIVE: Final = ("<script>alert(1)", "<img src=x")
-"""Parts of `TEXTS` that must not be in a page unescaped."""
+ACTIVE: Final = ("<script>alert(1)", "<img src=x")  # parts of `TEXTS` that must not be in a page unescaped
 Body = Callable[[str], dict[str, Any]]
-Asked = tuple[str, str, Body]
-"""Method, path, and what is sent: as JSON, as a form, or in the address."""
+Asked = tuple[str, str, Body]  # method, path, and what is sent: as JSON, as a form, or in the address
 
 API: Final[tuple[tuple[str, Body], ...]] = (
     ("/v1/chat/completions", lambda text: {"model": "warmdesk", "messages": [{"role": "user", "content": text}]}),

@@ -44,23 +44,18 @@ PAGES, MOST_TURNS = 12, 5
 QUESTIONS_PER_CHANGE = 10
 DEVICE_MEMORY = 2 << 20
 """Bytes, for some 1,800 tokens: less than the conversations of all clients have, so that memory is always full."""
-STOPPED = 0.15
-"""Share of the answers that their readers stop,"""
-WAYS = ("at once", "once it began", "leaves", "never reads")
-"""and how a reader does it."""
-PARTS = 8
-"""Of the questions; the process is measured at the end of each."""
+STOPPED = 0.15  # share of the answers that their readers stop,
+WAYS = ("at once", "once it began", "leaves", "never reads")  # and how a reader does it
+PARTS = 8  # of the questions; the process is measured at the end of each
 MORE_MEMORY, MORE_OPEN = 1.05, 3
 """What the last quarter may have: times the memory of the second one, and files and threads beyond its number."""
 WAIT_S = 120.0
 """How long everything may take once no more questions are asked. Then the stacks of all threads are printed."""
-EXPECTED = ("engine-full",)
-"""Codes of errors that many questions at once may get."""
+EXPECTED = ("engine-full",)  # codes of errors that many questions at once may get
 NEVER_BEGAN = "the request was cancelled before it started"
 """What the reader of an answer that was stopped at once may get."""
 MARK = re.compile(r"page (\d+) edition (\d+)")
-Found = dict[int, int]
-"""For each page an edition."""
+Found = dict[int, int]  # for each page an edition
 
 
 @dataclass(frozen=True, slots=True)
