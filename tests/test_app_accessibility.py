@@ -55,12 +55,10 @@ def asked(driver: Any) -> None:
 
 
 def opened(selector: str) -> Callable[[Any], None]:
-    """Nothing but the page, with this part of it."""
     return lambda driver: see(driver, selector)
 
 
 def unfolded(selector: str) -> Callable[[Any], object]:
-    """With everything open that is folded."""
 
     def ready(driver: Any) -> None:
         see(driver, selector)

@@ -123,8 +123,6 @@ def test_a_stream_is_the_same_answer_in_pieces(client):
 
 
 class Endless:
-    """An answer that goes on until it is stopped."""
-
     def __init__(self) -> None:
         self.stopped = threading.Event()
 

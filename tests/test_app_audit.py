@@ -21,7 +21,6 @@ from app.web.accounts import ACTIONS
 
 
 def entries(database: Database) -> list[tuple[str, str, str]]:
-    """Oldest first: who, action, subject."""
     return [(one.who, one.action, one.subject) for one in reversed(Audit(database).latest())]
 
 

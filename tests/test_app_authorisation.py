@@ -126,7 +126,6 @@ def doors(site):
 
 
 def passes(doors: dict[str, TestClient], route: str, callers: Iterable[str] = CALLERS) -> set[str]:
-    """Who of these is let through."""
     method, path = route.split(" ", 1)
     for client in doors.values():
         client.cookies.clear()  # of the chat page, which makes a visitor of nobody

@@ -18,8 +18,6 @@ pytestmark = NEEDS_BROWSER
 
 
 class Page(Elements):
-    """The few things the tests do with a page."""
-
     def __init__(self, driver: Any, site: Site) -> None:
         super().__init__(driver)
         self.site = site

@@ -19,7 +19,6 @@ REFUSAL = "I could not find an answer to this in our help pages. Please contact 
 
 
 def pieces(text: str, size: int = 5) -> Iterator[str]:
-    """A text as a model gives it out."""
     return (text[i : i + size] for i in range(0, len(text), size))
 
 

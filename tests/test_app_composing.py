@@ -33,7 +33,6 @@ def said(text: str, logit: float, passage: int = 1, page: str = PAGE) -> RankedS
 
 
 def alone(text: str, logit: float, passage: int) -> RankedStatement:
-    """The only statement of its passage."""
     return RankedStatement(text=text, logit=logit, passage=passage, start=0, end=len(text))
 
 

@@ -42,7 +42,6 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 @contextmanager
 def served() -> Iterator[int]:
-    """Gives the port."""
     waiting.clear()
     config = uvicorn.Config(
         application, http=BoundedConnection, ws="none", port=0, log_level="critical", lifespan="off"

@@ -41,7 +41,6 @@ def set_deleted(database: Database, when: datetime) -> None:
 
 
 def is_gone(care: ConversationCare, conversation: str, owner: str = ANN) -> bool:
-    """Whether it cannot even be brought back."""
     try:
         care.restore_conversation(conversation, owner)
     except DeskError as error:

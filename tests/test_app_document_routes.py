@@ -24,7 +24,6 @@ from retrieval.loaders.load import MAX_BYTES
 
 @pytest.fixture
 def site(site):
-    """Without documents."""
     for done in (site.desk.listed, site.desk.ingested, site.desk.uploads):
         done.clear()
     return site

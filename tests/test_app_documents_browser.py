@@ -48,7 +48,6 @@ def click(page: Any, selector: str) -> None:
 
 
 def confirm(page: Any) -> str:
-    """Agree to a question; gives it."""
     alert = WebDriverWait(page, 30).until(alert_is_present())
     asked = str(alert.text)
     alert.accept()

@@ -45,7 +45,6 @@ def admin(site):
 
 
 def send(client: TestClient, path: str, body: dict[str, object], **headers: str) -> dict[str, Any]:
-    """The last event of an answer."""
     response = client.post(f"/admin/documents/{path}", json=body, headers=headers)
     assert response.status_code == 200, response.text
     last: dict[str, Any] = json.loads(response.text.splitlines()[-1])
@@ -53,7 +52,6 @@ def send(client: TestClient, path: str, body: dict[str, object], **headers: str)
 
 
 def listed(page: str) -> list[str]:
-    """The titles of the list, in order."""
     return re.findall(r'<a href="/admin/documents/\d+">([^<]+)</a>', page)
 
 

@@ -19,8 +19,6 @@ from app.web.serve import DeskServer
 
 
 class Answer:
-    """Ends as it is told."""
-
     def __init__(self, finish: Callable[[], object]) -> None:
         self.is_finished, self.finish_as, self.was_cancelled = threading.Event(), finish, False
 

@@ -38,7 +38,6 @@ def opened(tmp_path_factory):
 
 @pytest.fixture
 def site(opened, monkeypatch):
-    """With a gate that has seen nothing yet."""
     monkeypatch.setattr(event_gate, "REFUSED_S", 0)
     gate = chat_gate(opened)
     fresh = EventGate(gate._app, gate._kept._blocks)
@@ -62,7 +61,6 @@ def an_event(
 
 
 def kept(site: Site) -> list[int]:
-    """How many things Gradio and the gate keep of pages."""
     gate = chat_gate(site)
     queue, shown = gate._kept._blocks._queue, gate._kept._app.state_holder
     return [

@@ -56,7 +56,6 @@ def check(answer: str, passages: Sequence[str] = PASSAGES) -> list[CheckedSenten
 
 
 def repaired(answer: str, question: str, passages: Sequence[str] = PASSAGES) -> tuple[str, bool]:
-    """What is shown of an answer."""
     checked = AnswerChecker(question, passages).check(answer)
     shown = dict.fromkeys(one.shown for one in checked if one.shown)
     return " ".join(shown), any(one.problem and one.shown for one in checked)
@@ -68,7 +67,6 @@ def problems(answer: str, passages: Sequence[str] = PASSAGES) -> list[str]:
 
 @cache
 def files() -> tuple[str, ...]:
-    """The documents of the knowledge base."""
     found = (path for path in KNOWLEDGE.rglob("*") if path.suffix in SUPPORTED)
     return tuple(sorted(path.relative_to(KNOWLEDGE).as_posix() for path in found))
 

@@ -13,7 +13,6 @@ GERMAN = (
 
 
 def stated(text: str, language: str, kind: str) -> list[str]:
-    """Values with units of the facts of one kind."""
     return [
         f"{fact.value} {fact.unit}".strip() for fact in facts(text, language) if fact.kind == kind and fact.is_bound
     ]

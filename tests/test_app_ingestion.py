@@ -17,7 +17,6 @@ from app.knowledge.ingest import IngestReport
 
 
 def sections(*texts: str) -> str:
-    """A page with a passage for each text."""
     parts = [f"## {text.split()[0]}\n\n{' '.join([text] * (120 // len(text) + 1))}" for text in texts]
     return "# Page\n\n" + "\n\n".join(parts) + "\n"
 
@@ -230,7 +229,6 @@ def test_a_drive_that_is_unmounted_in_the_middle_removes_nothing(tmp_path, pages
 
 @pytest.fixture
 def two(tmp_path):
-    """Pages about the same things in two folders."""
     for folder, years in (("shop", "five"), ("club", "nine")):
         write(
             tmp_path / folder,

@@ -236,7 +236,6 @@ from desks import small_desk
 
 
 def in_a_process(program: str, *arguments: Path | str) -> str:
-    """What it prints."""
     root = Path(__file__).parent
     command = [sys.executable, "-c", PROLOGUE + program, str(root.parent), str(root), *map(str, arguments)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=240)

@@ -79,7 +79,6 @@ def watch():
 
 @pytest.fixture
 def watched(watch):
-    """Fails at the end if one was."""
     watch.bound, watch.found = LONGEST_LINE, set()
     yield watch
     sys.setprofile(None)

@@ -28,8 +28,6 @@ SECRET = "my card is 4111"
 
 
 class Lines(logging.Handler):
-    """Keeps what is logged, as it would be written."""
-
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()
         self.lines: list[str] = []
@@ -46,7 +44,6 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def logged():
-    """What our packages log, at every level, as JSON."""
     handler, root = Lines(JsonLines()), logging.getLogger()
     level = root.level
     root.addHandler(handler)
@@ -150,8 +147,6 @@ def client():
 
 
 class _Said:
-    """An answer that says which request it is of."""
-
     answer = None
 
     def __iter__(self) -> Iterator[str]:

@@ -40,7 +40,6 @@ def pages(tmp_path):
 
 
 def stored(desk: Service) -> dict[str, StoredPassage]:
-    """The passages by page; every page has one."""
     found = desk.library.passages(desk.library.all_ids())
     return {Path(passage.document).stem: passage for passage in found}
 
@@ -78,7 +77,6 @@ def check(desk: Service) -> None:
 
 
 def scores(desk: Service, name: str) -> dict[str, float]:
-    """Cosine of a page with every other, computed anew."""
     embedder = HashEmbedder()
 
     def vector(passage: StoredPassage) -> Vectors:

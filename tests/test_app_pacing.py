@@ -28,8 +28,6 @@ def pace(monkeypatch):
 
 
 class Sent:
-    """Requests, and how long refusals waited."""
-
     def __init__(self) -> None:
         self.slept = list[float]()
         self.pacing = Pacing(sleep=self._sleep)

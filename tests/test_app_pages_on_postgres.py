@@ -32,8 +32,6 @@ TOO_LARGE = 2**40  # no row has such a number, and PostgreSQL does not even comp
 
 
 class RealSite(Site):
-    """The pages of a real desk."""
-
     def __init__(self, desk: Service) -> None:
         self.desk, self.settings, self.database = desk, desk.settings, desk.database  # type: ignore[assignment]
         self.service, self.folder = desk, desk.settings.data_dir
@@ -43,7 +41,6 @@ class RealSite(Site):
         self.running = None
 
     def program(self) -> TestClient:
-        """A program with a key."""
         client = self.client()
         client.headers["authorization"] = f"Bearer {self.token}"
         return client
@@ -72,18 +69,15 @@ def site(tmp_path_factory, postgres):
 
 
 def shown(client: TestClient, event: str, data: list[object], session: str = "s", **details: str) -> str:
-    """What an event of the chat page draws."""
     return json.dumps(call(client, "", event, data, session, **details), ensure_ascii=False)
 
 
 def asked(site: RealSite, client: TestClient, question: str) -> str:
-    """The id of a new conversation."""
     assert question in shown(client, "submit", [question, "", ""])
     return Transcripts(site.database).conversations(limit=1)[0].id
 
 
 def result(response: Response) -> dict[str, Any]:
-    """How a change of documents ended."""
     last = json.loads(response.text.splitlines()[-1])
     assert "result" in last, last
     return dict(last["result"])

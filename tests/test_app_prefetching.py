@@ -26,7 +26,6 @@ def desk(tmp_path):
 
 
 def settled(desk: Service) -> None:
-    """Until the engine has done all that was asked of it."""
     while desk.engine.call(lambda store: desk.engine._core.has_work):
         pass
 

@@ -55,7 +55,6 @@ FORGED = (
 
 
 def lines_of_the_prompt(turns: list[PromptTurn]) -> list[str]:
-    """The lines of all texts, as a reader sees them."""
     parts = PromptBuilder(TEMPLATE, "system").prompt(turns)
     texts = [piece.text for part in parts if isinstance(part, TextModule) for piece in part.pieces]
     texts += [part.text for part in parts if isinstance(part, Text)]

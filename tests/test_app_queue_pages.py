@@ -27,15 +27,12 @@ HOURS = "Mon-Fri 9:00-17:00 Europe/Dublin"
 
 
 class Chat:
-    """The parts of the page, without Gradio."""
-
     def __init__(self, **settings: Any) -> None:
         self.desk = FakeDesk(seeded=False)
         self.flow = ChatFlow(self.desk, LIMITS, Settings(**settings), now=lambda: NOW)
         self.view = HandoffView(self.desk, Settings(**settings), LIMITS, now=lambda: NIGHT)
 
     def ask(self, question: str, conversation: str = "") -> str:
-        """The conversation that a question leads to."""
         return list(self.flow.ask(question, conversation, READER))[-1].conversation_id or ""
 
     def transcript(self, conversation: str) -> str:
@@ -87,7 +84,6 @@ class Office:
         return client
 
     def waiting(self, question: str = "Where is my parcel?") -> tuple[str, str]:
-        """Address of a case, and its conversation."""
         conversation = self.history.start_conversation(question, "v-ann")
         add_turn(self.history, conversation)
         number = self.customers.hand_off("button", owner="v-ann", conversation_id=conversation).id

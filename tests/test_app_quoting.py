@@ -32,7 +32,6 @@ def ranked(*sentences: tuple[str, float]) -> list[RankedStatement]:
 
 
 def offered(*sentences: tuple[str, float]) -> dict[str, float]:
-    """Texts of the choices with their priors."""
     choices = choices_of(ranked(*sentences), REFUSAL, ByteTokenizer(), STOP, ROOM)
     return {bytes(choice.tokens).decode(): choice.prior for choice in choices.choices}
 

@@ -26,7 +26,6 @@ def read_ahead(service: Service) -> threading.Event:
 
 
 def stored(service: Service) -> list[bool]:
-    """Of each passage, whether its module is in a tier."""
     passages = service.library.passages(service.library.all_ids())
     keys = [
         service.engine.store.key(service.engine.segment(service.prompts.module(PassageText.of(p)))) for p in passages

@@ -43,7 +43,6 @@ SAMPLE = SavingsSample(
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Nothing has to be quiet for long."""
     monkeypatch.setattr(savings_meter, "QUIET_S", 0.05)
     monkeypatch.setattr(savings_meter, "_LOOK_S", 0.01)
 
@@ -70,12 +69,10 @@ def desk(measured):
 
 
 def samples(desk: Service) -> list[SavingsSample]:
-    """The latest first."""
     return Statistics(desk.database).samples(NOW - timedelta(days=9999), datetime.now(UTC) + timedelta(days=1))
 
 
 def measured_answer(desk: Service) -> tuple[Answer, SavingsSample]:
-    """A new answer and what was measured of it."""
     before = len(samples(desk))
     answer = finish(desk, QUESTION)
     wait_until(lambda: len(samples(desk)) > before)

@@ -16,7 +16,6 @@ def search_of(library: Library, folder: Path) -> Search:
 
 
 def store(library: Library, name: str, *texts: str, collection: str = "") -> list[Replaced]:
-    """A document of these passages, known as `name`."""
     document = NewDocument(path=name, title=name, content_hash="".join(texts), collection=collection)
     passages = [
         NewPassage(

@@ -40,7 +40,6 @@ def admin(one_site):
 
 @pytest.fixture
 def site(one_site):
-    """A site whose file is empty."""
     one_site.settings.settings_file.unlink(missing_ok=True)
     return one_site
 
@@ -61,7 +60,6 @@ def sent_by(form: Tag) -> dict[str, str]:
 
 
 def loaded(site: Site) -> Settings:
-    """What the desk would have from its next start on."""
     return load_settings({"data_dir": str(site.folder)}, {})
 
 

@@ -33,7 +33,6 @@ def site(tmp_path, browser):
 
 
 def type_at_once(browser: Browser, text: str) -> None:
-    """Key by key, without a pause."""
     browser.driver.execute_script(TYPE, browser.one(BOX), text)
 
 

@@ -29,7 +29,6 @@ def signed(subject: str | None = "customer 17", secret: str = SECRET, seconds: f
 
 
 def link(subject: str = "customer 17", age_s: float = 0, lasts_s: float = 300) -> str:
-    """A token for a link, made so long ago."""
     made = time.time() - age_s
     return signed(subject, seconds=made + lasts_s - time.time(), iat=made)
 
@@ -42,7 +41,6 @@ def site(tmp_path_factory):
 
 
 def stranger(site: Site, base: str = "https://help.example") -> TestClient:
-    """A browser without cookies."""
     return TestClient(site.app, base_url=base, follow_redirects=False)
 
 

@@ -58,8 +58,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Desk:
-    """Both sides of a hand-off, the sender, and a clock."""
-
     def __init__(self, folder: Path, url: str | None, database_url: str | None = None) -> None:
         settings = Settings(
             data_dir=folder,

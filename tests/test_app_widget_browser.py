@@ -77,7 +77,6 @@ class Widget(Elements):
         self.driver.switch_to.frame(self.within("iframe"))
 
     def open(self, token: str = "") -> None:
-        """The shop's page, and the chat in it."""
         self.go(f"{self.shop.url}/{token}")
         self.button().click()
         self.enter()

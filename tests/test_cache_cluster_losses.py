@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """An engine over a fake handle with two replicas."""
-
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.first, self.second = self.begin(), self.begin()
@@ -91,7 +89,6 @@ def request_of(engine: ClusterEngine | LocalEngine, number: int, sampling: Sampl
 
 
 def after(parts: int) -> Callable[[FromReplica], bool]:
-    """A loss with the part behind so many."""
     numbers = count()
     return lambda event: isinstance(event, Part) and next(numbers) == parts
 

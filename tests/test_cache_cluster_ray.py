@@ -61,7 +61,6 @@ def second_node() -> Node:
 
 @pytest.fixture(scope="module")
 def nodes():
-    """Those beside the first one."""
     return []
 
 

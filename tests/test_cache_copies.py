@@ -33,7 +33,6 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch):
-    """A token of these tests has 64 bytes in each layer."""
     monkeypatch.setattr(cache.memory.host, "UNIT", 4)
 
 

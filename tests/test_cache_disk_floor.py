@@ -22,7 +22,6 @@ MODULES = [header_of(name) for name in "abcdef"]
 
 @pytest.fixture
 def disk(tmp_path, monkeypatch):
-    """With room for some modules above the floor."""
     size = sum(file.stat().st_size for file in written(DiskTier(tmp_path / "one", BIG), 1).folder.iterdir())
     (tmp_path / "modules").mkdir()
     disk = SmallDisk(tmp_path / "modules", FLOOR + 4 * size + size // 2)

@@ -9,8 +9,6 @@ from cache.memory.arena import Extent, ExtentAllocator
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Against a set of free slots."""
-
     allocator: ExtentAllocator
     free: set[int]
     used: list[Extent]

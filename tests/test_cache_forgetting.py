@@ -32,7 +32,6 @@ def forget(core: EngineCore, *segments: Segment) -> Future[int]:
 
 
 def forget_all_but(core: EngineCore, *kept: Segment) -> Future[int]:
-    """As a desk does: it names what may stay."""
     job = ForgetJob(lambda store: known(store) - {store.key(segment) for segment in kept}, Future())
     core.inbox.append(job)
     return job.done

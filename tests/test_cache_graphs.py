@@ -34,8 +34,6 @@ SMALL = (Bucket(8, 16), Bucket(2, 8))
 
 
 class Graphs:
-    """In place of CUDA's. captured, replayed: how often."""
-
     def __init__(self) -> None:
         self.captured = self.replayed = 0
 

@@ -13,14 +13,10 @@ ROOM = 10
 
 @dataclass(eq=False)
 class Used:
-    """What may be evicted."""
-
     marks: Marks | None
 
 
 class Uses:
-    """Modules used one after another, in memory for ten."""
-
     def __init__(self) -> None:
         self.half_life = HalfLife()
         self.marks: dict[str, Marks] = {}

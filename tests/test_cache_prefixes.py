@@ -64,8 +64,6 @@ class InFlight:
 
 @dataclass
 class Naive:
-    """What the tree should know of one tenant."""
-
     rows: dict[Path, int | None] = field(default_factory=dict)
 
     def longest(self, path: Path) -> int:
@@ -254,7 +252,6 @@ def run(start: int, *tokens: int) -> PathStep:
 
 
 def module(start: int, key: str) -> PathStep:
-    """A placed module of two tokens."""
     return PathStep(start=start, tokens=(7, 7), key=key)
 
 

@@ -27,7 +27,6 @@ TOLERANCE = 1e-4
 
 
 def ask(engine: Engine, plan: Plan, share: float = 0.3, tokens: int = 1, **options: Any) -> Completion:
-    """options: of the request, or `by` of the policy."""
     recomputation = SelectiveRecomputation(share=share, **({"by": options.pop("by")} if "by" in options else {}))
     sampling = Sampling(max_tokens=tokens)
     return engine.submit(Request(plan=plan, recomputation=recomputation, sampling=sampling, **options)).completion

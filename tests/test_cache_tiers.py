@@ -40,7 +40,6 @@ def store_of(
 
 @pytest.fixture(params=["memory", "pinned"])
 def kind(request, monkeypatch):
-    """Host memory as on a processor, and as on a GPU."""
     monkeypatch.setattr("cache.memory.host.UNIT", 4)
     with streams(monkeypatch) if request.param == "pinned" else nullcontext():
         yield

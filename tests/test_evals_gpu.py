@@ -32,7 +32,6 @@ DIFFERENCES = {"float32": 1e-4, "bfloat16": 2e-2}
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory):
-    """Every row on a processor, in a process of its own."""
     pytest.importorskip("torchao", reason="needs pip install -e '.[gpu]'")
     return measure_gpu(
         device="cpu",

@@ -36,7 +36,6 @@ def result(folder: Path, file: Path, leave_out: Sequence[str] = (), **options: A
 
 
 def measured(*given: Any, **options: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    """Rows by source and retriever."""
     return {(row["source"], row["retriever"]): row for row in result(*given, **options)["rows"]}
 
 

@@ -100,7 +100,6 @@ def in_another_language(one: JudgedCase) -> JudgedCase:
 
 
 def probabilities(classifier: Any, cases: Sequence[JudgedCase]) -> list[float]:
-    """As the desk would judge them."""
     found = []
     for one in cases:
         order = sorted(((classifier.answers(each.features), each) for _, each in one.ranked), key=lambda pair: -pair[0])

@@ -110,7 +110,6 @@ def test_transformers_answers_beside_each_other():
 
 @pytest.fixture
 def model_file(tmp_path):
-    """A GGUF file with a matrix, a vector and a list."""
     file = tmp_path / "one.gguf"
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_uint32("llama.block_count", 1)
@@ -247,8 +246,6 @@ def test_a_page_without_the_section_is_left_alone(content, tmp_path):
 
 
 class Words:
-    """One token for a word: its length."""
-
     template = ChatTemplate(open="", to_user="", to_answer="", to_next="", roles=NAMED["chatml"])
     filler = 0
     sink_prefix: tuple[int, ...] = ()

@@ -94,7 +94,6 @@ def flow(desk):
 
 @pytest.fixture(scope="module")
 def site(shared):
-    """The pages, with an admin signed in."""
     with TestClient(create_app(shared, shared.database, shared.settings), base_url=BASE) as client:
         client.cookies.set(COOKIE, new_token(), domain="127.0.0.1")
         client.post("/admin/login", data={"password": new_account(Accounts(shared.database), "admin", "admin")})

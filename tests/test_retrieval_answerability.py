@@ -118,7 +118,6 @@ def found_passage(hit: PassageHit, heading: str, text: str) -> FoundPassageText:
 
 
 def case(knowledge: float) -> tuple[Retriever, list[FoundPassageText]]:
-    """Two passages with three statements."""
     embedder = MeaningEmbedder(MEANINGS, knowledge)
     retriever = retriever_of({1: [f"Labels\n{LABELS}"], 2: [f"Drivers\n{DRIVERS}"]}, embedder)
     hits = (PassageHit(id=1, score=1.5, cosine=0.9, share=0.6), PassageHit(id=2, score=0.5, cosine=0.95, share=0.1))

@@ -32,14 +32,12 @@ UNTRAINED = RankerCard(data=(), left_out=(), questions=0, steps=0, minutes=0.0, 
 
 
 def unit(*shape: int) -> Vectors:
-    """Random vectors of length 1."""
     rows = NOISE.normal(size=shape).astype(np.float32)
     normal: Vectors = rows / np.linalg.norm(rows, axis=-1, keepdims=True)
     return normal
 
 
 def made(*lengths: int) -> StatementVectors:
-    """A passage whose statements have so many tokens."""
     return StatementVectors(
         whole=unit(len(lengths), 6).astype(np.float16),
         tokens=short_form(unit(sum(lengths), 4)),
@@ -109,7 +107,6 @@ def passage(text: str, *statements: str, headings: tuple[str, ...] = ()) -> Pass
 
 
 def close(one: StatementVectors, other: StatementVectors) -> bool:
-    """Up to half precision, and to two steps of a byte."""
     return (
         one.ends.tolist() == other.ends.tolist()
         and bool(np.allclose(one.whole, other.whole, atol=4e-3))

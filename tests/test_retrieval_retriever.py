@@ -208,8 +208,6 @@ def test_an_index_of_another_embedder_is_refused():
 
 
 class Longest:
-    """Takes the longest text for the best."""
-
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 

@@ -13,7 +13,6 @@ from retrieval.text.terms import asked_words, language_of, stem, telling_words, 
 
 
 def share_found(question: str, text: str) -> float:
-    """Share of the question's terms that a text has."""
     asked = {stem(word) for word in asked_words(question)}
     return len(asked & {stem(word) for word in words(text)}) / len(asked)
 
@@ -110,7 +109,6 @@ def index_of(*texts: str) -> KeywordIndex:
 
 
 def best(index: KeywordIndex, question: str) -> str:
-    """The window that has most of a question."""
     return [*GERMAN, *ENGLISH][int(index.scores(question).argmax())]
 
 
