@@ -61,7 +61,7 @@ def test_answers_are_counted_by_outcome_and_tokens_by_source(desk):
     assert counted["vllm:time_to_first_token_seconds_sum"][()] == pytest.approx(seconds)
 
 
-def test_gauges_are_read_at_each_scrape(desk):
+def test_gauges_are_read_at_each_scrape(desk, tmp_path):
     counted = samples(Meter(desk))
     names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "warmdesk_documents")
     assert [counted[name][()] for name in names] == [0, 0, 4]
@@ -69,6 +69,8 @@ def test_gauges_are_read_at_each_scrape(desk):
     share = load.num_bytes["device"] / load.capacity["device"]
     assert counted["vllm:kv_cache_usage_perc"][()] == pytest.approx(share)
     assert set(counted["warmdesk_tier_bytes"]) == {("device",), ("disk",)}
+    with small_desk(tmp_path / "idle") as idle:
+        assert samples(Meter(idle))["vllm:kv_cache_usage_perc"] == {(): 0}, "it has not started"
 
 
 def test_the_dashboard_names_only_what_there_is(desk):
@@ -90,7 +92,6 @@ def test_the_dashboard_names_only_what_there_is(desk):
 def test_device_memory_that_ran_out_is_counted(tmp_path, monkeypatch):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         meter = Meter(desk)
-        assert samples(meter)["vllm:kv_cache_usage_perc"] == {(): 0}, "it has not started"
         desk.prepare()
         assert samples(meter)["warmdesk_memory_shortages_total"] == {(): 0}
         forward, failures = EngineCore._forward, iter([True])
