@@ -130,7 +130,7 @@ def test_chaos_costs_no_desk_no_memory_and_no_reader_an_end(tmp_path, monkeypatc
     chaos.is_on = False
     assert ends.count("answered") > ASKED // 2
     assert {"answered", "PromptError"} < set(ends) <= {"answered", "PromptError", "CapacityError", "CacheError"}
-    assert len(chaos.injected) > 8, chaos.injected
+    assert len(chaos.injected) > 5, chaos.injected  # which of the rarest come depends on the threads
     assert [ask_soundly(engine, module) for module in MODULES] == ["answered"] * len(MODULES)
     assert engine.is_running  # not before: it may have been beginning anew
     engine.call(Store.check_integrity)
