@@ -148,9 +148,7 @@ def brand_css(settings: Settings) -> str:
         return ""
     bright = f"color-mix(in srgb, {settings.desk_colour} 60%, white)"
     tint = f"color-mix(in srgb, {settings.desk_colour} 14%, var(--wd-card))"
-    both = f":root {{ --wd-accent: light-dark({settings.desk_colour}, {bright}); }}"
-    fallback = f":root {{ --wd-accent: {settings.desk_colour}; --wd-tint: {tint}; }}"
-    return f"\n{fallback}\n@supports (color: light-dark(#000, #fff)) {{ {both} }}"
+    return f"\n:root {{ --wd-accent: light-dark({settings.desk_colour}, {bright}); --wd-tint: {tint}; }}"
 
 
 def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings) -> None:
