@@ -44,7 +44,7 @@ lint: install
 # Files of tests side by side, each in one process; more than four need much memory for their models. In the order of their
 # names: by number of tests, the slowest would come last. One process more than cores: many tests wait for other processes.
 test: lint $(VENV)/gpu
-	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses $(or $(shell expr $$(nproc 2>/dev/null) + 1 2>/dev/null),auto) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 quick: install
 	$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(QUICK)
