@@ -130,6 +130,9 @@ OPEN = (
 )
 
 GRACE_S = 1  # seconds for open connections when the server stops; answers have ended by then
+ACCEPTED_AT_ONCE = 16
+"""Connections accepted before other work goes on: asyncio would accept all that wait, hundreds in a flood."""
+WAITING = 2048  # connections that the system keeps until they are accepted
 HEADER = "x-request-id"
 _requests = logging.getLogger("app.web.request_log")  # the name that operators know from their logs
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
@@ -188,10 +191,16 @@ class DeskServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_S,
+            backlog=ACCEPTED_AT_ONCE,
             proxy_headers=False,  # only from the setting `trusted_proxies`: see `create_app`
         )
         super().__init__(config)
         self._end_answers = end_answers
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(WAITING)  # asyncio has one number for both
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.wrap_future(in_own_thread(self._end_answers))
