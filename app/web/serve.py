@@ -7,6 +7,7 @@ before commands change documents.
 """
 
 import asyncio
+import gc
 import logging
 import re
 import signal
@@ -234,10 +235,12 @@ def serve(
         try:
             first(opening.report)
             say("loading the models ...")
-            service.prepare()
+            with permanent():
+                service.prepare()
+                application = create_app(service, service.database, settings)
             if not service.library.counts().documents:
                 say("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard")
-            opening.open(create_app(service, service.database, settings))
+            opening.open(application)
             print(f"chat       {shown}/", flush=True)
             print(f"dashboard  {shown}/admin", flush=True)
             # Only now: a stored password that is not shown, because loading failed, would be lost.
@@ -266,6 +269,20 @@ def serve(
         server.run(sockets=[listener])
         if failures:
             raise failures[0]
+
+
+@contextmanager
+def permanent() -> Iterator[None]:
+    """Garbage collections do not examine what this block makes. With PyTorch's and Gradio's 700,000 objects, each full
+    one would stop all answers for 0.6 s.
+    """
+    gc.disable()
+    try:
+        yield
+        gc.collect()
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -4,6 +4,7 @@ FD is one end of a socket pair. The process reads requests from it and ends when
 parent was killed. The parent handles signals.
 """
 
+import gc
 import logging
 import math
 import os
@@ -235,6 +236,7 @@ def main() -> None:
         spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
+        gc.freeze()  # otherwise a full garbage collection examines PyTorch's objects, and no token is made meanwhile
     except Exception as error:
         outgoing.send(messages.Failed(0, as_cache_error("loading the model", error)))
     else:
