@@ -116,6 +116,26 @@ def latency(
     publish(common, result, "latency", markdown, command, write)
 
 
+@bench.command("desk")
+@takes("as_json")
+def whole_desk(
+    common: Common,
+    documents: Annotated[Path, typer.Argument(help="Folder to ingest.")],
+    questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
+    limit: Annotated[int, typer.Option(help="Maximum questions.", min=1)] = 40,
+    repeats: Annotated[int, typer.Option(help="Runs of each command.", min=1)] = 3,
+    write: Write = None,
+) -> None:
+    """What an operator waits for: commands, indexing, a killed ingest, the start of a server, search; its memory."""
+    from app.desk.batch import read_questions
+    from evals.speed.desk import markdown, measure_desk
+
+    need("desk", write)
+    asked = [one.question for one in read_questions(questions)][:limit]
+    result = measure_desk(documents=documents, questions=asked, repeats=repeats, report=progress_line)
+    publish(common, result, "desk", markdown, f"warmdesk bench desk {documents} {questions} --limit {limit}", write)
+
+
 @bench.command("prompt-cache")
 @takes("data_dir", "model", "as_json")
 def prompt_cache(
