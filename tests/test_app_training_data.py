@@ -281,7 +281,7 @@ def test_how_long_it_takes_unless_told():
 
 def test_without_documents_there_is_nothing_to_learn(tmp_path, trained_on):
     settings = small_settings(tmp_path / "desk", adapter="none")
-    for match in ("ingest documents first, or set --data", "is not there yet, or empty: ingest documents first"):
+    for match in ("ingest documents first, or set --data", "does not exist or is empty: ingest documents first"):
         with pytest.raises(DeskError, match=match):
             adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
         settings.data_dir.mkdir(exist_ok=True)
