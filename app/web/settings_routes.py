@@ -46,8 +46,8 @@ EDITABLE = frozenset(
         *("handoff", "office_hours", "show_agent_names"),
     }
 )
-"""Settings that the page can change. The others are changed in the file or on the command line by the operator: they
-are secrets, send data or keys elsewhere, name what is loaded or who is trusted, or could lock admins out.
+"""Settings that the page can change. The operator changes others in the file or on the command line: they are secrets,
+send data or keys elsewhere, choose what is loaded or trusted, or could lock admins out.
 """
 COSTLY = frozenset({"system_text", "passage_tokens", "neighbours", "weights", "kv_storage"})
 """Settings whose change re-encodes passages. The page shows the cost before it saves them."""
