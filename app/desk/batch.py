@@ -113,7 +113,7 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailure:
-    """Why a question has no answer."""
+    """The reason why a question has no answer."""
 
     code: str
     message: str
@@ -155,7 +155,7 @@ def run_batch(
     report: Callable[[int, int], None],
     keep: Callable[[BatchQuestion, Answer], None],
 ) -> BatchResult:
-    """report: gets the numbers of finished and of all questions. keep: gets each answer at once."""
+    """Answer all. report: gets the numbers of finished and all questions. keep: gets each answer at once."""
     started = time.perf_counter()
     outcomes: dict[int, Answer | BatchFailure] = {}
     asked: dict[int, AskedQuestion] = {}
@@ -227,7 +227,7 @@ def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
 
 
 def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
-    """Its time is its own search and its time in the engine. Raises DeskError, CacheError."""
+    """Return the finished answer. Its time is search plus engine. Raises DeskError, CacheError."""
     answer = answering.read(generation, asked)
     total = round(asked.prepared.retrieve_ms + generation.completion.timings.total, 3)
     return replace(answer, timings=replace(answer.timings, total=total))

@@ -120,7 +120,7 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """tell: called with what is awaited. Raises DeskError if Ray is missing, and CacheError."""
+    """tell: called with the name of the step in progress. Raises DeskError if Ray is missing, and CacheError."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
@@ -158,7 +158,7 @@ class part(Generic[T]):
 
 
 class Loading(TypedDict, total=False):
-    """How parts are loaded if not by the settings: functions called when the part is first needed. upgrade: of the
+    """Loaders that replace those of the settings: functions called when the part is first needed. upgrade: of the
     database, see `open_database`. may_start_process: the engine may get its own process if the settings say so; else a
     thread.
     """
@@ -202,7 +202,7 @@ class Parts:
         return self.is_open("_answering")
 
     def _set_awaited(self, awaited: str) -> None:
-        """awaited: what the part that is being opened waits for; "": nothing."""
+        """awaited: the step that the part being opened waits for; "": none."""
         self.awaited = awaited
 
     @part
