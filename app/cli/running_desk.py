@@ -17,7 +17,7 @@ from app.storage.lock import SOCKET_FILE, is_locked
 
 
 def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no_progress) -> dict[str, Any]:
-    """Have work done: a path and a body of `app.web.serve`. Returns the result as JSON. Raises DeskError."""
+    """Send work to the server: a path and a body of `app.web.serve`. Return the result as JSON. Raises DeskError."""
     try:
         with (
             httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=None) as client,
