@@ -1,4 +1,4 @@
-"""`warmdesk adapt` and `warmdesk train-ranker`: gather training data, train an adapter or a ranker, and record it."""
+"""`warmdesk adapt` and `warmdesk train-ranker`: collect training data, train an adapter or a ranker, and record it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -45,8 +45,8 @@ def adapt(
     report: Callable[[TrainingProgress], None],
 ) -> dict[str, Any]:
     """Train an adapter into `folder`, from files of questions or, without any, from the ingested passages, on top of
-    the adapter in use. Returns the record that is written there. steps, minutes: whichever is reached first; see
-    `schedule_of`. Raises DeskError if there is nothing to train on or the folder is that of the adapter in use,
+    the adapter in use. Returns the record that is written there. steps, minutes: limits, the first one ends training;
+    see `schedule_of`. Raises DeskError if there is nothing to train on or the folder holds the adapter in use,
     ModelError if the model cannot be adapted or the folder contains another training.
     """
     below = settings.adapter_folder
@@ -104,8 +104,8 @@ def adapt(
 
 
 def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, seed: int) -> Schedule:
-    """Return the schedule. Answers need many small steps. Predicting what full attention predicts has many good
-    solutions, and large steps find one of them in half an hour.
+    """Return the schedule. Training on answers needs many small steps. Imitating full attention has many good
+    solutions, and large steps find one in half an hour.
     """
     unlimited = steps is None and minutes is None
     if labelled:
@@ -124,7 +124,7 @@ def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, see
 def gather(
     tokenizer: TrainingTokenizer, files: Sequence[Path], settings: Settings
 ) -> tuple[list[TrainingPassage], int]:
-    """All passages to train on, and the number of skipped documents of the files. Raises DeskError if none is left."""
+    """Return the passages to train on, and the number of skipped documents. Raises DeskError if none is left."""
     if files:
         read = [tokenizer.labelled_passage(row) for row in read_rows(files)]
         found = [passage for passage in read if passage is not None]
@@ -159,7 +159,7 @@ def make_ranker(
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train and write a ranker; return its card. go_on: from the ranker in use. Raises DeskError for bad questions."""
+    """Train and write a ranker; return its card. go_on: start from the current one. Raises DeskError if data is bad."""
     try:
         documents = read_examples(data, left_out, local, seed)
     except (OSError, ValueError, KeyError, TypeError) as error:
