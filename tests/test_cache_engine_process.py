@@ -206,7 +206,7 @@ def test_a_process_that_is_killed_is_begun_anew(engine, monkeypatch, caplog):
         engine.key(one) for one in engine.arrange(PROMPT).segments()
     }
     monkeypatch.setattr("cache.engine.restarts.MOST_LOST", 1)
-    with pytest.raises(CacheError, match=r"^the engine has failed twice while it computed this prompt: ask something"):
+    with pytest.raises(CacheError, match=r"^the engine has failed twice during this prompt: ask something"):
         _ = ask(engine).completion
     assert ask(engine, prompt=PROMPT[::-1]).completion.tokens
 

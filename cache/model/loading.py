@@ -141,7 +141,7 @@ class ModelSource:
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
-                "use a smaller model, or stop what else runs on the device"
+                "use a smaller model, or stop other programs on the device"
             ) from error
         except (OSError, ValueError) as error:
             cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"

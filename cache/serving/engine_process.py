@@ -283,7 +283,7 @@ class EngineProcess(EngineElsewhere):
         """Connect a new child, after a rest if failures repeat, unless closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
-                log.error("the engine waits %g s before the next try", rest)
+                log.error("the engine waits %g s before it tries again", rest)
                 self._exchange.rest(RESTING)
                 self._closing.wait(rest)
             try:
