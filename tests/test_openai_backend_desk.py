@@ -189,7 +189,7 @@ def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk
     assert "encoded during a question" not in render("admin/misses.html", language="en", overview=overview).lower()
     assert {state.tier for state in desk.passages(desk.documents()[0].path, 0, 9)} == {"elsewhere"}
     desk.prefetch("How long do returns take", owner="a")
-    with pytest.raises(DeskError, match=r"^the language model runs elsewhere"):
+    with pytest.raises(DeskError, match=r"^the language model is remote"):
         desk.module_care.warm("key")
     with TestClient(create_app(desk, desk.database, desk.settings), base_url=BASE) as client:
         password = quick_account(Accounts(desk.database), "admin", "admin")
@@ -238,9 +238,9 @@ def test_openai_backend_has_no_place_where_the_model_itself_is_needed(desk, tmp_
     schema, prompt = tmp_path / "s.xml", tmp_path / "p.xml"
     schema.write_text('<schema name="s"><module name="a">A</module></schema>')
     prompt.write_text('<prompt schema="s"><a/>Q</prompt>')
-    with pytest.raises(DeskError, match=r"runs elsewhere.*set --model"):
+    with pytest.raises(DeskError, match=r"is remote.*set --model"):
         run_prompt(desk.engine, schema, prompt, Sampling(), "on")
-    with pytest.raises(ModelError, match=r"runs elsewhere"):
+    with pytest.raises(ModelError, match=r"is remote"):
         load_tokenizer(MODEL, converted=tmp_path)
     monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path / "other"))
     ran = CliRunner().invoke(command_line, ["pml", "check", str(schema), "--model", MODEL])

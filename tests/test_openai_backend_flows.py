@@ -153,7 +153,7 @@ FAILING = [
     (httpx.Response(400, json={"error": "maximum context length is 9"}), "the prompt is too long for m", 400),
     (httpx.Response(429, headers={"retry-after": "99"}), "is busy (429): try again soon", 429),
     (stream([words("Returns take thirty days. ")], "break"), "broke off in the middle of an answer: ask again", 503),
-    (SILENT, "gave an empty answer: ask again", 503),
+    (SILENT, "returned an empty answer: ask again", 503),
 ]
 
 
@@ -198,7 +198,7 @@ def test_openai_flows_a_silent_model_is_no_missing_page(desk, server):
     """Was wrong once: that it said nothing was stored as an answer that the documents do not hold."""
     server.replies = [SILENT]
     asked = desk.ask(QUESTION)
-    with pytest.raises(DeskError, match="gave an empty answer"):
+    with pytest.raises(DeskError, match="returned an empty answer"):
         list(asked)
     assert [turn.role for turn in desk.turns(asked.conversation_id)] == ["user"]
     alone = desk.complete([Said(role="user", text="Hi")], PlainOptions(), owner="a")

@@ -258,6 +258,6 @@ def attention_function(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention that transformers calls instead of its own. The model's forward passes on `plan`."""
+    """Attention for transformers instead of its own. The model's forward passes `plan` on."""
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     return plan.attend(module.layer_idx, q, k, v, scale, sliding_window, softcap), None
