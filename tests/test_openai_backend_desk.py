@@ -144,7 +144,7 @@ def test_openai_backend_answers_with_what_the_server_reused(desk, server):
     again = finish(desk, "And with a receipt?", conversation_id=answer.conversation_id)
     assert "50 prompt tokens; the model's server does not report how many it reused" in reuse_line(again)
     assert usage_reply(again.usage)["prompt_tokens_details"]["cached_tokens"] is None
-    assert "Computed or reused: the server does not say" in render("chat/reuse.html", language="en", answer=again)
+    assert "Computed or reused: the server does not report it" in render("chat/reuse.html", language="en", answer=again)
     chats = [request for request in server.requests if request.url.path.endswith("/chat/completions")]
     assert {chat.headers["authorization"] for chat in chats} == {"Bearer sk-secret"}
     assert len({chat.headers["x-session-id"] for chat in chats}) == 1, "of one conversation"

@@ -263,7 +263,7 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, se
     assert "Passages" not in tiles
     assert "Same conversation" not in tiles
     silent = replace(overview, prefix_tokens=0, computed_tokens=0)
-    assert "the model's server does not say how many" in render("admin/tiles.html", language="en", overview=silent)
+    assert "the model's server does not report the number" in render("admin/tiles.html", language="en", overview=silent)
     answers = render("admin/answers.html", language="en", overview=overview, now=datetime.now(UTC))
     assert "there is no policy to calibrate" in answers
     axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")

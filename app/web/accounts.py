@@ -164,7 +164,7 @@ ACTIONS: Mapping[str, str] = {
     "sync": translatable("synchronised the folder"),
     "visitor-erase": translatable("deleted all data of a customer"),
     "backup": translatable("made the backup"),
-    "faq-add": translatable("wrote the FAQ number"),
+    "faq-add": translatable("added the FAQ number"),
     "faq-change": translatable("changed the FAQ number"),
     "faq-delete": translatable("deleted the FAQ number"),
     "settings": translatable("changed the settings"),

@@ -54,8 +54,8 @@ DONE = {
     "unreadable": translatable(
         "The stored copy could not be read and was deleted: the passage is encoded again when needed."
     ),
-    "account-removed": translatable("The account was removed, and its sign-ins ended."),
-    "role": translatable("The role was changed, and the account's sign-ins ended."),
+    "account-removed": translatable("The account was removed and signed out everywhere."),
+    "role": translatable("The role was changed, and the account was signed out everywhere."),
     "key-revoked": translatable("The key no longer works."),
     "settings": translatable("Saved. Restart Warmdesk to use the changes."),
 }
@@ -94,7 +94,7 @@ COLUMNS: Mapping[str, tuple[str, Callable[[ModuleRow], Any]]] = {
     "document": (translatable("Document"), lambda row: row.document),
     "tokens": (translatable("Tokens"), lambda row: -row.tokens),
     "size": (translatable("Size"), lambda row: -row.num_bytes),
-    "tier": (translatable("Kept in"), lambda row: row.tier),
+    "tier": (translatable("Stored in"), lambda row: row.tier),
     "uses": (translatable("Uses"), lambda row: -row.hits),
     "missed": (translatable("Missed"), lambda row: -row.misses),
     "saved": (translatable("Tokens saved"), lambda row: -row.saved),
