@@ -130,7 +130,7 @@ def test_an_account_that_changed_while_its_password_was_checked_is_not_signed_in
     new_account(accounts, "ann", "admin")
     checked = signed_in(accounts, "ann")
     reset_password(accounts, "ann")
-    with pytest.raises(DeskError, match="changed just now"):
+    with pytest.raises(DeskError, match="has just changed"):
         Sessions(database).start(checked)
 
 

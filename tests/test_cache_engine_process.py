@@ -114,7 +114,7 @@ def test_refusals_arrive_as_themselves(engine):
         _ = engine.submit(Request(plan=strange)).completion
     with pytest.raises(ValueError, match="tenant"):
         engine.encode([], "no tenant")
-    with pytest.raises(ValueError, match="cannot read a given answer"):
+    with pytest.raises(ValueError, match="teacher forcing needs"):
         engine.submit(Request(plan=engine.arrange(PROMPT), teacher_forced=(1,)))
 
 

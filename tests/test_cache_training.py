@@ -210,7 +210,7 @@ def test_what_is_not_this_training_does_not_go_on_from_its_checkpoint(tmp_path):
     training(tmp_path).run(lambda progress: None)
     with pytest.raises(ModelError, match="another schedule"):
         training(tmp_path, replace(SCHEDULE, seed=7))
-    with pytest.raises(ModelError, match="of another model or adapter, or on other documents: use another folder"):
+    with pytest.raises(ModelError, match="of another model or adapter, or with other documents: use another folder"):
         training(tmp_path, subject="other")
     longer = training(tmp_path, replace(SCHEDULE, steps=9))
     assert (longer.state.step, longer.run(lambda progress: None).step) == (6, 9), "it may be made longer"
@@ -222,7 +222,7 @@ def test_what_is_not_this_training_does_not_go_on_from_its_checkpoint(tmp_path):
     with pytest.raises(ModelError, match="another schedule"):
         training(tmp_path)
     file.unlink()
-    with pytest.raises(ModelError, match="holds an adapter without a checkpoint: use another folder"):
+    with pytest.raises(ModelError, match="contains an adapter without a checkpoint: use another folder"):
         training(tmp_path)
 
 

@@ -91,7 +91,7 @@ class QuestionLimits:
             for kind, name in who:
                 if self._running[kind, name] >= self._at_once * _TIMES[kind]:
                     raise DeskError(
-                        "another answer is still running: wait for its end, then ask again", code="rate-limit"
+                        "another answer is still running: wait until it ends, then ask again", code="rate-limit"
                     )
                 if not self._limiter.test(self._a_minute[kind], name):
                     wait_s = wait_of(self._limiter, self._a_minute[kind], name)

@@ -51,7 +51,7 @@ def said(generation: Generation) -> Iterator[str]:
         return
     completion = generation.completion
     if completion.finish_reason == "cancelled":
-        raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
+        raise DeskError("the answer was stopped before it began", code="no-answer")
     if completion.silence:
         raise DeskError(completion.silence, code="engine")
 
@@ -165,7 +165,7 @@ class AnswerInProgress:
     @property
     def answer(self) -> Answer:
         if self._answer is None:
-            raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
+            raise DeskError("the answer was stopped before it began", code="no-answer")
         return self._answer
 
     def finish(self) -> None:

@@ -54,7 +54,7 @@ class PlainStream:
     @property
     def answer(self) -> PlainAnswer:
         if self._answer is None:
-            raise DeskError("there is no answer: it was stopped before it was complete", code="no-answer")
+            raise DeskError("the answer was stopped before it was complete", code="no-answer")
         return self._answer
 
     def cancel(self) -> None:

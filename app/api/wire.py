@@ -106,7 +106,7 @@ def told(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):  # from the framework: a body that is not text, or not a form
         return ApiError(error.status_code, str(error.detail), "invalid_request")
     if not isinstance(error, DeskError) or (known := _known(error)) is None:
-        log.error("a request of the API failed", exc_info=error)
+        log.error("an API request failed", exc_info=error)
         return ApiError(500, UNEXPECTED)
     headers = {"retry-after": str(BUSY_S)} if known.status in (429, 503) else {}
     return ApiError(known.status, known.message or str(error), known.code or error.code, headers=headers)
@@ -215,7 +215,7 @@ class ChatRequest(OfUser):
     def _stops_something(cls, stop: str | list[str] | None) -> str | list[str] | None:
         stops = [stop] if isinstance(stop, str) else stop or []
         if len(stops) > MOST_STOPS:
-            raise ValueError(f"at most {MOST_STOPS} stop strings are possible")
+            raise ValueError(f"at most {MOST_STOPS} stop strings are allowed")
         if "" in stops:
             raise ValueError("an empty stop string would end every answer at once")
         return stop
@@ -265,7 +265,7 @@ class EmbeddingRequest(OfUser):
         if not texts or not all(texts):
             raise ValueError("an empty text has no embedding")
         if len(texts) > MOST_INPUTS:
-            raise ValueError(f"at most {MOST_INPUTS} texts are possible at once")
+            raise ValueError(f"at most {MOST_INPUTS} texts are allowed in one request")
         return value
 
     @property

@@ -29,7 +29,7 @@ def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no
             return read_events(response.iter_lines(), progress)
     except httpx.HTTPError as error:
         raise DeskError(
-            f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
+            f"the running server is lost ({error or type(error).__name__}): finished work is saved, try again",
             code="desk-lost",
         ) from error
 
@@ -41,7 +41,7 @@ def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
+    lost = DeskError("the running server is lost: finished work is saved, try again", code="desk-lost")
     for line in lines:
         try:
             event = json.loads(line)

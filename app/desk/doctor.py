@@ -167,7 +167,7 @@ def free_space(settings: Settings) -> str:
     space = look_at_disk(_existing(settings), settings.disk_floor_bytes)
     if space.is_short:
         raise DeskError(
-            f"{space.free >> 20} MB are free: encoded passages make room until {space.floor >> 20} MB are "
+            f"{space.free >> 20} MB are free: encoded passages are deleted until {space.floor >> 20} MB are free "
             "(disk_floor), and answers take longer: free some space",
             code="disk-full",
         )
@@ -185,8 +185,8 @@ def documents(settings: Settings) -> str:
         counts, hashes = service.library.counts(), {one.path: one.content_hash for one in service.documents()}
         if not service.begun.left("upload") and (wrong := out_of_step(settings.uploads_folder, hashes)):
             raise DeskError(
-                f"{len(wrong)} uploads and their documents differ, or one of the two is missing, as of {wrong[0]}: "
-                "upload it again, or forget it and delete the file",
+                f"{len(wrong)} uploads do not match their documents, for example {wrong[0]}: upload the file again, or "
+                "forget the document and delete the file",
                 code="uploads",
             )
     return f"{counts.documents} documents, {counts.passages} passages"

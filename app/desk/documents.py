@@ -194,7 +194,7 @@ class DeskDocuments(Parts):
         try:
             return self.engine.contents(with_modules)
         except CacheError as error:
-            log.warning("the engine's contents are unknown: %s", error)
+            log.warning("the contents of the engine's memory are unknown: %s", error)
             return TierContents()
 
     def _is_engine_running(self) -> bool:

@@ -89,7 +89,7 @@ def _at_most(most: int) -> AfterValidator:
 
     def check(text: str) -> str:
         if len(text) > most:
-            raise ValueError(f"a text of at most {most:,} characters is needed")
+            raise ValueError(f"a text may have at most {most:,} characters")
         return text
 
     return AfterValidator(check)

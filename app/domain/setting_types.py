@@ -63,7 +63,7 @@ def table_of(text: str) -> dict[str, str]:
     for line in lines_of(text):
         row = _ROW.fullmatch(line)
         if row is None:
-            raise ValueError(f"{line!r} is not name = value")
+            raise ValueError(f"{line!r} has not the form name = value")
         name, value = (_unquoted(row[part]) for part in ("name", "value"))
         if name in table:
             raise ValueError(f"{name!r} appears twice")
@@ -132,7 +132,7 @@ def key_for(server: ModelServer, environ: Mapping[str, str], *, is_of_file: bool
                 where = f"only to {URL_VARIABLE}={named[:80]}" if named else "where only the settings file says"
                 raise DeskError(
                     f"{variable} is sent {where}: if {server.url} is meant to get it, set {URL_VARIABLE}={server.url}; "
-                    "if it needs no key, start the desk without this variable",
+                    "if it needs no key, start the server without this variable",
                     code="settings",
                 )
             return key

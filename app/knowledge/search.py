@@ -115,8 +115,8 @@ class Search:
         with self._lock:
             if (stored_by := self._library.fact(EMBEDDER)) != self.embedder.name:
                 raise DeskError(
-                    f"another server of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
-                    "set the same on all of them, and restart them",
+                    f"another server of this database uses the embedder {stored_by}, this one uses "
+                    f"{self.embedder.name}: set the same embedder on all servers, and restart them",
                     code="embedder-differs",
                 )
             return self._catch_up()
@@ -174,7 +174,9 @@ class Search:
         if stored == self.embedder.name:
             return
         if stored is not None and self._library.counts().passages:
-            log.warning("all passages are embedded again: the embedder was %s, is %s", stored, self.embedder.name)
+            log.warning(
+                "all passages are embedded again: the embedder was %s, now it is %s", stored, self.embedder.name
+            )
             paths = [document.path for document in self._library.documents()]
             for path in paths:  # which takes hours, and may be undone by setting the earlier embedder
                 self._embedded_again(self._library.passages_of(path))

@@ -190,7 +190,7 @@ def _parse(manifest: bytes, file: Path) -> Manifest:
 
 
 def _damaged(file: Path, reason: str) -> DeskError:
-    return DeskError(f"{file} is not a whole backup ({reason}): take another one", code="archive-damaged")
+    return DeskError(f"{file} is not a complete backup ({reason}): choose another one", code="archive-damaged")
 
 
 DATABASE = "warmdesk.sqlite3"  # path in the archive of a database that is outside the data folder
@@ -232,7 +232,7 @@ def back_up_folder(
     if file.is_dir() or (file.exists() and not options.get("overwrite")):
         raise DeskError(f"{file} exists: give another name, or --force", code="file-exists")
     if not file.parent.is_dir():
-        raise DeskError(f"there is no folder {file.parent}: make it first", code="no-such-file")
+        raise DeskError(f"there is no folder {file.parent}: create it first", code="no-such-file")
     database = sqlite_file(settings.database_url)
     note = "" if database is not None else "the database is on a server and not in the archive: save it with pg_dump"
     _remove_killed(file.parent)

@@ -104,7 +104,7 @@ class BegunWork:
         except FileNotFoundError:
             return {}
         except (ValueError, AttributeError, TypeError):  # a failing disk: notes are replaced whole
-            log.warning("%s is damaged: work that was begun before is not finished", self._file)
+            log.warning("%s is damaged: interrupted work cannot be finished", self._file)
             return {}
 
     def _write(self, noted: Mapping[str, Mapping[str, str]]) -> None:

@@ -149,9 +149,7 @@ class ConversationCare(Store):
             row = session.get(ConversationRow, conversation_id)
             deleted = None if row is None or row.owner != owner else row.deleted
             if row is None or deleted is None or _now() - deleted > timedelta(seconds=UNDO_S):
-                raise DeskError(
-                    f"conversation {conversation_id!r} is gone: it was deleted", code="no-such-conversation"
-                )
+                raise DeskError(f"conversation {conversation_id!r} was deleted", code="no-such-conversation")
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:

@@ -163,8 +163,8 @@ class Library:
             vectors[bad] = 0
             for passage in self.passages(np.unique(numbers[bad]).tolist()):
                 log.warning(
-                    "%s: the vector of %r has undefined numbers, so only its words are found: forget the document and "
-                    "ingest it again",
+                    "%s: the vector of %r has undefined numbers, so only keyword search finds it: forget the document "
+                    "and ingest it again",
                     *(passage.document, passage.label),
                 )
         return numbers, vectors

@@ -173,7 +173,7 @@ class Sessions:
         with self._database.write() as session:
             row = session.get(AccountRow, account.id)
             if row is None or row.to(Account) != account:
-                raise DeskError("this account was changed just now: sign in again", code="account-changed")
+                raise DeskError("this account has just changed: sign in again", code="account-changed")
             session.execute(delete(SessionRow).where(SessionRow.expires <= now))
             session.add(SessionRow(token_hash=_hash(token), account_id=account.id, created=now, expires=expires))
         return token

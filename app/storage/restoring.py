@@ -77,7 +77,7 @@ def restore_folder(
         foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
         if foreign is not None:  # compiled code in models/ would run at the next start
             raise DeskError(
-                f"{file} contains {foreign!r}, so it is not a backup: take another one", code="archive-damaged"
+                f"{file} contains {foreign!r}, so it is not a backup: choose another one", code="archive-damaged"
             )
         with lock_data_folder(folder, "warmdesk restore"):
             found = [path for path in sorted(folder.iterdir()) if path.name not in stays]

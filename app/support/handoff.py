@@ -174,7 +174,7 @@ class HandingOff:
     def check_with_machine(self, conversation_id: str | None, owner: str) -> None:
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
         if current is not None and current.is_with_person:
-            raise DeskError("an agent answers this conversation: the assistant does not", code="with-person")
+            raise DeskError("an agent answers this conversation, so the assistant does not", code="with-person")
 
     @property
     def _is_open(self) -> bool:

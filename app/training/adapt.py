@@ -52,8 +52,8 @@ def adapt(
     below = settings.adapter_folder
     if below is not None and folder.resolve() in (below.resolve(), *below.resolve().parents):
         raise DeskError(
-            f"{folder} holds the adapter in use: --output another folder to train on top of it, "
-            "or --adapter the one it was trained on top of (or none) to go on training it",
+            f"{folder} holds the adapter in use: to train a second adapter on top of it, set another --output; "
+            "to continue its training, set --adapter to its base adapter, or none",
             code="adapter-in-use",
         )
     if settings.threads is not None:
@@ -130,8 +130,8 @@ def gather(
         found = [passage for passage in read if passage is not None]
         if not found:
             raise DeskError(
-                f"none of the {len(read)} documents can be trained on: a document needs a question whose answer it "
-                f"holds (or that has no answers), and {LONGEST_PASSAGE} tokens at most",
+                f"none of the {len(read)} documents can be used for training: a document needs at most "
+                f"{LONGEST_PASSAGE} tokens, and a question with its answer in the document or with no answers",
                 code="no-material",
             )
         return found, len(read) - len(found)
@@ -166,7 +166,7 @@ def make_ranker(
         raise DeskError(f"the questions cannot be read: {error}", code="bad-questions") from error
     questions = sum(len(passage.questions) for passages in documents for passage in passages)
     if not any(one.right for passages in documents for passage in passages for one in passage.questions):
-        raise DeskError("no question has an answer that its context contains", code="too-few-questions")
+        raise DeskError("no context contains the answer to its question", code="too-few-questions")
     report(f"{len(documents):,} documents, {questions:,} questions")
     card = RankerCard(
         data=tuple(sorted(file.name for file in data)),

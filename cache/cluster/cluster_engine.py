@@ -363,7 +363,7 @@ class ClusterEngine(EngineElsewhere):
             try:
                 await self._loop.run_in_executor(None, self._look)
             except (CacheError, TimeoutError) as error:
-                log.info("the engines could not be asked: %s", first_line(error))
+                log.info("the engines could not be reached: %s", first_line(error))
 
 
 async def cancel_all() -> None:

@@ -26,7 +26,7 @@ class Choice:
         if not self.tokens or self.behind == ():
             raise ValueError("a choice has no tokens")
         if not math.isfinite(self.prior):
-            raise ValueError(f"prior is {self.prior}: a finite number")
+            raise ValueError(f"prior is {self.prior}: it must be a finite number")
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Choices:
         if not self.choices:
             raise ValueError("there are no choices: an answer needs one")
         if self.most < 1:
-            raise ValueError(f"most is {self.most}: at least 1")
+            raise ValueError(f"most is {self.most}: it must be at least 1")
         for number, choice in enumerate(self.choices):
             if self.stop in choice.tokens or self.stop in (choice.behind or ()):
                 raise ValueError(f"choice {number} holds the stop token {self.stop}")

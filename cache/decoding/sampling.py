@@ -40,7 +40,7 @@ class Sampling:
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "from 0 to 2**63 - 1"),
         ):
             if not is_in_range:
-                raise ValueError(f"{name} is {getattr(self, name)}: {allowed}")
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be {allowed}")
         if any(not stop for stop in self.stop):
             raise ValueError("an empty stop string would end every answer at once")
 

@@ -33,7 +33,7 @@ class SelectiveRecomputation:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}: from 0 to 1")
+            raise ValueError(f"share is {self.share}: it must be from 0 to 1")
 
 
 EXACT = SelectiveRecomputation(share=1.0)

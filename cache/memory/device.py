@@ -92,7 +92,7 @@ class DeviceMemory:
             if not (victims := self._queue.lowest(1)):
                 if (pieces := self.allocator.allocate_pieces(length, least=1)) is not None:
                     return pieces
-                log.error("%d slots count as evictable and are not", self.evictable_slots)
+                log.error("%d slots are counted as evictable but cannot be evicted", self.evictable_slots)
                 raise self._shortage(length, self.allocator.free_slots)  # one request ends, not the engine
             self._evict(victims[0])
         return pieces

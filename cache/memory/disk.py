@@ -329,7 +329,7 @@ def checked_rows(key: str, data: bytearray) -> Tensor:
         tensor = torch.frombuffer(data, dtype=dtype, count=(end - first) // dtype.itemsize, offset=at + first)
         tensors[name] = tensor.view(one["shape"])
     if json.loads(metadata["header"])["key"] != key:
-        raise ValueError("the file holds another module")
+        raise ValueError("the file contains another module")
     if checksum_of(tensors) != metadata["checksum"]:
         raise ValueError("checksum mismatch")
     return unpack(tensors, DTYPES[metadata["dtype"]])

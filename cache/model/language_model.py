@@ -146,7 +146,7 @@ def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
         known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
         raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
     if getattr(config, "use_bidirectional_attention", False):
-        raise ModelError(f"model {name!r} lets tokens see later ones; only causal models can be served")
+        raise ModelError(f"model {name!r} lets tokens see later tokens: choose a causal model")
     reason = why_not_placeable(config)
     return ("none", reason) if reason else (scheme, "")
 

@@ -147,7 +147,7 @@ def read_costs(file: Path) -> PassCosts:
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror or error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise PlanError(f"{file} has no costs of passes: remove it, so that they are measured again") from error
+        raise PlanError(f"{file} has no costs of forward passes: delete it, and they are measured again") from error
     return costs
 
 

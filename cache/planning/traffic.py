@@ -133,7 +133,7 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
         if not (math.isfinite(at) and question >= 1 and answer >= 1):
             raise ValueError(at, question, answer)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise PlanError(f"{where} is not a request: write {TRACE_LINE}, tokens from 1 on") from error
+        raise PlanError(f"{where} is not a request: write {TRACE_LINE}, with 1 token or more") from error
     return SimulatedRequest(
         at=at,
         documents=tuple(names.setdefault(str(one), len(names)) for one in dict.fromkeys(documents)),

@@ -248,7 +248,7 @@ class SchemaReader(PMLReader[Schema]):
             if not path.is_relative_to(self.folder.resolve()):
                 fail("is outside the schema's folder; move the file into it")
             if path.is_fifo() or path.stat().st_size > LARGEST_FILE:
-                fail(f"is not an ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
+                fail(f"is not an ordinary file of at most {LARGEST_FILE >> 20} MiB; choose another")
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             fail("is not UTF-8 text; convert it")

@@ -46,7 +46,7 @@ class Segment:
         if self.prefix is not None and not self.prefix.tokens:
             raise ValueError(f"segment {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
         if len(self.left_context) > self.start:
-            sizes = f"{self.start} position ids before it, {len(self.left_context)} in its left context"
+            sizes = f"only {self.start} position ids before it, but {len(self.left_context)} tokens of left context"
             raise ValueError(f"segment {self.name!r}: {sizes}")
 
     @property

@@ -113,7 +113,7 @@ def derive_template(render: Render) -> ChatTemplate:
 def cut(text: str, marker: str) -> tuple[str, str]:
     """Return the text before and after a marker. Raises ValueError if the marker is not in it exactly once."""
     if text.count(marker) != 1:
-        raise ValueError(f"the chat template does not keep its content: {marker!r} is not in it once")
+        raise ValueError(f"the chat template changes message texts: it must contain {marker!r} once")
     before, after = text.split(marker)
     return before, after
 

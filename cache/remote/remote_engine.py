@@ -270,7 +270,7 @@ class RemoteEngine(WithoutModules):
     def submit(self, request: Request) -> Generation:
         """Send a request. Raises EngineStopped, and ValueError for a teacher-forced request."""
         if request.teacher_forced:
-            raise ValueError(f"{ELSEWHERE}: it cannot read a given answer")
+            raise ValueError(f"{ELSEWHERE}: it does not support teacher forcing")
         if request.sampling.choices is not None:
             return quoted(request, self.tokenizer)
         answer = ServerAnswer(request, self._stop)

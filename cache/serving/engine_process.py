@@ -73,7 +73,7 @@ class Child:
             return first
         if isinstance(first, messages.Failed):
             raise first.error
-        raise CacheError(f"the engine's process could not start ({self.end(0)}): see what it wrote to stderr")
+        raise CacheError(f"the engine's process could not start ({self.end(0)}): see its output on stderr")
 
     def kill(self) -> None:
         """Kill the process. Its messages end at once, even if the process does not."""

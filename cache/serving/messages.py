@@ -132,7 +132,7 @@ class Submit(Struct, tag=True, frozen=True):
     @classmethod
     def of(cls, number: int, request: Request, *, is_idle: bool) -> "Submit":
         if request.teacher_forced:
-            raise ValueError("an engine in another process cannot read a given answer: use an engine in this process")
+            raise ValueError("teacher forcing needs an engine in this process: an engine in another process lacks it")
         return cls(number, replace(request, plan=Plan(spans=())), SentPlan.of(request.plan), is_idle)
 
     def asked(self) -> Request:

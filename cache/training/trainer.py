@@ -119,17 +119,17 @@ def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Sc
     file = folder / CHECKPOINT
     if not file.is_file():
         if (folder / WEIGHTS).is_file():
-            raise ModelError(f"{folder} holds an adapter without a checkpoint: use another folder")
+            raise ModelError(f"{folder} contains an adapter without a checkpoint: use another folder")
         return TrainingState()
     with safe_open(file, framework="pt") as opened:
         metadata = opened.metadata()
     if metadata.get("subject") != subject:
         raise ModelError(
-            f"{folder} holds a training of another model or adapter, or on other documents: use another folder"
+            f"{folder} contains the training of another model or adapter, or with other documents: use another folder"
         )
     limits = {"steps": schedule.steps, "minutes": schedule.minutes}  # longer or shorter is the same training
     if json.loads(metadata["schedule"]) | limits != asdict(schedule):  # or one of a version with other settings
-        raise ModelError(f"{folder} holds a training with another schedule: finish it, or use another folder")
+        raise ModelError(f"{folder} contains a training with another schedule: finish it, or use another folder")
     tensors = load_file(file)
     state = TrainingState(**json.loads(metadata["state"]))
     parameters = optimizer.param_groups[0]["params"]

@@ -129,8 +129,8 @@ class CaseReader:
         topics = [ones for ones in by_title.values() if len(ones) >= passages and any(row["qas"] for row in ones)]
         if not topics:
             raise DeskError(
-                f"no title has questions and {passages} documents of one passage each: give the documents of a subject "
-                "one title, or ask for fewer passages",
+                f"no title has questions and {passages} documents of one passage each: use the same title for all "
+                "documents of a subject, or set fewer passages",
                 code="no-cases",
             )
         rng = random.Random(0)

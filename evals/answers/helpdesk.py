@@ -341,7 +341,7 @@ def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str
     done = service.ingest([folder], sync=True, warm=warm)
     report(f"{done.documents} documents, {done.passages} passages, {done.seconds:.0f} s")
     if not done.documents:
-        raise DeskError(f"{documents} holds no document that can be read", code="no-documents")
+        raise DeskError(f"{documents} has no readable document", code="no-documents")
     if warm:
         service.prepare()
 

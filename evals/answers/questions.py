@@ -125,7 +125,7 @@ class CustomerQuestion:
 def read_questions(file: Path) -> list[CustomerQuestion]:
     found = read_json_lines(file, _question, "question", "bad-questions")
     if not found:
-        raise DeskError(f"{file} holds no questions", code="bad-questions")
+        raise DeskError(f"{file} has no questions", code="bad-questions")
     return found
 
 

@@ -54,7 +54,7 @@ def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: st
     """
     largest = max(len(set(request)) for trace in traces for request in trace.requests)
     if min(budgets) < largest:
-        raise DeskError(f"a request has {largest} modules: give at least that --budget", code="usage")
+        raise DeskError(f"a request has {largest} modules: set --budget to at least this number", code="usage")
     rows: list[dict[str, Any]] = []
     for budget in budgets:
         stores = [replay_store(trace.requests, budget) for trace in traces]
@@ -118,7 +118,7 @@ def read_trace(file: Path) -> Trace:
     wanted = 'trace: write one JSON object {"modules": [name, ...]} a line'
     trace = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
     if not any(trace):
-        raise DeskError(f"{file} names no modules", code="bad-file")
+        raise DeskError(f"{file} contains no modules", code="bad-file")
     return Trace(trace)
 
 
