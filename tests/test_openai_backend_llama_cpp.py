@@ -139,7 +139,7 @@ def test_openai_backend_real_key_is_needed_and_stands_in_no_log(desk, server, ca
             engine = RemoteEngine(ServerSpec(url=server.url, name="any", key=key), Limits())
             assert engine.problem == (
                 f"the model's server {server.url} refused the key (401): {cure} WARMDESK_OPENAI_API_KEY in the "
-                "server's environment"
+                "Warmdesk's environment"
             )
             engine.close()
     assert "send_request_headers" in caplog.text, "what was sent is logged, but for its headers"

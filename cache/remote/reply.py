@@ -214,7 +214,7 @@ class Refusal(Exception):
         where, said = f"the model's server {spec.url}", ", ".join(filter(None, (str(self.status), self.code)))
         if self.status in (401, 403):
             cure = "set WARMDESK_OPENAI_API_KEY" if spec.key is None else "correct WARMDESK_OPENAI_API_KEY"
-            return ServerFailed(f"{where} refused the key ({self.status}): {cure} in the server's environment")
+            return ServerFailed(f"{where} refused the key ({self.status}): {cure} in Warmdesk's environment")
         if self.is_too_long:
             return PromptError(f"the prompt is too long for {spec.name} at {spec.url} ({said}): lower context_tokens")
         if self.status == 404:
