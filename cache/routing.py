@@ -120,8 +120,8 @@ class _Open:
 
 @dataclass(slots=True)
 class _Replica:
-    """queue: number of requests, as reported and counted since. missing: tokens that they compute. ended: keys of
-    requests that ended since the last report.
+    """A replica. queue: number of requests, as reported and counted since. missing: tokens that they compute. ended:
+    keys of requests that ended since the last report.
     """
 
     queue: int = 0

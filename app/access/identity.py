@@ -1,4 +1,4 @@
-"""Who sends a request, and how a caller proves it: account, API key or visitor.
+"""The sender of a request, and its proof: account, API key or visitor.
 
 Accounts have a password that Warmdesk makes and shows once; only an argon2 hash is stored. An API key is 256 random
 bits, so a plain SHA-256 of it is safe to store. Keys are looked up at every request, so a key that a command makes or

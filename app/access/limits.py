@@ -49,7 +49,7 @@ MOST_ASKERS = 10_000
 
 
 def wait_of(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -> int:
-    """Return the whole seconds until the next try of a name whose limit is reached."""
+    """Return the whole seconds until a name may try again after its limit is reached."""
     return max(1, ceil(limiter.get_window_stats(limit, name).reset_time - time.time()))
 
 

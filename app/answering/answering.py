@@ -64,7 +64,7 @@ def record_patiently(
     history: History, answer: Answer, details: AnswerDetails, is_ending: threading.Event, patience_s: float = PATIENCE_S
 ) -> None:
     """Store an answer, in the calling thread. patience_s: maximum time of retries. is_ending: set when the server
-    stops; one last attempt follows at once. Raises what `History.record_answer` raises.
+    stops; one last attempt follows at once. Raises the errors of `History.record_answer`.
     """
     deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
     while True:
@@ -213,9 +213,9 @@ class OpenAnswers:
             self._answers.discard(answer)
 
     def end(self, patience_s: float, most_s: float = 8.0) -> None:
-        """Stop all answers, and record their text so far. patience_s: time for all readers together to read what was
-        generated; the rest is not recorded. most_s: time for recording, because an engine or a database that hangs must
-        not keep the server from stopping.
+        """Stop all answers, and record their text so far. patience_s: time for all readers together to read the
+        generated text; unread text is not recorded. most_s: time for recording, because an engine or a database that
+        hangs must not keep the server from stopping.
         """
         self.is_ending.set()
         with self._lock:

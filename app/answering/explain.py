@@ -47,7 +47,7 @@ class ExampleQuestions:
 
 
 def example_questions(headings: Headings, answered_from: Callable[[str], str | None]) -> list[str]:
-    """answered_from: returns the document that answers a question confidently."""
+    """Return example questions. answered_from: returns the document that answers a question confidently."""
     chosen: dict[str, str] = {}
     for tried, (document, text) in enumerate(_candidates(headings)):
         if len(chosen) == MOST or tried == TRIED:
@@ -78,7 +78,7 @@ STATEMENTS = 8
 
 
 def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers, question: str) -> SearchExplanation:
-    """Return what search finds for a first question and how it would end. Raises DeskError for an invalid one."""
+    """Return the search results and the outcome of a first question. Raises DeskError for an invalid one."""
     question, decider = questions.valid(question), questions.decider
     decision = decider.decide(question, [])
     judged = finder.judge(question, earlier=None, count=CANDIDATES)

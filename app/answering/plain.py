@@ -71,7 +71,7 @@ def complete(
     owner: str,
     report: Callable[[Served], None],
 ) -> PlainStream:
-    """report: called with the numbers of the answer. Raises DeskError if the conversation is invalid or too long."""
+    """Answer. report: called with the answer's numbers. Raises DeskError if the conversation is invalid or too long."""
     parts = conversation(messages, engine.tokenizer.template)
     positions = engine.info.max_positions
     try:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """mark: a hash of the text that was searched."""
+    """A search of typed text. mark: a hash of the text."""
 
     mark: int
     prefetch: Cancellable

@@ -266,7 +266,7 @@ class QuestionPreparer:
         return valid_question(question, self._settings)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
-        """Decide, and plan if the model is to be asked. Raises DeskError if the prompt does not fit the model."""
+        """Decide, and plan a prompt if the model is needed. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
         decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3

@@ -1,5 +1,5 @@
-"""Measure what reuse saves: a sampled share of answers is recomputed without reuse while the server is idle, and both
-runs are compared.
+"""Measure the savings of reuse: a sampled share of answers is recomputed without reuse while the server is idle, and
+both runs are compared.
 
 The second run has the same prompt at the same position ids, with full attention. It shows the time and the text of an
 answer without reuse. Out of scope: how the engine recomputes when idle (`cache.engine.restarts`), the statistics of the
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """An answer that is to be computed again."""
+    """An answer to compute again."""
 
     request: Request
     generation: Generation

@@ -178,7 +178,7 @@ class Message(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """include_usage: send the usage in a last chunk without a choice."""
+    """Options of a stream. include_usage: send the usage in a last chunk without a choice."""
 
     include_usage: bool = False
 

@@ -57,8 +57,8 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """setup: what it is valid for (`setup_of`). measured: date. rows: full attention and the policies. refusal_bias:
-    added to the logit of the first token of the refusal, with whose text it was measured.
+    """A calibration. setup: the setup for which it is valid (`setup_of`). measured: date. rows: full attention and the
+    policies. refusal_bias: added to the logit of the first token of `refusal_text`.
     """
 
     setup: str

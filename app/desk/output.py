@@ -69,7 +69,7 @@ def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) ->
 
 
 def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
-    """skipped: questions that an earlier run had answered."""
+    """Return a batch as JSON. skipped: number of questions that an earlier run had answered."""
     return {
         "answers": [batch_entry_json(*entry) for entry in zip(result.questions, result.outcomes, strict=True)],
         "failed": result.failed,

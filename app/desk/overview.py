@@ -1,4 +1,4 @@
-"""The dashboard's numbers, what reuse saved, and how much memory is enough.
+"""The dashboard's numbers, the savings of reuse, and the size of memory that is enough.
 
 Token counts and times come from the stored answers, so they survive restarts. Tiers and evictions come from the running
 engine, or from the files if no engine runs. `plan_memory` replays the passages of recent answers. Savings have 95 %

@@ -83,8 +83,8 @@ class Housekeeping:
     def __init__(
         self, care: ConversationCare, drop_prefixes: Callable[[str], bool], keep_days: int | None = None
     ) -> None:
-        """drop_prefixes: removes what was computed for an owner and returns whether all of it is gone. keep_days:
-        lifetime of conversations after their last message; None: forever.
+        """drop_prefixes: removes an owner's prefixes and returns whether none is left. keep_days: lifetime of
+        conversations after their last message; None: forever.
         """
         self._care, self._drop_prefixes, self._keep_days = care, drop_prefixes, keep_days
         self._in_use = set[str]()  # owners with prefixes in use by a running answer

@@ -182,7 +182,7 @@ class Service(DeskDocuments):
         return stream
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
-        """Load what the question being typed would need; see `app.answering.prefetching`."""
+        """Load the passages for a question that is being typed; see `app.answering.prefetching`."""
         if self.settings.foresees and self.is_ready():
             self._prefetching.typed(text, conversation_id, owner)
 

@@ -89,7 +89,7 @@ class Mark(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A passage that an answer cites, stored with its text (`quote`), so that it never changes. passage: heading path
-    and number. score: cosine with the question. see_also: the answer does not use it. marks: what it quotes.
+    and number. score: cosine with the question. see_also: the answer does not use it. marks: its quoted parts.
     """
 
     document: str
@@ -119,7 +119,7 @@ class UsedModule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerUsage:
     """Sources of the prompt's tokens: prompt_tokens = computed + session + prefix + module. For a remote model, prefix
-    is what its server reports as cached; tokens that the server does not report are in no source.
+    has the tokens that its server reports as cached; unreported tokens are in no source.
     """
 
     prompt_tokens: int
@@ -253,7 +253,7 @@ class MissRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonRow:
-    """How often modules were computed for one reason, and their tokens."""
+    """A reason for computing modules: number of times, and tokens."""
 
     reason: str
     misses: int

@@ -1,4 +1,4 @@
-"""Who sends a request and owns conversations, how long its texts may be, and the notices that readers of answers get.
+"""The callers that send requests and own conversations, the limits of their texts, and the notices of answers.
 
 Tenants separate encoded modules; passages belong to `cache.memory.keys.PUBLIC_TENANT`. Notices are stored in English
 and shown in the page's language. Every entry point checks lengths before any other work on a text: a body may have a
@@ -33,8 +33,8 @@ Role = Literal["", "agent", "admin"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for nobody. name:
-    of the account or the API key, for people. role: set for an account. scopes: set for an API key.
+    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for none. name: of
+    the account or the API key, for people. role: set for an account. scopes: set for an API key.
     """
 
     owner: str = ""

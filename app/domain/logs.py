@@ -67,8 +67,8 @@ class OfRequest(logging.Filter):
 
 
 class Recurring:
-    """Repeated work: an error is logged as one line when it begins, not each time. Out of scope: a lost database, which
-    is logged elsewhere.
+    """Repeated work: an error is logged as one line when it begins, not each time. Out of scope: a lost database
+    (`app.storage.database`).
     """
 
     def __init__(self, log: logging.Logger, failure: str) -> None:

@@ -78,7 +78,7 @@ class QuestionGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """groups: largest first. counts: answers by cause. is_cut: some answers were not examined."""
+    """The quality page. groups: largest first. counts: answers by cause. is_cut: some answers were not examined."""
 
     groups: tuple[QuestionGroup, ...]
     counts: dict[Cause, int]

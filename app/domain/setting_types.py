@@ -51,7 +51,7 @@ _ROW = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*"|[^"=\s]+(?:\s+[^"=\s]+)*)\s*=\s*(
 
 
 def lines_of(text: str, also: str = "\n") -> tuple[str, ...]:
-    """Return the entries of a list, without empty ones. also: separators besides the end of a line."""
+    """Return the entries of a list, without empty ones. also: additional separators."""
     return tuple(entry.strip() for entry in re.split(rf"[\n{also}]", text) if entry.strip())
 
 

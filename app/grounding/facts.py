@@ -4,7 +4,7 @@ names.
 Words, stems and common words are those of search (`retrieval.text.terms`); a table joins irregular forms and everyday
 synonyms. Numbers have base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3. Units are English, some Chinese
 and Japanese; decimal marks depend on the language. A date of three numbers begins with the day or the year, unless its
-month would not exist: English may be British or American. No part of a text is read as facts of two kinds.
+month would not exist: English may be British or American. A part of a text is read as a fact of one kind only.
 
 Out of scope: meaning, word order, misspelling; fractions in words, currency conversion, spaces between thousands,
 unknown units (the word after the number then counts as a word); month names in other languages, relative dates,

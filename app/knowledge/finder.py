@@ -188,8 +188,8 @@ class RankedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResults:
-    """passages: best first, at most the requested number. found: the same and more, for the nearest pages. statements:
-    most likely first. relevance: probability that the most likely statement answers.
+    """Results of a search. passages: best first, at most the requested number. found: the same and more, for the
+    nearest pages. statements: most likely first. relevance: probability that the most likely statement answers.
     """
 
     passages: tuple[FoundPassage, ...]

@@ -101,8 +101,8 @@ IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `wa
 
 
 class IngestOptions(TypedDict, total=False):
-    """collection: for the documents, "" (default) for none. sync: delete documents whose files are gone from the given
-    folders, default False. warm: encode passages before questions need them, default True.
+    """Options of a run. collection: for the documents, "" (default) for none. sync: delete documents whose files are
+    gone from the given folders, default False. warm: encode passages before questions need them, default True.
     """
 
     collection: str

@@ -92,7 +92,7 @@ class Search:
     def change(self, write: Callable[[], Sequence[Replaced]], gone: Collection[int] = ()) -> Sequence[Replaced]:
         """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
         of it. gone: passages that search hides from the start, because removing many takes a while. Raises the errors
-        of `write`; the snapshot then has what was stored before.
+        of `write`; the snapshot then has all changes stored before.
         """
         with self._lock:
             try:
@@ -137,7 +137,7 @@ class Search:
         self.snapshot = self._state(index, keywords)  # a document may only have moved to another collection
 
     def save(self) -> None:
-        """Write both indexes, so that the next start need not. Raises OSError; what was not written stays as it was."""
+        """Write both indexes, so that the next start need not. Raises OSError; the other files are then unchanged."""
         with self._lock:
             self.snapshot.index.save(self._path)
             save_keywords(self.snapshot.keywords, keywords_folder(self._path))

@@ -167,8 +167,8 @@ class Synchronising:
 
     def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
         """Add a folder, or change how it is read; it is then due. folder: an absolute path. who: for the audit log.
-        Raises DeskError for a folder that cannot be read, is hidden, a system folder or the data folder, or shares
-        documents with another one.
+        Raises DeskError for a folder that cannot be read, is hidden, a system folder or the data folder, or overlaps
+        another one.
         """
         collection = collection.strip()
         if len(collection) > LONGEST_COLLECTION:

@@ -6,7 +6,7 @@ an admin's actions on one module. `InFlight` counts questions and batches that h
 reached the engine, because a passage they found may be deleted. A deletion waits for them and then for the engine
 (`Engine.forget`), but not for later questions, which do not find the document.
 
-Out of scope: which passages there are (`ingest`), eviction (`cache.memory.store`).
+Out of scope: adding passages (`ingest`), eviction (`cache.memory.store`).
 """
 
 import json

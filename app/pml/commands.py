@@ -145,7 +145,7 @@ NEEDED = 'each line is a JSON string, {"prompt": text} or {"messages": [{"role":
 def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) -> dict[str, Any]:
     """Return advice on a schema, a PML prompt, a plain prompt or JSON lines of prompts.
 
-    schema_file: the schema of a PML prompt, to count what it reuses. Raises DeskError, PMLError.
+    schema_file: the schema of a PML prompt, to count reused tokens. Raises DeskError, PMLError.
     """
     text = read_text(file)
     beginning = re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)  # the first element

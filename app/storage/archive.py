@@ -47,7 +47,7 @@ _COMPRESSION = 1  # most bytes are vectors, which hardly compress; text compress
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """path: within the data folder, with slashes. size: in bytes. sha256: in hexadecimal."""
+    """A file of an archive. path: within the data folder, with slashes. size: in bytes. sha256: in hexadecimal."""
 
     path: str
     size: int
@@ -213,8 +213,8 @@ class Backup:
 
 
 class BackupOptions(TypedDict, total=False):
-    """with_modules: include encoded passages; otherwise the model encodes them again. overwrite: whether the backup may
-    replace a file.
+    """Options of a backup. with_modules: include encoded passages, which are otherwise encoded again. overwrite: the
+    backup may replace a file.
     """
 
     with_modules: bool

@@ -4,8 +4,8 @@ A new database gets the tables of `tables` at once, and is marked as being at th
 runs the revisions that it lacks, in the caller's transaction. A database of a newer Warmdesk is refused, because there
 is no way back.
 
-A SQLite file is copied before. The newest copies are kept, for returning to the previous version. They would still
-contain data that is deleted later, so deleting a document removes them (`remove_backups`).
+A SQLite file is copied before. The newest copies stay, for returning to the previous version. They would still contain
+data that is deleted later, so deleting a document removes them (`remove_backups`).
 
 Out of scope: copies of PostgreSQL databases; backups of a whole data folder (`archive`).
 """
@@ -117,7 +117,7 @@ def migrate(connection: Connection, name: str) -> None:
 
 
 def table_differences(connection: Connection) -> list[object]:
-    """Return the changes by which Alembic would turn the database's tables into those of `tables`."""
+    """Return the changes that Alembic would make so that the database matches `tables`."""
     return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
 
 

@@ -66,7 +66,7 @@ QuestionAnswer = tuple[TokenIds, TokenIds | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPassage:
-    """source: its data set. topic: passages of one topic are hard to distinguish. tokens: of its prompt module."""
+    """A passage. source: its data set. topic: groups passages that are hard to distinguish. tokens: of its module."""
 
     source: str
     topic: str

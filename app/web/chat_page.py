@@ -98,7 +98,7 @@ class HandoffPart:
         self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
 
     def connect(self, open_id: Any, transcript: Any, shown: list[Any], verdict: Any) -> None:
-        """shown: the page's parts, which `_updates` draws. verdict: the event of a rating."""
+        """Wire the events. shown: the page's parts, which `_updates` draws. verdict: the event of a rating."""
         parts = [self._html, self._timer, self._mark]
 
         def drawn(line: HandoffLine) -> tuple[Any, ...]:

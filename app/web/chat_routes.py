@@ -218,7 +218,7 @@ class _Views:
 
 
 def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
-    """limits: shared with the chat page. css: the style of the chat, to which the widget adds its own."""
+    """Add the widget's routes. limits: shared with the chat page. css: the chat's style, without the widget's own."""
     flow, handoffs = ChatFlow(desk, limits, settings), HandoffView(desk, settings, limits)
 
     def give_out(path: str, text: str, media_type: str) -> None:

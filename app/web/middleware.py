@@ -1,7 +1,7 @@
 """Wrappers of the whole application: maximum size of a body, /readyz, and responses during the start.
 
 A body is counted while it is read, because a body in chunks does not name its length. While the models load, the server
-reports that it is alive and what is missing, and shows a page that reloads itself.
+reports that it is alive and names the missing parts, and shows a page that reloads itself.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class ReadyAnswer:
 
 
 class Opening:
-    """An ASGI application that stands in for another one until `open` is called."""
+    """An ASGI application that answers in place of another application until `open` is called."""
 
     def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
         self._readiness, self._awaited = ReadyAnswer(missing), awaited

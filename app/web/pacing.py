@@ -140,7 +140,7 @@ REFUSED_S: Final = 2.0  # seconds that a request waits before it is refused
 
 
 class Pacing:
-    """For one event loop."""
+    """Limits the requests of visitors and addresses. Use it in one event loop."""
 
     def __init__(self, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._visitors = Rate(A_SECOND, IN_A_ROW)

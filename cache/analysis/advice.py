@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """tokens: number in all prompts, or in a schema's texts. reusable: number that need not be computed again."""
+    """Advice on prompts. tokens: number in all prompts, or in a schema's texts. reusable: number of reusable ones."""
 
     prompts: int
     tokens: int

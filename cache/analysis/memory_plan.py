@@ -108,8 +108,8 @@ class Replayed:
 
 
 def replay(prompts: Iterable[Sequence[TracedModule]], slots: int) -> Replayed:
-    """Use the modules of each prompt, one prompt after another. slots: tokens that the memory holds. A module that does
-    not fit next to the others of its prompt is missing and not stored.
+    """Look up the modules of each prompt, one prompt after another. slots: size of the memory in tokens. A module that
+    does not fit next to the others of its prompt is missing and not stored.
     """
     store = Store(Arena(NO_KV, slots, torch.device("cpu")), "replay")
     segments: dict[str, Segment] = {}

@@ -135,7 +135,7 @@ COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def begin_local(cpus: int | None, folder: Path) -> None:
-    """Start a cluster on this machine. cpus: None: all. folder: for sockets and logs."""
+    """Start a cluster on this machine. cpus: number, or None for all. folder: for sockets and logs."""
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # required by every call; not in a file
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for all new processes: listen on 127.0.0.1
     ray_constants.ENABLE_RAY_CLUSTER = False  # the same, if Ray was imported before

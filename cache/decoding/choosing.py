@@ -123,7 +123,7 @@ def pick_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
 
 
 def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """Return an index into each row `[N, V]`, sampled from all."""
+    """Return an index into each row `[N, V]`, sampled from the whole row."""
     numbers, temperatures = columns([(d.number, d.sampling.temperature) for d in draws], scores.device)
     sums = (scores.double() / temperatures).softmax(-1).cumsum(-1)
     return place_in(sums, numbers).squeeze(1)

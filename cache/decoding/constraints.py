@@ -94,10 +94,10 @@ class Choices:
         return sum(lengths[: self.most]) + 1
 
     def allowed(self, answer: Sequence[int]) -> dict[int, float]:
-        """Return every token that may come next, with the log-weight to add to its logit. The model is that choices are
-        sampled by their priors until one repeats, or `most` are sampled. A token's weight is the weight of its best
-        continuation (a sum would favour words with which many choices begin), minus the highest of these weights. After
-        an invalid answer only the stop token is allowed.
+        """Return every token that may come next, with the log-weight to add to its logit. Choices are sampled by their
+        priors until one repeats, or `most` are sampled. A token's weight is the weight of its best continuation (a sum
+        would favour words with which many choices begin), minus the highest of these weights. After an invalid answer
+        only the stop token is allowed.
         """
         return self._weights(self._parses(answer))
 

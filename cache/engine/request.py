@@ -123,9 +123,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: every token
-    saw what full attention sees. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced. silence:
-    why a remote model returned no text, in one line; else empty.
+    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: the same as
+    with full attention. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced. silence: why a
+    remote model returned no text, in one line; else empty.
     """
 
     text: str

@@ -150,8 +150,8 @@ class Store:
             self.host_cost.measured(seconds, tokens)
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
-        """Admit a module whose rows are in `extent`, pinned, and queue it for the disk unless it is there or the disk
-        is far behind.
+        """Admit a module whose rows are in `extent`, pinned, and queue it for the disk unless it is already there or
+        the disk is too slow.
         """
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         is_stored = self._is_on_disk(header.key)

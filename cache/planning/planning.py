@@ -1,7 +1,7 @@
 """The capacity for a load: simulate each number of replicas with each routing, and choose the smallest that is enough.
 
-Random documents start in the state after a long time: each replica holds what its router has sent there, as far as it
-fits. A trace starts with empty memory. The first fifth of the requests is not counted. The others are ten batches,
+Random documents start in the state after a long time: each replica holds the documents that its router sent there, if
+they fit. A trace starts with empty memory. The first fifth of the requests is not counted. The others are ten batches,
 whose means give 95 % intervals.
 """
 

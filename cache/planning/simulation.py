@@ -283,7 +283,7 @@ REPORT_S = 1.0  # seconds between reports of replicas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """replicas: their number. memory: bytes for keys and values of each. per_machine: replicas that share a machine."""
+    """A fleet. replicas: number. memory: bytes for keys and values of each. per_machine: replicas on a machine."""
 
     replicas: int
     memory: int

@@ -64,7 +64,7 @@ NAME_LENGTH = 40
 
 @dataclass(slots=True)
 class Section:
-    """A module and its filling. slots: the name of each slot, with the argument that fills it."""
+    """A module and its slots. slots: the name of each slot, with its argument."""
 
     name: str
     children: list[Child] = field(default_factory=list)

@@ -34,8 +34,8 @@ class TrainingQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingExample:
-    """modules: token ids, in prompt order. left_contexts: tokens before each module while it is encoded; no query sees
-    them. gaps: position ids unused before each module.
+    """An example. modules: token ids, in prompt order. left_contexts: tokens before each module while it is encoded; no
+    query sees them. gaps: position ids unused before each module.
     """
 
     prefix: TokenIds
@@ -171,7 +171,7 @@ EXAMPLE_ATTENTION = "warmdesk-example"
 
 
 class TrainingModel:
-    """hf: transformers' own rotary model on its device; its attention is replaced. Raises ModelError for others."""
+    """A model to train. hf: transformers' rotary model, with replaced attention. Raises ModelError for other models."""
 
     def __init__(self, hf: Any) -> None:
         self._rotation = find_rotation(hf)

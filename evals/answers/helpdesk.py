@@ -238,7 +238,7 @@ class JudgedAnswer:
 
 
 def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
-    """Return the figures by name. The start of a name says which questions a share is of, except: right_page_first,
+    """Return the figures by name. The start of a name shows which questions the share counts, except: right_page_first,
     right_page_any: of answerable questions whose page is known. all_facts, facts_first (in the first statement),
     dead_ends (neither all facts nor a page that has them), contradicted: of answerable questions. harmful: of questions
     with pages that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the statements shown

@@ -347,9 +347,9 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
 
 
 def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
-    """n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these whose document is among the
-    first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to refuse, None if
-    there is none. embed_ms_p50: time to embed one question.
+    """Return a row. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these with their
+    document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to
+    refuse, None if there is none. embed_ms_p50: time to embed one question.
     """
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]

@@ -45,9 +45,9 @@ Size = Literal["full", "tiny"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """cached: tokens of system text and documents that a prompt reuses, in `modules` of them. question: fresh tokens.
-    conversations: number of simultaneous answers; shared_modules: the modules they share; shared_tokens: tokens of
-    each. many: modules of the largest set; many_tokens: tokens of each; asked: requests that count; budgets: modules
+    """Amounts. cached: tokens of system text and documents that a prompt reuses, in `modules` modules. question: fresh
+    tokens. conversations: number of simultaneous answers; shared_modules: the modules they share; shared_tokens: tokens
+    of each. many: modules of the largest set; many_tokens: tokens of each; asked: requests that count; budgets: modules
     that fit in device and host memory; drawn: modules of a request. repeats: maximum runs of each timing. rounds: of
     requests, to check whether memory grows. copied, product: bytes and width to measure the GPU.
     """

@@ -258,8 +258,8 @@ def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
 
 
 def _parted(whole: TextLine, following: str | None) -> tuple[str, str]:
-    """Return the text of a line without its last sentence, and that sentence, if it introduces the next lines.
-    Otherwise return the line and "".
+    """If a line's last sentence introduces the next lines, return the text before it, and the sentence. Otherwise
+    return the line and "".
     """
     line = whole.text
     if following != "item" and not line.endswith((":", "：")):
