@@ -120,7 +120,7 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """Start the engines. tell: called with each step in progress. Raises DeskError if Ray is missing, and CacheError."""
+    """Start the engines. tell: called with each running step. Raises DeskError if Ray is missing, and CacheError."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
