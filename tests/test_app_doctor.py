@@ -135,7 +135,7 @@ def test_uploads_that_an_older_version_left_half_done_are_told(tmp_path, wrong):
             file.write_text("# Lamps\n\nA lamp costs 6.\n")
         found = run(documents, settings)
     assert not found.ok
-    assert f"as of {file}: upload it again" in found.detail
+    assert f"for example {file}: upload the file again" in found.detail
 
 
 def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_path):
