@@ -311,7 +311,7 @@ def test_a_process_that_cannot_end_is_left_behind(monkeypatch):
     os.kill(child.pid, signal.SIGSTOP)
     with monkeypatch.context() as cannot_end:
         cannot_end.setattr(child._process, "kill", lambda: None)
-        assert child.end(0).startswith("killed, but it waits")
+        assert child.end(0).startswith("killed, but it still waits")
         assert next(child.messages, None) is None, "nobody waits for what it sends"
     child.kill()
     assert child.end(20) == "killed by SIGKILL"

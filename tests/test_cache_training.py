@@ -297,7 +297,7 @@ def test_what_is_no_adapter_is_refused_in_one_line(tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ModelError, match="does not fit the model"):
         merge_adapter(stock("llama"), tmp_path)
-    with pytest.raises(ModelError, match=r"cannot encode passages one by one.*sliding window"):
+    with pytest.raises(ModelError, match=r"cannot encode passages separately.*sliding window"):
         AdapterTraining(stock("gemma2"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")
     with pytest.raises(ModelError, match="has none of the layers"):
         AdapterTraining(stock("gpt_neox"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")

@@ -259,7 +259,7 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, se
     finish(desk, QUESTION)
     overview = desk.overview()
     tiles = render("admin/tiles.html", language="en", overview=overview)
-    assert "tokens, as the model's server counts them" in tiles
+    assert "tokens, counted by the model's server" in tiles
     assert "Passages" not in tiles
     assert "Same conversation" not in tiles
     silent = replace(overview, prefix_tokens=0, computed_tokens=0)
@@ -294,9 +294,9 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(d
     ("command", "line"),
     [
         (["calibrate"], "there is no policy to find; set answer_mode to checked, quote or free yourself"),
-        (["adapt"], "give another --model"),
-        (["eval", "quality", "--data", "DATA"], "give another --model"),
-        (["bench", "latency"], "give another --model"),
+        (["adapt"], "set another --model"),
+        (["eval", "quality", "--data", "DATA"], "set another --model"),
+        (["bench", "latency"], "set another --model"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
