@@ -91,7 +91,7 @@ def test_openai_backend_key_is_of_the_environment_only(tmp_path):
     assert key_in(environ) == "sk-secret"
     assert key_in({"WARMDESK_OPENAI_API_KEY": " ", "OPENAI_API_KEY": "sk-other\n"}) == "sk-other"
     assert key_in({}) is None
-    with pytest.raises(DeskError, match=r"^OPENAI_API_KEY has characters") as raised:
+    with pytest.raises(DeskError, match=r"^OPENAI_API_KEY contains invalid characters") as raised:
         key_in({"OPENAI_API_KEY": "sk secret"})
     assert "secret" not in str(raised.value)
     (tmp_path / "warmdesk.toml").write_text("openai_api_key = 'sk-file'")
