@@ -127,7 +127,7 @@ class QuestionFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPassageText:
-    """A found passage, with what the judgement needs."""
+    """A found passage, with the data that the judgement needs."""
 
     hit: PassageHit
     headings: Sequence[str]
@@ -148,9 +148,9 @@ class Candidate:
 def candidates_of(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], logits: Vectors
 ) -> list[Candidate]:
-    """Return every statement once, without statements about another model than the question's. query: with the turn
-    before it, if there is one; question: without. passages: best first. logits: of the ranker, for all their statements
-    in order.
+    """Return every statement once, without statements about another model than the question's. query: the question,
+    with the previous turn if there is one. question: without it. passages: best first. logits: of the ranker, for all
+    their statements in order.
     """
     share_in = _share_in(_rarities(retriever, query.text))
     parts_in = _share_in(_rarities(retriever, query.text, of_parts=True))
@@ -187,10 +187,10 @@ def candidates_of(
 
 
 class QuestionMeasures:
-    """Measures of a question. Most are computed once, the rest for an order of the candidates."""
+    """Measures of a question. Most are computed once, the others for each order of the candidates."""
 
     def __init__(self, retriever: Retriever, query: Query, passages: Sequence[FoundPassageText]) -> None:
-        """Takes the arguments of `candidates_of`, with at least one passage."""
+        """Arguments: see `candidates_of`. There is at least one passage."""
         share_in = _share_in(_rarities(retriever, query.text))
         texts = ["\n".join([*passage.headings, passage.text]) for passage in passages]
         self._features = partial(
@@ -268,8 +268,8 @@ MODELS = ("relevance", "statement", "written", "written_statement")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerabilityClassifier:
-    """The fitted models. Two are for questions in languages that the embedder knows, two use only words and are for
-    other languages. The thresholds hold for both, because the probabilities of `written` are shifted accordingly.
+    """The fitted models. Two models are for languages that the embedder knows, and two use only words, for other
+    languages. The thresholds are valid for both, because the probabilities of `written` are shifted accordingly.
     """
 
     embedder: str  # embedder of the fitted models
@@ -310,7 +310,7 @@ def as_json(classifier: AnswerabilityClassifier) -> str:
 
 
 def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """Return a classifier for an embedder without fitted models: the ranker decides, at about its own bar."""
+    """Return a classifier for an embedder without fitted models. The ranker decides, near its own threshold."""
 
     def model(**features: tuple[float, float, float]) -> LogisticModel:
         weights, means, deviations = ({name: of[n] for name, of in features.items()} for n in range(3))

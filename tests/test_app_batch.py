@@ -53,14 +53,14 @@ def test_lines_of_every_kind_are_read(tmp_path):
     ("text", "message"),
     [
         ("", "has no questions"),
-        ("{}", "line 1: each line is"),
-        ('"fine"\nnot json', "line 2: each line is"),
-        ('{"question": 7}', "line 1: each line is"),
-        ('{"question": "x", "history": ["y"]}', "line 1: each line is"),
-        ('{"question": "x", "history": ["ab"]}', "line 1: each line is"),
-        ('{"question": "x", "history": [["a", 7]]}', "line 1: each line is"),
-        ("[1]", "line 1: each line is"),
-        ("[" * 100_000, "line 1: each line is"),
+        ("{}", "line 1: write "),
+        ('"fine"\nnot json', "line 2: write "),
+        ('{"question": 7}', "line 1: write "),
+        ('{"question": "x", "history": ["y"]}', "line 1: write "),
+        ('{"question": "x", "history": ["ab"]}', "line 1: write "),
+        ('{"question": "x", "history": [["a", 7]]}', "line 1: write "),
+        ("[1]", "line 1: write "),
+        ("[" * 100_000, "line 1: write "),
     ],
 )
 def test_a_bad_file_is_one_clear_line(text, message, tmp_path):
@@ -212,7 +212,7 @@ def test_an_interrupted_batch_goes_on_from_its_output(
     [
         ("notes\n", "line 1 is not an answer"),
         ('{"id": "1", "question": "other", "answer": "x"}\n', "answers an unknown question"),
-        ("notes", "other lines than answers"),
+        ("notes", "lines that are not answers"),
     ],
 )
 def test_an_output_of_something_else_is_left_alone(text, message, tmp_path):

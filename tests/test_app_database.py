@@ -324,7 +324,7 @@ def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(postgres_ur
                 wait_until(lambda: other.values(there) == [0])  # type: ignore[arg-type]
                 session.execute(its)
 
-        with one_line("database-lost", "broke off the connection"):
+        with one_line("database-lost", "closed the connection"):
             hang()
         store(other, "b")
 
@@ -368,7 +368,7 @@ def test_a_connection_that_breaks_off_while_writing_on_postgres(postgres, databa
             break_connections(postgres)
             session.execute(select(1))
 
-    with one_line("database-lost", "broke off the connection"):
+    with one_line("database-lost", "closed the connection"):
         write()
     assert keys(database) == []
     store(database, "b")

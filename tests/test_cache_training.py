@@ -210,7 +210,7 @@ def test_what_is_not_this_training_does_not_go_on_from_its_checkpoint(tmp_path):
     training(tmp_path).run(lambda progress: None)
     with pytest.raises(ModelError, match="another schedule"):
         training(tmp_path, replace(SCHEDULE, seed=7))
-    with pytest.raises(ModelError, match="of another model or adapter, or on other documents: use another folder"):
+    with pytest.raises(ModelError, match="of another model or adapter, or with other documents: use another folder"):
         training(tmp_path, subject="other")
     longer = training(tmp_path, replace(SCHEDULE, steps=9))
     assert (longer.state.step, longer.run(lambda progress: None).step) == (6, 9), "it may be made longer"
@@ -222,7 +222,7 @@ def test_what_is_not_this_training_does_not_go_on_from_its_checkpoint(tmp_path):
     with pytest.raises(ModelError, match="another schedule"):
         training(tmp_path)
     file.unlink()
-    with pytest.raises(ModelError, match="holds an adapter without a checkpoint: use another folder"):
+    with pytest.raises(ModelError, match="contains an adapter without a checkpoint: use another folder"):
         training(tmp_path)
 
 
@@ -297,7 +297,7 @@ def test_what_is_no_adapter_is_refused_in_one_line(tmp_path):
     (tmp_path / "adapter_model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ModelError, match="does not fit the model"):
         merge_adapter(stock("llama"), tmp_path)
-    with pytest.raises(ModelError, match=r"cannot encode passages one by one.*sliding window"):
+    with pytest.raises(ModelError, match=r"cannot encode passages separately.*sliding window"):
         AdapterTraining(stock("gemma2"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")
     with pytest.raises(ModelError, match="has none of the layers"):
         AdapterTraining(stock("gpt_neox"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")

@@ -188,7 +188,7 @@ def test_a_desk_is_asked_from_end_to_end(tmp_path, arm):
 def test_a_desk_with_other_documents_is_not_measured(tmp_path):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "other")) as desk:
         pages = write_pages(tmp_path / "pages")
-        with pytest.raises(DeskError, match="holds other documents"):
+        with pytest.raises(DeskError, match="has other documents"):
             measure_helpdesk(desk, pages, [question()], arm="search", report=print)
 
 

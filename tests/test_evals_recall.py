@@ -157,7 +157,7 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path):
         ("", "there are no questions in"),
         (
             '{"question": "x"}\n',
-            "line 1 is not a question .*question and article, or title, context and qas are needed",
+            "line 1 is not a question .*question and article are needed, or title, context and qas",
         ),
         ("{", "line 1 is not a question"),
         ("[1]\n", "line 1 is not a question"),

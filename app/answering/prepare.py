@@ -1,8 +1,8 @@
 """From a question to its decision and prompt plan. The model computes nothing here, and nothing is recorded.
 
-The past is the stored conversation, or the messages of a client that sends all of them, as OpenAI's clients do. Of an
-earlier answer, only the part from documents belongs in the next prompt. Warmdesk's own texts (not sure, nothing found,
-a question back, small talk) are recognised and skipped.
+The past is the stored conversation, or all messages if the client sends them, as OpenAI's clients do. Only the part of
+an earlier answer that is from documents belongs in the next prompt. Warmdesk's own texts (not sure, nothing found, a
+question back, small talk) are recognised and skipped.
 
 The decision has four outcomes: answered, unsure, nothing, small talk. Search estimates how likely the documents answer,
 and two thresholds make three outcomes of it. Small talk needs no search. A message too vague to search gets one
@@ -37,8 +37,8 @@ from retrieval.text.terms import COMMON, asked_words, language_of, stem
 
 
 def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
-    """The messages as turns of a customer and the assistant, oldest first. Text of agents counts as an answer, as plain
-    text. It answers everything asked since the last answer, and replaces an answer that found nothing.
+    """Return messages as turns of a customer and the assistant, oldest first. An agent's text counts as an answer in
+    plain text. It answers everything asked since the last answer, and replaces an answer that found nothing.
     """
     past: list[PastMessage] = []
     for message, before in zip(stored, [None, *stored], strict=False):
@@ -59,7 +59,7 @@ def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
 
 
 def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
-    """The messages as the next prompt needs them: without system messages, one for adjacent ones of a role."""
+    """Return the messages for the next prompt: without system messages; adjacent messages of a role are joined."""
     spoken = [one for one in latest(messages) if one.role != "system"]
     past: list[PastMessage] = []
     question = ""
@@ -107,8 +107,8 @@ TOPICS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How a question ends. says: Warmdesk's own words: the whole answer, or if `asks_model` the line before the text
-    from the documents. nothing: the text if the model finds no answer. faq: the pair that answers alone.
+    """The outcome of a question. says: Warmdesk's own words, which are the whole answer, or if `asks_model` the line
+    before it. nothing: the text if the model finds no answer. faq: the pair that answers alone.
     """
 
     outcome: Outcome
@@ -125,14 +125,14 @@ class Decision:
 
 
 class Decider:
-    """Decides by the settings, and by default by the values fitted for the embedder."""
+    """Decides with thresholds from the settings, or by default with those fitted for the embedder."""
 
     def __init__(self, settings: Settings, finder: Finder, curated: CuratedAnswers | None = None) -> None:
         """curated: the FAQ; None in measurements without it."""
         self._settings, self._finder, self._curated = settings, finder, curated
 
     def decide(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Decision:
-        """Search if needed, and decide. A follow-up is also searched together with the question before it."""
+        """Search if needed, and decide. A follow-up is also searched together with the previous question."""
         with self._finder.one_question():
             return self._decided(question, past, collections)
 
@@ -195,7 +195,7 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 
 
 def is_topic(question: str) -> bool:
-    """Return whether a question only names a thing ("delivery"). A code or a model name is enough of a question."""
+    """Return whether a question only names a thing ("delivery"). A code or a model name counts as a full question."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) == 1 and not any(map(str.isdigit, question))
 
@@ -221,7 +221,7 @@ def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
-    """A question with its decision. in_prompt: passages by module's name. plan: None if the model is not asked."""
+    """A question with its decision. in_prompt: passages by module name. plan: None if the model is not asked."""
 
     question: str
     decision: Decision
@@ -238,7 +238,7 @@ class PreparedQuestion:
 
 
 def valid_question(question: str, settings: Settings) -> str:
-    """The question as it is stored, searched and shown. Raises DeskError for an invalid one."""
+    """Return the question as it is stored, searched and shown. Raises DeskError for an invalid one."""
     check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if not question:
@@ -266,7 +266,7 @@ class QuestionPreparer:
         return valid_question(question, self._settings)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
-        """Decide, and plan if the model is to be asked. Raises DeskError if the prompt does not fit the model."""
+        """Decide, and plan a prompt if the model is needed. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
         decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
@@ -287,7 +287,7 @@ class QuestionPreparer:
         )
 
     def foresee(self, question: str, past: Sequence[PastMessage]) -> Plan | None:
-        """A plan with the passages for an unfinished question, without its text; None if it needs no passages."""
+        """Plan the passages for an unfinished question, without its text. Return None if it needs no passages."""
         decision = self.decider.decide(question, past)
         if decision.outcome == "smalltalk" or decision.faq is not None:
             return None
@@ -304,7 +304,7 @@ class QuestionPreparer:
     def _turns(
         self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
-        """The conversation as prompt turns, and every passage in it by its module's name."""
+        """Return the conversation as prompt turns, and its passages by module name."""
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
         answered = [(asked, said) for asked, said in pairs if said.text]  # some text came from the documents
         ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}

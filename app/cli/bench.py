@@ -62,7 +62,7 @@ def publish(
 
 
 def need(section: str, write: Path | None, plot: Path | None = None) -> None:
-    """Fail before the work is done if its table cannot be written or its plot drawn. Raises DeskError."""
+    """Raise DeskError before the work starts if its table or plot cannot be written."""
     from evals.report import need_plots, read_section
 
     if write is not None:
@@ -313,8 +313,8 @@ def gpu(
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """All measurements on a GPU: correctness, first token by the place of modules, decoding, memory; compared with
-    transformers and the GPU's limits. Models have random weights. --device: cuda if there is one.
+    """Measure a GPU: correctness, first token by memory tier, decoding, memory. Baselines are transformers and the
+    GPU's limits. Models have random weights. Default of --device: cuda if there is one.
     """
     from evals.gpu.plan import PLANS
     from evals.gpu.run import drawing_of, markdown, measure_gpu

@@ -160,7 +160,7 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
 
 @contextmanager
 def _open(common: Common) -> Iterator[Any]:
-    """A desk whose folders can be changed, also while the server runs, which reads them from the database."""
+    """Open a desk whose folders can be changed. A running server reads the change from the database."""
     from app.cli.running_desk import find_running
 
     if find_running(common.settings.data_dir) is not None:

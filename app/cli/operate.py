@@ -18,7 +18,7 @@ commands = typer.Typer()
 @takes("data_dir", "as_json")
 def backup(
     common: Common,
-    file: Annotated[Path, typer.Argument(help="The archive to write, as desk.tar.gz.")],
+    file: Annotated[Path, typer.Argument(help="The archive to write, for example desk.tar.gz.")],
     with_modules: Annotated[
         bool,
         typer.Option(
@@ -103,7 +103,7 @@ def stats(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "model", "device", "as_json")
 def doctor(common: Common) -> int:
-    """Check that everything the installation needs is there, and name the fix if not."""
+    """Check that the installation has everything it needs, and name the fix if not."""
     from app.cli.reports import print_checks
     from app.desk.doctor import examine
 

@@ -29,7 +29,7 @@ INTERRUPTED = "interrupted; finished work is kept, and the same command continue
 
 
 def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:
-    """Print an error as one line, with --json also as JSON, and end the program. details: more JSON keys."""
+    """Print an error as one line, with --json also as JSON, and exit. details: more JSON keys."""
     line = " ".join(message.split())
     if "--json" in sys.argv:
         print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
@@ -84,7 +84,7 @@ SETTING_OF = {"memory": "device_memory"}
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The common options that a command got. flags: of the settings that the command takes; None if not given."""
+    """The common options of a command. flags: values by setting; None if not given."""
 
     settings: Settings
     flags: dict[str, Any]
@@ -99,7 +99,7 @@ class Common:
 
 
 def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command these common options; it gets them in its first parameter, a `Common`."""
+    """Add common options to a command. Its first parameter is the `Common`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -173,7 +173,7 @@ def open_administration(settings: Settings) -> "Iterator[Administration]":
 
 
 def find_served(common: Common) -> Callable[..., dict[str, Any]] | None:
-    """See `find_running`. Prints on stderr which flags a running server cannot take over."""
+    """Return the running server (`find_running`). Prints on stderr which flags it ignores."""
     from app.cli.running_desk import find_running
 
     running = find_running(common.settings.data_dir)

@@ -23,7 +23,7 @@ commands.add_typer(accounts, name="accounts")
 @commands.command("reset-password")
 @takes("data_dir", "as_json")
 def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")] = ADMIN) -> None:
-    """Set a new password for an account; its sign-ins end."""
+    """Set a new password for an account, and sign it out everywhere."""
     with open_administration(common.settings) as desk:
         if name == ADMIN:
             ensure_admin(desk.accounts)
@@ -60,7 +60,7 @@ def add(
 @accounts.command("remove")
 @takes("data_dir", "as_json")
 def remove(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")]) -> None:
-    """Remove an account; its sign-ins end."""
+    """Remove an account, and sign it out everywhere."""
     with open_administration(common.settings) as desk:
         desk.remove_account(name)
     common.show({"removed": name}, lambda: print(f"{name} can no longer sign in"))
@@ -99,7 +99,7 @@ def list_keys(common: Common) -> None:
 @keys.command()
 @takes("data_dir", "as_json")
 def revoke(common: Common, name: Annotated[str, typer.Argument(help="Name of the key.")]) -> None:
-    """End a key: requests with it are refused."""
+    """Revoke a key: requests with it are refused."""
     with open_administration(common.settings) as desk:
         key = desk.revoke_key(name)
     common.show({"revoked": key.name}, lambda: print(f"{key.name} ({key.shown}...) no longer works"))
@@ -121,7 +121,7 @@ def key_json(key: "ApiKey") -> dict[str, Any]:
 visitors = typer.Typer(no_args_is_help=True, help="Export or delete the stored data of one customer.")
 commands.add_typer(visitors, name="visitors")
 
-KEPT = "counts on the dashboard stay: they have no names"
+KEPT = "counts on the dashboard stay because they contain no names"
 Owner = Annotated[str, typer.Argument(help="Owner of the conversations, as the dashboard shows it.")]
 User = Annotated[str, typer.Option(help="Instead of OWNER: the user's id at your own site, as in visitor tokens.")]
 

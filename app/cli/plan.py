@@ -1,4 +1,4 @@
-"""The command `plan`: the machines that a load needs, simulated (`cache.planning`)."""
+"""The command `plan`: simulate how many machines a load needs (`cache.planning`)."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -117,7 +117,7 @@ def bytes_of(text: str, flag: str) -> int:
 
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
-    """Return the costs of a shape: from a file, or measured with the bundled model at the first time."""
+    """Return the costs of a model shape: from a file, or measured with the bundled model at first use."""
     from cache.planning.costs import BUNDLED, read_costs, write_costs
 
     kept = file or common.settings.data_dir / f"costs-{threads}.json"

@@ -145,7 +145,7 @@ def advise(
     tokenizer: TokenizerName = None,
     template: TemplateName = None,
 ) -> None:
-    """Show what prevents the reuse of a prompt, and how many tokens that costs."""
+    """Show the parts of a prompt that prevent its reuse, and their cost in tokens."""
     from app.pml.commands import advice_for, registry_for
 
     advice = advice_for(file, registry_for(common.settings, tokenizer=tokenizer, template=template), schema)

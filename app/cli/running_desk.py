@@ -17,7 +17,7 @@ from app.storage.lock import SOCKET_FILE, is_locked
 
 
 def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no_progress) -> dict[str, Any]:
-    """Have work done: a path and a body of `app.web.serve`. Returns the result as JSON. Raises DeskError."""
+    """Send work to the server: a path and a body of `app.web.serve`. Return the result as JSON. Raises DeskError."""
     try:
         with (
             httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=None) as client,
@@ -29,7 +29,7 @@ def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no
             return read_events(response.iter_lines(), progress)
     except httpx.HTTPError as error:
         raise DeskError(
-            f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
+            f"the running server is lost ({error or type(error).__name__}): finished work is saved, try again",
             code="desk-lost",
         ) from error
 
@@ -41,7 +41,7 @@ def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
 
 
 def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
+    lost = DeskError("the running server is lost: finished work is saved, try again", code="desk-lost")
     for line in lines:
         try:
             event = json.loads(line)

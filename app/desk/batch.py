@@ -65,8 +65,8 @@ def _read_question(line: str, number: int, file: Path) -> BatchQuestion:
         read = msgspec.convert(json.loads(line), str | _Line)
     except (ValueError, RecursionError) as error:
         raise DeskError(
-            f'{file}, line {number}: each line is {{"question": text}}, with "id" and "history" '
-            "([[question, answer], ...]) if wanted",
+            f'{file}, line {number}: write {{"question": text}} on each line, optionally with "id" and "history" '
+            "([[question, answer], ...])",
             code="bad-question-line",
         ) from error
     row = _Line(question=read) if isinstance(read, str) else read
@@ -96,13 +96,13 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
             row = json.loads(line)
             id_, question, _ = row["id"], row["question"], row["answer"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DeskError(f"{where} is not an answer of a batch: name another file", code="output") from error
+            raise DeskError(f"{where} is not an answer of a batch: choose another file", code="output") from error
         if asked.get(id_, question) != question:
-            raise DeskError(f"{where} answers an unknown question {id_!r}: name another file", code="output")
+            raise DeskError(f"{where} answers an unknown question {id_!r}: choose another file", code="output")
         done.add(id_)
     if rest:
         if not rest.startswith('{"id": '):
-            raise DeskError(f"{output} contains other lines than answers: name another file", code="output")
+            raise DeskError(f"{output} contains lines that are not answers: choose another file", code="output")
         output.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return [question for question in questions if question.id not in done]
 
@@ -113,7 +113,7 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailure:
-    """Why a question has no answer."""
+    """The reason why a question has no answer."""
 
     code: str
     message: str
@@ -155,7 +155,7 @@ def run_batch(
     report: Callable[[int, int], None],
     keep: Callable[[BatchQuestion, Answer], None],
 ) -> BatchResult:
-    """report: gets the numbers of finished and of all questions. keep: gets each answer at once."""
+    """Answer all. report: gets the numbers of finished and all questions. keep: gets each answer at once."""
     started = time.perf_counter()
     outcomes: dict[int, Answer | BatchFailure] = {}
     asked: dict[int, AskedQuestion] = {}
@@ -227,7 +227,7 @@ def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
 
 
 def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
-    """Its time is its own search and its time in the engine. Raises DeskError, CacheError."""
+    """Return the finished answer. Its time is search plus engine. Raises DeskError, CacheError."""
     answer = answering.read(generation, asked)
     total = round(asked.prepared.retrieve_ms + generation.completion.timings.total, 3)
     return replace(answer, timings=replace(answer.timings, total=total))

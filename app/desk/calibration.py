@@ -35,8 +35,8 @@ falls by at most MOST_LOST.
 TRUSTED = 0.6  # share of answers that must contain the right facts before a model may answer in its own words
 
 FALSE_REFUSALS = 0.10
-"""Maximum share of the answerable calibration questions that a model may refuse. These are few, and on other questions
-it refuses more: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused.
+"""Maximum share of the answerable calibration questions that a model may refuse. The sample is small, and other
+questions are refused more often: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused.
 """
 
 TIE = 0.01
@@ -57,8 +57,8 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """setup: what it is valid for (`setup_of`). measured: date. rows: full attention and the policies. refusal_bias:
-    added to the logit of the first token of the refusal, with whose text it was measured.
+    """A calibration. setup: the setup for which it is valid (`setup_of`). measured: date. rows: full attention and the
+    policies. refusal_bias: added to the logit of the first token of `refusal_text`.
     """
 
     setup: str
@@ -72,7 +72,7 @@ class Calibration:
     refusal_text: str = ""
 
     def bias_of(self, settings: Settings) -> float:
-        """Return what is added to the refusal's logit: 0 if the text of the refusal has changed."""
+        """Return the bias of the refusal's logit: 0 if the text of the refusal has changed."""
         return self.refusal_bias if self.refusal_text == settings.refusal_text else 0.0
 
     def line(self) -> str:
@@ -106,8 +106,8 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 
 def refusal_bias(margins: Sequence[float]) -> float:
-    """Return the bias of the refusal's logit with which at most the share FALSE_REFUSALS of these answerable questions
-    is refused. margins: see `evals.answers.quality.CaseOutcome`.
+    """Return the bias of the refusal's logit that refuses at most the share FALSE_REFUSALS of these answerable
+    questions. margins: see `evals.answers.quality.CaseOutcome`.
     """
     if not margins:
         return 0.0
@@ -118,7 +118,7 @@ def refusal_bias(margins: Sequence[float]) -> float:
 
 
 def find_calibration(settings: Settings) -> Calibration | None:
-    """This installation's result that is valid for the settings, else the bundled one. Raises DeskError."""
+    """Return this installation's result if it is valid for the settings, else the bundled one. Raises DeskError."""
     for file in (settings.data_dir / FILE, SHIPPED):
         found = read_calibration(file)
         if found is not None and found.setup == setup_of(settings):
@@ -156,7 +156,7 @@ def find_ranker(settings: Settings) -> Path:
 
 
 def find_classifier(settings: Settings, embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """Fitted on the operator's questions, bundled, or a rule of thumb. Raises DeskError for a damaged file."""
+    """Return the operator's classifier, the bundled one, or a simple rule. Raises DeskError for a damaged file."""
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
             classifier = read_classifier(file)

@@ -59,8 +59,8 @@ class DeskDocuments(Parts):
         return FaqEditor(self._faq, self.settings.faq_file, publisher, self.begun)
 
     def finish_begun(self) -> None:
-        """Finish what was begun in the data folder and was killed, or failed; see `app.storage.begun`. Only for the one
-        process that holds the folder. A second failure is logged and left for the next start.
+        """Finish interrupted or failed work in the data folder (`app.storage.begun`). Only for the process that holds
+        the folder. A second failure is logged and left for the next start.
         """
         finishing: dict[Kind, Callable[[], None]] = {
             "forget": lambda: self._forgetting.finish(),
@@ -75,7 +75,7 @@ class DeskDocuments(Parts):
                     log.warning("unfinished work (%s) failed again and will be retried: %s", kind, error)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
-        """Encode missing passages in the background from now on. when_read: called when all are, the first time."""
+        """Encode missing passages in the background from now on. when_read: called once, when none is missing."""
         assert self._ahead is None
         if self.is_elsewhere:
             when_read()
@@ -94,14 +94,14 @@ class DeskDocuments(Parts):
             self._documents_changed()
 
     def forget(self, name: str) -> Forgotten:
-        """name: the path of the document, or an unambiguous end of it. Raises DeskError."""
+        """Delete a document. name: its path, or an unambiguous end of it. Raises DeskError."""
         path = find_document(self.library, name, self.begun.left("forget"))
         forgotten = self._forgetting.forget(path)
         self._forgotten()
         return forgotten
 
     def forget_collection(self, name: str) -> CollectionForgotten:
-        """Raises DeskError for the FAQ, and while a folder is synchronised into the collection."""
+        """Delete a collection. Raises DeskError for the FAQ, and for a synchronised folder's collection."""
         if name == FAQ:
             raise DeskError("FAQ questions are deleted one by one, on the page FAQ", code="collection-faq")
         if folders := self.synced.folders_of(name):
@@ -168,7 +168,7 @@ class DeskDocuments(Parts):
             self._ahead.look_again()
 
     def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
-        """See `Uploads.take`. The model encodes it in the background."""
+        """Store an upload (`Uploads.take`). The model encodes it in the background."""
         try:
             return self._uploads.take(name, data, progress, collection)
         finally:
@@ -194,7 +194,7 @@ class DeskDocuments(Parts):
         try:
             return self.engine.contents(with_modules)
         except CacheError as error:
-            log.warning("the engine's contents are unknown: %s", error)
+            log.warning("the contents of the engine's memory are unknown: %s", error)
             return TierContents()
 
     def _is_engine_running(self) -> bool:

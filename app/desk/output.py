@@ -1,5 +1,5 @@
-"""What a desk gives away: the JSON documents of commands and HTTP, with the documented keys, and conversations as files
-for their customers: JSON for programs, CSV for spreadsheets, Markdown to read.
+"""Output formats: the JSON documents of commands and HTTP, with the documented keys, and conversations as files for
+their customers: JSON for programs, CSV for spreadsheets, Markdown to read.
 
 A customer's file contains questions, answers, times, titles of the cited pages and ratings. It contains no internal
 data such as paths of documents or modules. Out of scope: the meaning of the numbers (`app.domain.answers`), output for
@@ -69,7 +69,7 @@ def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) ->
 
 
 def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
-    """skipped: questions that an earlier run had answered."""
+    """Return a batch as JSON. skipped: number of questions that an earlier run had answered."""
     return {
         "answers": [batch_entry_json(*entry) for entry in zip(result.questions, result.outcomes, strict=True)],
         "failed": result.failed,
@@ -150,7 +150,7 @@ def overview_json(overview: Overview) -> dict[str, Any]:
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Beginnings of a cell that a spreadsheet may compute (OWASP, "CSV injection")."""
+"""Prefixes of a cell that a spreadsheet may run as a formula (OWASP, "CSV injection")."""
 _ALL = 1_000_000
 
 
@@ -164,7 +164,7 @@ class ExportedFile:
 
 
 def export_conversation(desk: Service, conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
-    """kind: json, csv or md. None for another kind, and if the conversation does not exist. Raises DeskError."""
+    """Return a file of kind json, csv or md; None for another kind or a missing conversation. Raises DeskError."""
     summary = desk.conversation(conversation_id, owner)
     if summary is None or kind not in _KINDS:
         return None
@@ -238,7 +238,7 @@ def _csv(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
 
 
 def _harmless(cell: str) -> str:
-    """A cell that no spreadsheet computes, also if space precedes it."""
+    """Return a cell that no spreadsheet runs as a formula, even after white space."""
     return f"'{cell}" if cell.startswith(_FORMULA) or cell.lstrip().startswith(_FORMULA) else cell
 
 

@@ -1,4 +1,4 @@
-"""The dashboard's numbers, what reuse saved, and how much memory is enough.
+"""The dashboard's numbers, the savings of reuse, and the size of memory that is enough.
 
 Token counts and times come from the stored answers, so they survive restarts. Tiers and evictions come from the running
 engine, or from the files if no engine runs. `plan_memory` replays the passages of recent answers. Savings have 95 %
@@ -31,7 +31,7 @@ CLOSE = 0.02  # a size is enough if more memory finds less than this share of th
 
 
 def plan_memory(prompts: Sequence[Sequence[TracedModule]], current: int, bytes_per_token: int) -> MemoryPlan:
-    """Replay prompts, the oldest first, with several sizes of memory. current: the size that is set, in bytes."""
+    """Replay prompts, oldest first, with several sizes of memory. current: the configured size in bytes."""
     if not prompts:
         return MemoryPlan()
     everything = sum({module.key: max(1, module.tokens) for modules in prompts for module in modules}.values())
@@ -140,9 +140,7 @@ def summarise(
 
 
 def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -> Iterable[ModuleRow]:
-    """Every module in its fastest tier, the one that saved most tokens first; none of PML prompts. A passage's module
-    that is in no tier has the tier "none".
-    """
+    """Return passages' modules, each in its fastest tier or in "none", by saved tokens. PML modules are omitted."""
     modules = {
         header.key: (tier, header.name, header.num_tokens, num_bytes)
         for tier, header, num_bytes in tiers.modules

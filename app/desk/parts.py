@@ -1,4 +1,4 @@
-"""The parts of an open desk: database, models, index, and what works with them.
+"""The parts of an open desk: database, models, index, and the objects that use them.
 
 Each part is opened when it is first needed, so that listing documents loads no model.
 """
@@ -120,7 +120,7 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """tell: called with what is awaited. Raises DeskError if Ray is missing, and CacheError."""
+    """Start the engines. tell: called with each running step. Raises DeskError if Ray is missing, and CacheError."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
@@ -158,9 +158,8 @@ class part(Generic[T]):
 
 
 class Loading(TypedDict, total=False):
-    """How parts are loaded if not by the settings: functions called when the part is first needed. upgrade: of the
-    database, see `open_database`. may_start_process: the engine may get its own process if the settings say so; else a
-    thread.
+    """Functions that load parts instead of the default loaders, called when a part is first needed. upgrade: see
+    `open_database`. may_start_process: the engine may get its own process if the settings say so; else a thread.
     """
 
     model: Callable[[Settings], LanguageModel]
@@ -202,7 +201,7 @@ class Parts:
         return self.is_open("_answering")
 
     def _set_awaited(self, awaited: str) -> None:
-        """awaited: what the part that is being opened waits for; "": nothing."""
+        """Store the step for which the part being opened waits; "": none."""
         self.awaited = awaited
 
     @part

@@ -122,13 +122,13 @@ class Service(DeskDocuments):
         return Quality(Transcripts(self.database), self._faq, self._faq_editor, grouping, explained)
 
     def prepare(self) -> None:
-        """Open everything a question needs, finish what was begun, and load what parts load at their first use."""
+        """Open every part that a question needs, finish interrupted work, and load lazy libraries."""
         self.finish_begun()
         self._ingestion.forget_unused()
         self._answering.rehearse()
 
     def measure_savings(self) -> None:
-        """Recompute some answers without reuse when idle, from now on; a remote server cannot be told to."""
+        """Recompute some answers without reuse when idle, from now on. Does nothing for a remote model."""
         if not self.is_elsewhere:
             self._answering.meter.start()
 
@@ -182,7 +182,7 @@ class Service(DeskDocuments):
         return stream
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
-        """Load what the question being typed would need; see `app.answering.prefetching`."""
+        """Load the passages for a question that is being typed; see `app.answering.prefetching`."""
         if self.settings.foresees and self.is_ready():
             self._prefetching.typed(text, conversation_id, owner)
 
@@ -206,7 +206,7 @@ class Service(DeskDocuments):
         return redact(text) if self.settings.redact else text
 
     def erase(self, owner: str) -> Erased:
-        """Delete everything of an owner and what was computed for them. Raises DeskError."""
+        """Delete an owner's data and everything computed from it. Raises DeskError."""
         erased = self.care.erase(owner)
         self.housekeeping.drop({owner})
         if self.is_ready():
@@ -215,7 +215,7 @@ class Service(DeskDocuments):
         return erased
 
     def drop_prefixes(self, owner: str) -> bool:
-        """Delete what was computed for an owner's questions; return whether all of it is gone, or some is in use."""
+        """Delete everything computed for an owner's questions. Return False if some of it is in use."""
         return not self.is_open("engine") or self.engine.drop_prefixes(owner)
 
     # --- models alone --------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Service(DeskDocuments):
         )
 
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
-        """Each answer after its question, as the customer may see them. last: only that many, the latest."""
+        """Return the turns that the customer may see, oldest first. last: only the latest N."""
         turns = self.history.turns(conversation_id, owner, last)
         return turns if self.settings.show_agent_names else [replace(turn, author="") for turn in turns]
 
@@ -298,7 +298,7 @@ class Service(DeskDocuments):
         return Path(document) if self.library.find(document) is not None and Path(document).is_file() else None
 
     def examples(self) -> Sequence[str]:
-        """The first call starts the search for them and does not wait."""
+        """Return the example questions found so far. The first call starts the search."""
         if self.settings.example_questions or not self.is_ready():
             return self.settings.example_questions
         return self._examples.for_snapshot(self.search.snapshot)
@@ -344,7 +344,7 @@ class Service(DeskDocuments):
         return contact_links(self.settings)
 
     def missing(self) -> tuple[str, ...]:
-        """The missing parts that a question needs: "model", "engine", "database". Waits for none of them long."""
+        """Return the parts that do not work: "model", "engine", "database". Waits a short time only."""
         return self._readiness.missing()
 
     def _is_database_writable(self) -> bool:
@@ -401,13 +401,13 @@ class Changes:
         return forgotten
 
     def erase(self, owner: str) -> Erased:
-        """Delete everything of an owner. The log does not name the owner, because the name would be a trace."""
+        """Delete an owner's data. The log does not name the owner, because the name would be a trace."""
         erased = self.desk.erase(owner)
         self.record(self.who, "visitor-erase", "")
         return erased
 
     def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
-        """Make a backup, which is a copy of customers' text."""
+        """Make a backup. It contains customers' text."""
         backup = self.desk.back_up(file, progress, **options)
         self.record(self.who, "backup", str(backup.file))
         return backup

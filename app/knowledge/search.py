@@ -48,7 +48,7 @@ class Snapshot:
         self._limited = lru_cache(VIEWS_KEPT)(self._limit)
 
     def retriever(self, collections: Collection[str] = ()) -> Retriever:
-        """Finds passages of these collections, or of all. The same object for the same collections."""
+        """Return the retriever of these collections, or of all. The same collections share one object."""
         known = frozenset(self._passages_in).intersection(collections)
         return self._limited(known) if collections else self._everything
 
@@ -71,15 +71,15 @@ class Search:
         self.snapshot = self._state(self._open_vectors(stored), self._open_keywords(stored))
 
     def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """For each passage, given as heading path and text: `[windows, dimension]`. Raises RetrievalError."""
+        """Return vectors `[windows, dimension]` of each heading path and text. Raises RetrievalError."""
         windows = [window_texts(path, text) for path, text in passages]
         vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
         if not np.isfinite(vectors).all():
-            raise RetrievalError(f"the embedder {self.embedder.name} gave a vector with undefined numbers")
+            raise RetrievalError(f"the embedder {self.embedder.name} returned a vector with undefined numbers")
         return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
-        """For each passage the `count` others closest to the whole of it, closest first. within: candidates."""
+        """Return the `count` other passages most similar to each passage, closest first. within: candidates."""
         numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
         index = self.snapshot.index
         only = None if within is None else index.selection(within)
@@ -91,8 +91,8 @@ class Search:
 
     def change(self, write: Callable[[], Sequence[Replaced]], gone: Collection[int] = ()) -> Sequence[Replaced]:
         """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
-        of it. gone: passages that are not found from the beginning on, because removing many takes a while. Raises the
-        errors of `write`; the snapshot then has what was stored before.
+        of it. gone: passages that search hides from the start, because removing many takes a while. Raises the errors
+        of `write`; the snapshot then has all changes stored before.
         """
         with self._lock:
             try:
@@ -109,20 +109,20 @@ class Search:
         return changes
 
     def follow(self) -> bool:
-        """Update the snapshot from the library, also after changes of another server; return whether passages are gone.
+        """Update the snapshot from the library, including other servers' changes. Return whether passages were removed.
         Waits for a change in progress. Raises DeskError, also if another server's embedder made the vectors.
         """
         with self._lock:
             if (stored_by := self._library.fact(EMBEDDER)) != self.embedder.name:
                 raise DeskError(
-                    f"another server of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
-                    "set the same on all of them, and restart them",
+                    f"another server of this database uses the embedder {stored_by}, this one uses "
+                    f"{self.embedder.name}: set the same embedder on all servers, and restart them",
                     code="embedder-differs",
                 )
             return self._catch_up()
 
     def _catch_up(self) -> bool:
-        """Apply the changes of any server; return whether passages are gone. The lock is held."""
+        """Apply the changes of any server. Return whether passages were removed. The lock is held."""
         stored, indexed = frozenset(self._library.all_ids()), self.snapshot.index.passage_ids
         self._update(sorted(indexed - stored), sorted(stored - indexed))
         return bool(indexed - stored)
@@ -137,13 +137,13 @@ class Search:
         self.snapshot = self._state(index, keywords)  # a document may only have moved to another collection
 
     def save(self) -> None:
-        """Write both indexes, so that the next start need not. Raises OSError; what was not written stays as it was."""
+        """Write both indexes, so that the next start need not. Raises OSError; the other files are then unchanged."""
         with self._lock:
             self.snapshot.index.save(self._path)
             save_keywords(self.snapshot.keywords, keywords_folder(self._path))
 
     def _state(self, index: VectorIndex, keywords: KeywordIndex) -> Snapshot:
-        """A snapshot of both. The library must not change during this."""
+        """Return a snapshot of both indexes. The library must not change meanwhile."""
         passages_in = {name: self._library.ids_in([name]) for name in self._library.collections()}
         return Snapshot(self.embedder, index, keywords, passages_in)
 
@@ -174,7 +174,9 @@ class Search:
         if stored == self.embedder.name:
             return
         if stored is not None and self._library.counts().passages:
-            log.warning("all passages are embedded again: the embedder was %s, is %s", stored, self.embedder.name)
+            log.warning(
+                "all passages are embedded again: the embedder was %s, now it is %s", stored, self.embedder.name
+            )
             paths = [document.path for document in self._library.documents()]
             for path in paths:  # which takes hours, and may be undone by setting the earlier embedder
                 self._embedded_again(self._library.passages_of(path))
@@ -185,7 +187,7 @@ class Search:
         self._library.clear_staged()
 
     def _embedded_again(self, passages: Sequence[StoredPassage]) -> dict[int, Vectors]:
-        """Their vectors by number. A few at a time are stored, for the next start if this one is killed."""
+        """Return new vectors by number. They are stored in batches, so a killed run can continue."""
         name = self.embedder.name
         found = self._library.staged(name, [p.content_hash for p in passages], self.embedder.dimension)
         missing = [p for p in passages if p.content_hash not in found]
@@ -203,7 +205,7 @@ def keywords_folder(index_path: Path) -> Path:
 
 
 def opened(load: Callable[[], T], empty: T) -> tuple[T, str]:
-    """An index from its files, or an empty one and why."""
+    """Return an index from its files, or an empty one and the reason."""
     try:
         return load(), ""
     except IndexDamaged as damage:
@@ -211,7 +213,7 @@ def opened(load: Callable[[], T], empty: T) -> tuple[T, str]:
 
 
 def differences(index: VectorIndex | KeywordIndex, stored: frozenset[int], reason: str) -> tuple[list[int], list[int]]:
-    """The passages that an index lacks, and those that it should not have. Logs that there are some, and why."""
+    """Return the passages that an index lacks, and its wrong ones. Logs their numbers and the reason."""
     missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
     if missing or gone:
         log.warning(

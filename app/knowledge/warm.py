@@ -3,10 +3,10 @@
 `Warming` encodes every passage without a module while the tiers have space. `ReadingAhead` runs it in the background of
 a server: for passages of a stopped run, new files and lost modules. The engine serves questions first. `ModuleCare` has
 an admin's actions on one module. `InFlight` counts questions and batches that have read the documents but have not
-reached the engine: a passage they found may be deleted. A deletion waits for these and then for the engine
+reached the engine, because a passage they found may be deleted. A deletion waits for them and then for the engine
 (`Engine.forget`), but not for later questions, which do not find the document.
 
-Out of scope: which passages there are (`ingest`), eviction (`cache.memory.store`).
+Out of scope: adding passages (`ingest`), eviction (`cache.memory.store`).
 """
 
 import json
@@ -41,7 +41,7 @@ class InFlight:
 
     @contextmanager
     def track(self) -> Iterator[None]:
-        """Surround the time from before a question reads its conversation and the documents until the engine has it."""
+        """Count a question inside the block: from before it reads the documents until the engine has it."""
         mark = object()
         with self._changed:
             self._open.add(mark)
@@ -59,7 +59,7 @@ class InFlight:
 
 
 JOBS_IN_FLIGHT = 2
-"""Batches in the engine's queue at once: enough to fill its passes. A deletion waits for them."""
+"""Batches in the engine's queue at once: enough to fill its forward passes. A deletion waits for them."""
 AT_ONCE = 4
 
 
@@ -73,8 +73,8 @@ class PassageReason:
 
 @dataclass(slots=True, kw_only=True)
 class WarmReport:
-    """encoded, kept, dropped: modules. waiting: passages for whose modules no tier has space; they are encoded when a
-    question needs them. failed: passages that the model cannot read, or that do not fit into memory.
+    """encoded, kept, dropped: modules. waiting: passages without space in any tier; they are encoded when a question
+    needs them. failed: passages that the model cannot read, or that do not fit into memory.
     """
 
     encoded: int = 0
@@ -109,14 +109,14 @@ class Warming:
         return self.encode([*sorted(inside), *others], progress)
 
     def unused(self) -> frozenset[str]:
-        """Modules that no passage uses: a killed run did not delete them."""
+        """Return modules that no passage uses. A killed run leaves such modules."""
         if self.engine.info.is_elsewhere:
             return frozenset()
         there = self.engine.modules(PUBLIC_TENANT)
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
 
     def survey(self) -> tuple[int, list[int]]:
-        """The number of passages without a module, and those of them that fit into the largest tier, in order."""
+        """Return the number of passages without a module, and the passages that fit into the largest tier, in order."""
         if not self.engine.info.places_modules:
             return 0, []
         stored = self.engine.modules(PUBLIC_TENANT)
@@ -130,7 +130,7 @@ class Warming:
     def encode(
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
     ) -> WarmReport:
-        """Encode those that have no module, a few batches ahead of the engine. until: whether to stop early."""
+        """Encode passages without a module, a few batches ahead of the engine. until: returns whether to stop early."""
         report = WarmReport()
         running: deque[tuple[Future[Encoded], int]] = deque()
 
@@ -195,7 +195,7 @@ class ModuleCare:
         self._engine.keep(kept)
 
     def verify(self, key: str) -> Verified:
-        """Recompute it and compare it with the stored one. A file that cannot be read is deleted."""
+        """Recompute a module and compare it with the stored one. A file that cannot be read is deleted."""
         with self._in_flight.track(), _as_desk_errors():
             check = self._engine.verify(self._segment(key))
         return Verified(largest_difference=check.largest_difference, problem=check.problem)
@@ -285,6 +285,6 @@ class ReadingAhead:
 
 
 def _may_go_on(error: Exception) -> bool:
-    """Return whether the failed part may return soon: a restarting engine, or the database."""
+    """Return whether the failure may end soon: the engine restarts, or the database is unreachable."""
     is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
     return is_engine or (isinstance(error, DeskError) and error.is_of_database)

@@ -1,8 +1,8 @@
-"""Documents and passages in the database. The index and encoded modules can be made again from it.
+"""Documents and passages in the database. The index and encoded modules can be rebuilt from it.
 
 A change is one transaction, a large one several short ones (`document_change`). If a document is replaced, a passage
-with the same content keeps its row, and so its number, its embedding and its module. Paths and names are sorted here by
-code point, as SQLite does, because PostgreSQL's order depends on the database.
+with the same content keeps its row, and therefore its number, embedding and module. Paths and names are sorted by code
+point, as in SQLite, because PostgreSQL's order depends on the database.
 """
 
 import logging
@@ -84,7 +84,7 @@ class Library:
         return Counts(documents=documents, passages=passages)
 
     def known_hashes(self, path: str) -> frozenset[str]:
-        """Return the content hashes of a document's stored passages. These need no new embedding."""
+        """Return the content hashes of a document's stored passages, which need no new embedding."""
         query = select(PassageRow.content_hash).join(DocumentRow).where(DocumentRow.path == path)
         return frozenset(self._database.values(query))
 
@@ -95,7 +95,7 @@ class Library:
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str, first: int = 0, most: int | None = None) -> list[StoredPassage]:
-        """Return the passages of one document, in its order. first, most: only this number, from this one on."""
+        """Return the passages of one document, in order. first: number of the first to return. most: maximum number."""
         query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal).offset(first).limit(most)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query), self._page_urls)
@@ -147,9 +147,9 @@ class Library:
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
-        """Return the content of the vector index: the number of its passage for each vector `[vectors]`, and the
-        vectors `[vectors, dimension]`, of all passages in ascending order, or of some. A vector with undefined numbers
-        is replaced by zeros, and the log names its passage.
+        """Return the content of the vector index for all passages in ascending order, or for some: the passage number
+        of each vector `[vectors]`, and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced
+        by zeros, and the log names its passage.
         """
         rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
@@ -163,14 +163,14 @@ class Library:
             vectors[bad] = 0
             for passage in self.passages(np.unique(numbers[bad]).tolist()):
                 log.warning(
-                    "%s: the vector of %r has undefined numbers, so only its words are found: forget the document and "
-                    "ingest it again",
+                    "%s: the vector of %r has undefined numbers, so only keyword search finds it: forget the document "
+                    "and ingest it again",
                     *(passage.document, passage.label),
                 )
         return numbers, vectors
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """Return the texts of the windows of passages for the keyword index, by number; of all passages, or of some."""
+        """Return the texts of windows for the keyword index by passage number, of all passages or of some."""
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
@@ -181,7 +181,7 @@ class Library:
             return list(where_in(session, query, PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """Return the passages that these modules encode, by key; of several, the oldest. Unknown keys are skipped."""
+        """Return the passage that each module encodes, by key; the oldest of several. Unknown keys are skipped."""
         passage = PassageRow
         query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
         query = query.join(DocumentRow).order_by(passage.id.desc())
@@ -211,8 +211,8 @@ class Library:
             session.merge(FactRow(key=key, value=value))
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
-        """Store documents in place of those with the same paths. Raises ValueError for a passage without an embedding
-        if its document had no passage with the same content. Only within `alone`, as `remove`.
+        """Store documents and replace those with the same paths. Raises ValueError for a passage without an embedding
+        if its document had no passage with the same content. Call this and `remove` within `alone` only.
         """
         return [replace_document(self._database, document, passages) for document, passages in documents]
 
@@ -239,7 +239,7 @@ class Library:
                 session.execute(delete(StagedEmbeddingRow).where(StagedEmbeddingRow.content_hash.in_(some)))
 
     def remove(self, paths: Sequence[str]) -> list[Replaced]:
-        """Delete documents and their passages; returns the change of each that existed. Quotes in stored answers stay:
+        """Delete documents and their passages. Return the change of each existing one. Quotes in stored answers stay:
         `History.forget_document` removes them and must be called before.
         """
         changes = [remove_document(self._database, path) for path in dict.fromkeys(paths)]
@@ -247,12 +247,12 @@ class Library:
         return [change for change in changes if change is not None]
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
-        """Store which module encodes a passage, by passage number. Here and below, deleted passages are ignored."""
+        """Store the module keys of passages, by passage number. Here and below, deleted passages are ignored."""
         self._update_passages("module_key", keys)
 
     def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-        """Replace the neighbours of passages, closest first. A passage whose neighbours change loses its module;
-        returns the modules that no passage has any more.
+        """Replace the neighbours of passages, closest first. A passage whose neighbours change loses its module. Return
+        the modules that no passage has any more.
         """
         unused = set[str]()
         for some in in_pieces(list(chosen), ROWS_AT_ONCE):

@@ -1,11 +1,11 @@
-"""Brings a database to the present tables. Alembic runs the revisions in `migrations`.
+"""Migrates a database to the current tables. Alembic runs the revisions in `migrations`.
 
 A new database gets the tables of `tables` at once, and is marked as being at the latest revision. An older database
 runs the revisions that it lacks, in the caller's transaction. A database of a newer Warmdesk is refused, because there
 is no way back.
 
-A SQLite file is copied before. The newest copies are kept, so that the previous version can be used again. They still
-contain data that is deleted later, so deleting a document removes them (`remove_backups`).
+A SQLite file is copied before. The newest copies stay, for returning to the previous version. They would still contain
+data that is deleted later, so deleting a document removes them (`remove_backups`).
 
 Out of scope: copies of PostgreSQL databases; backups of a whole data folder (`archive`).
 """
@@ -32,9 +32,9 @@ KEPT = 2
 
 
 def back_up(raw: sqlite3.Connection, revision: str) -> Path:
-    """Copy an open database to a file beside it, complete or not at all; returns the file. Older copies are deleted,
-    except the newest. revision: the first one to run. The connection is in no transaction. Raises sqlite3.Error and
-    OSError.
+    """Copy an open database to a file in its folder, completely or not at all. Return the file. Older copies are
+    deleted, except the newest. revision: the first one to run. The connection is in no transaction. Raises
+    sqlite3.Error and OSError.
     """
     file = _file(raw)
     copy = file.with_name(f"{file.name}{ENDING}{revision}")
@@ -86,7 +86,7 @@ def is_new(connection: Connection) -> bool:
 
 
 def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
-    """Return the revisions that a database lacks, the oldest first. Raises DeskError "database-newer"."""
+    """Return the revisions that a database lacks, oldest first. Raises DeskError "database-newer"."""
     known = revisions()
     names = [one.revision for one in known]
     done = MigrationContext.configure(connection).get_current_heads()
@@ -117,7 +117,7 @@ def migrate(connection: Connection, name: str) -> None:
 
 
 def table_differences(connection: Connection) -> list[object]:
-    """Return what Alembic would change in a database so that it has the tables of `tables`."""
+    """Return the changes that Alembic would make so that the database matches `tables`."""
     return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
 
 

@@ -86,8 +86,8 @@ def add_source_routes(app: FastAPI, desk: Service) -> None:
 
 
 def saved_file(file: Path) -> Response:
-    """Send a document's file for download, never to be opened inside the site: a document's HTML must not run as one of
-    our pages. 404 if it is gone, or a link has replaced it.
+    """Send a document's file as a download, so that its HTML cannot run as one of our pages. 404 if the file is
+    missing, or a link has replaced it.
     """
     opened = open_without_links(file)
     if opened is None:

@@ -1,8 +1,8 @@
 """`warmdesk serve`: the pages on a socket until Ctrl-C or SIGTERM, and a second socket for commands.
 
 The server listens from the first second (`middleware.Opening`). `warmdesk ingest`, `forget`, `sync` and `backup` use a
-Unix socket in the data folder that only the server's user can open, who could change the data folder anyway. Out of
-scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
+Unix socket in the data folder. Only the server's user can open it, and this user can change the data folder anyway. Out
+of scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
 before commands change documents.
 """
 
@@ -53,7 +53,7 @@ _STOPPED_S = 5.0
 
 
 class IngestOrder(BaseModel):
-    """What to ingest, as for `Changes.ingest`."""
+    """The arguments of `Changes.ingest`."""
 
     paths: list[Path]
     collection: str = ""
@@ -62,7 +62,7 @@ class IngestOrder(BaseModel):
 
 
 class BackupOrder(BaseModel):
-    """What to save, as for `Changes.back_up`."""
+    """The arguments of `Changes.back_up`."""
 
     file: Path
     with_modules: bool = False
@@ -145,7 +145,7 @@ class RequestLog:
     """The outermost layer of the server: each request gets an id, which is sent back, and a line in the log.
 
     The line has the method, the path without the query, the status and the milliseconds: no text of customers or
-    agents, and no address. Frequent requests of programs are logged at the level debug.
+    agents, and no IP address. Frequent requests of programs are logged at the level debug.
     """
 
     def __init__(self, app: ASGIApp) -> None:

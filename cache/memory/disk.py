@@ -1,7 +1,7 @@
 """The disk tier: one checksummed safetensors file per encoded module, written completely or not at all.
 
 A file is written under a temporary name, synced and renamed. A missing, truncated, foreign or damaged file is a miss
-and is removed; it never supplies wrong KV. The least recently used files are removed to stay within the capacity and to
+and is removed; it never returns wrong KV. The least recently used files are removed to stay within the capacity and to
 leave part of the disk free. A failing disk loses its modules but raises only in `write` and `keep_floor`. Several
 threads read, write and remove files; only one writes.
 """
@@ -102,9 +102,9 @@ def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
 SUFFIX = ".safetensors"
 LENGTH_BYTES = 8  # length of the first field of a safetensors file: the size of the description after it
 KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I8": torch.int8}
-"""The file's tensors, by name."""
+"""The tensors of a file, by name."""
 UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError)
-"""What reading a damaged or foreign file raises."""
+"""Exceptions of reading a damaged or foreign file."""
 log = logging.getLogger(__name__)
 
 
@@ -113,7 +113,7 @@ class LoadFailed(Exception):
 
 
 class Unreachable(LoadFailed):
-    """A file could not be read now. It may be intact, and other engines may use it."""
+    """A file cannot be read at the moment. It may be intact, and other engines may use it."""
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class DiskEntry:
 
 class DiskTier:
     """Encoded modules in `folder`, at most `capacity` bytes. floor: bytes of the disk that modules leave free, see
-    `free_space`. space: of the disk at the last look, if known. kept: keys that are removed last. undeleted: removed
+    `free_space`. space: of the disk at the last check, if known. kept: keys that are removed last. undeleted: removed
     modules whose files could not be deleted; they are never read, and deletion is retried.
     """
 
@@ -179,10 +179,10 @@ class DiskTier:
         free, floor = (f"{number >> 20} MiB" for number in (space.free, space.floor))
         if space.is_short and not was_short:
             log.warning(
-                "the disk has %s left: encoded modules are removed so that %s stay free (disk_floor)", free, floor
+                "the disk has %s free: encoded modules are removed so that %s stay free (disk_floor)", free, floor
             )
         if gone < lack:
-            raise OSError(errno.ENOSPC, f"the disk has {free} left, and {floor} are to stay free (disk_floor)")
+            raise OSError(errno.ENOSPC, f"the disk has {free} free, and {floor} must stay free (disk_floor)")
 
     def look(self) -> FreeSpace | None:
         with suppress(OSError):
@@ -329,7 +329,7 @@ def checked_rows(key: str, data: bytearray) -> Tensor:
         tensor = torch.frombuffer(data, dtype=dtype, count=(end - first) // dtype.itemsize, offset=at + first)
         tensors[name] = tensor.view(one["shape"])
     if json.loads(metadata["header"])["key"] != key:
-        raise ValueError("the file holds another module")
+        raise ValueError("the file contains another module")
     if checksum_of(tensors) != metadata["checksum"]:
         raise ValueError("checksum mismatch")
     return unpack(tensors, DTYPES[metadata["dtype"]])
@@ -347,7 +347,7 @@ def metadata_of(header: ModuleHeader, rows: Tensor, tensors: Mapping[str, Tensor
 
 
 def read_header(path: Path) -> ModuleHeader:
-    """Return the header of a module file; one without a name for a damaged or foreign file, so that it can be
+    """Return the header of a module file. A damaged or foreign file gets a header without a name, so that it can be
     evicted.
     """
     try:
@@ -372,8 +372,8 @@ def header_of(name: str, metadata: Mapping[str, str]) -> ModuleHeader:
 
 
 def description(data: bytes | bytearray) -> tuple[dict[str, Any], int]:
-    """Return a file's description of its tensors and metadata, and the offset of the data. `data` may be the file's
-    beginning. Raises ValueError or RecursionError.
+    """Return a file's description of its tensors and metadata, and the offset of the data. `data` may be only the first
+    bytes. Raises ValueError or RecursionError.
     """
     end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
     return json.loads(data[LENGTH_BYTES:end]), end

@@ -14,8 +14,8 @@ from cache.prompt.plan import Segment
 
 ALGORITHM = "b2"
 ENCODER_VERSION = "1"
-"""Increase it when the same model makes other keys and values of a module than before: another mask, other position
-ids, another order of heads. It is part of a model's fingerprint, so modules of other versions are encoded again.
+"""Increase it when the code changes a module's keys and values, for example by another mask, other position ids or
+another order of heads. It is part of a model's fingerprint, so other versions' modules are encoded again.
 """
 PUBLIC_TENANT = "public"
 TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")

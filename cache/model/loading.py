@@ -1,5 +1,4 @@
-"""Loading of language models by name, as transformers' own or ready for the engine, with LoRA adapters and rounded
-weights.
+"""Load language models by name, as transformers' own or for the engine, with LoRA adapters and rounded weights.
 
 A GGUF file is dequantised once and stored as safetensors, because reading it takes many seconds and the result half a
 second. Nothing is downloaded unless a hub name was given. An adapter is an ordinary peft folder, merged at load; one
@@ -41,7 +40,7 @@ LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
 
 
 def check_rounding(weights: Weights, device: torch.device) -> None:
-    """Raise ModelError if a device cannot have such weights, before a model is loaded for it."""
+    """Raise ModelError if a device does not support such weights. Call it before loading a model."""
     if weights == "model" or (weights == "int8" and device.type == "cpu"):
         return
     if device.type != "cuda":
@@ -116,7 +115,7 @@ def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
 
 
 def adapter_fingerprint(folder: Path) -> str:
-    """Return the identity of an adapter and of the one it was trained on; missing files are skipped."""
+    """Return the identity of an adapter and of the adapters it was trained on; missing files are skipped."""
     files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
     below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
     return digest(*(file_digest(file) for file in files), below)
@@ -135,13 +134,13 @@ class ModelSource:
     fingerprint: str
 
     def load(self, kind: Any, **options: Any) -> Any:
-        """Load a class of transformers from there. Raises ModelError with one line that names the fix."""
+        """Load the model as a transformers class. Raises ModelError with one line that names the fix."""
         try:
             return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
-                "use a smaller model, or stop what else runs on the device"
+                "use a smaller model, or stop other programs on the device"
             ) from error
         except (OSError, ValueError) as error:
             cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
@@ -151,7 +150,7 @@ class ModelSource:
 def find_source(name: str | None, converted: Path) -> ModelSource:
     """Return the files of a model's name; a GGUF file is converted first. Raises ModelError."""
     if name is not None and name.startswith("openai:"):
-        raise ModelError(f"model {name!r} runs elsewhere: this needs a model that runs here, give another --model")
+        raise ModelError(f"model {name!r} is remote, but this needs a local model: set another --model")
     path = bundled_gguf() if name is None else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
@@ -212,8 +211,8 @@ def convert_gguf(path: Path, folder: Path) -> Path:
 
 @contextmanager
 def _reading_once() -> Iterator[None]:
-    """Have transformers read a file's header once instead of three times, and build the table of tensor names once
-    instead of per module: 16 s instead of 35 s for the bundled model.
+    """Make transformers read a file's header and build the table of tensor names only once, which takes 16 s instead of
+    35 s for the bundled model.
     """
     reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
     gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(names)
@@ -262,8 +261,8 @@ def load_model(
 def load_stock(
     name: str | None, *, device: torch.device, converted: Path, dtype: torch.dtype | None = None
 ) -> tuple[Any, Any, str]:
-    """Load transformers' own model and tokenizer, unchanged, and a fingerprint of the weights, which go from their
-    files directly to the device. Raises ModelError.
+    """Load transformers' own model and tokenizer, unchanged, and a fingerprint of the weights, which are loaded
+    directly onto the device. Raises ModelError.
     """
     source = find_source(name, converted)
     tokenizer = source.load(transformers.AutoTokenizer)
@@ -307,7 +306,7 @@ def find_device(device: str) -> torch.device:
 
 
 def default_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 where it is fast (twice float32 on CPUs with it), else float32."""
+    """Return bfloat16 if it is fast (twice as fast as float32 on CPUs that support it), else float32."""
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     supported = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported") and torch.ops.mkldnn._is_mkldnn_bf16_supported()

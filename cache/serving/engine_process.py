@@ -42,7 +42,7 @@ _MODULE = "cache.serving.engine_server"
 
 
 class Child:
-    """The child process. messages: what it sends."""
+    """The child process. messages: those that it sends."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -73,15 +73,15 @@ class Child:
             return first
         if isinstance(first, messages.Failed):
             raise first.error
-        raise CacheError(f"the engine's process could not start ({self.end(0)}): see what it wrote to stderr")
+        raise CacheError(f"the engine's process could not start ({self.end(0)}): see its output on stderr")
 
     def kill(self) -> None:
-        """Kill it. Its messages end at once, even if the process does not."""
+        """Kill the process. Its messages end at once, even if the process does not."""
         self._process.kill()
         self.connection.close()
 
     def end(self, patience_s: float) -> str:
-        """Close it, then kill it after `patience_s`. Returns how it ended."""
+        """Close the connection, kill the process after `patience_s`, and return how it ended."""
         self.connection.end_sending()
         try:
             self._process.wait(patience_s)
@@ -90,7 +90,7 @@ class Child:
         try:
             status = self._process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
-            return "killed, but it waits for a disk or a device before it ends"
+            return "killed, but it still waits for a disk or a device"
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
 
@@ -204,9 +204,7 @@ class EngineProcess(EngineElsewhere):
         self._call("flush")
 
     def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
-        """Call a method of the engine. most_s: maximum wait; None: until the child hangs, which ends it and the
-        call.
-        """
+        """Call a method of the engine. most_s: maximum wait; None: until the child hangs, which ends child and call."""
         arguments = Raw(encoded(given))
         try:
             reply = self._exchange.ask(lambda number: messages.Call(number, name, arguments)).result(most_s)
@@ -283,7 +281,7 @@ class EngineProcess(EngineElsewhere):
         """Connect a new child, after a rest if failures repeat, unless closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
-                log.error("the engine waits %g s before the next try", rest)
+                log.error("the engine waits %g s before it tries again", rest)
                 self._exchange.rest(RESTING)
                 self._closing.wait(rest)
             try:
@@ -307,8 +305,8 @@ class EngineProcess(EngineElsewhere):
     # --- on the thread that watches --------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Kill a child that hangs: it reports so twice, or it is silent or not running for `hang_s`. Requests fail if a
-        new child takes long to start.
+        """Kill a hanging child: one that reports so twice, or is silent or not running for `hang_s`. Requests fail if a
+        new child starts slowly.
         """
         hang_s = self._spec.limits.hang_s
         look_s, sound = min(LOOK_S, hang_s / 4), time.monotonic()

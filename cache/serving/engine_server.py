@@ -1,7 +1,7 @@
 """The engine's process: `python -m cache.serving.engine_server FD`, started by `engine_process`.
 
-FD is one end of a socket pair. The process reads requests from it and ends when the other end is closed, also if its
-parent was killed. The parent handles signals.
+FD is one end of a socket pair. The process reads requests from it and ends when the other end is closed, for example
+because its parent was killed. The parent handles signals.
 """
 
 import gc
@@ -53,7 +53,7 @@ class Outgoing:
 
 
 class SentGeneration(Generation):
-    """An answer whose pieces are sent as they come."""
+    """An answer whose pieces are sent as they are generated."""
 
     def __init__(self, number: int, outgoing: Outgoing) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 def usable_processors() -> int:
     """Return how many CPUs this process may use, at least 1: its affinity, or less if its cgroup limits its time.
-    PyTorch counts the machine's: in a container with 2 of 32 CPUs, 32 threads would wait for each other.
+    PyTorch counts all CPUs of the machine: in a container with 2 of 32 CPUs, 32 threads would wait for each other.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([affinity, *(math.ceil(limit) for limit in _limits())]))
@@ -207,9 +207,7 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
 
 
 def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:
-    """Return the frames that arrive, read by a thread. If the parent ends while the model is loaded, it ends the
-    process.
-    """
+    """Yield arriving frames, read by a thread. If the parent ends while the model loads, this ends the process."""
     arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:

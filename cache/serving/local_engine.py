@@ -1,4 +1,4 @@
-"""An engine in a thread of this program, with the values of `EngineInterface` instead of functions of its store."""
+"""An engine in a thread of this program, with the interface `EngineInterface`."""
 
 from cache.engine.engine import Engine
 from cache.errors import CacheError

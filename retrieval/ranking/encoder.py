@@ -69,7 +69,7 @@ class StatementVectors:
     def unpacked(cls, stored: bytes) -> "StatementVectors":
         """Read the bytes of `packed`. Raises ValueError for other bytes."""
         if len(stored) < _HEADER.size:
-            raise ValueError("the vectors of a passage's statements are cut off")
+            raise ValueError("the vectors of a passage's statements are truncated")
         number, hidden, tokens, short = _HEADER.unpack_from(stored)
         first, second = 2 * number * hidden, tokens * short
         if len(stored) != _HEADER.size + first + second + 4 * number:
@@ -101,7 +101,7 @@ class Mixture:
     matches: float
 
     def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
-        """Return a logit for each statement of all passages, `[statements]`; above 0 for a likely answer."""
+        """Return a logit for each statement of all passages, `[statements]`. A likely answer has a logit above 0."""
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32)
@@ -158,8 +158,8 @@ class RankerModel(nn.Module):
             nn.init.constant_(layer.bias, bias)
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of similar length are read
-        together, because otherwise two fifths of a training batch would be padding.
+        """Return vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of similar length form a
+        batch, because otherwise two fifths of a training batch would be padding.
         """
         lengths = mask.sum(1)
         order = lengths.argsort()
@@ -171,8 +171,8 @@ class RankerModel(nn.Module):
         return torch.cat(parts)[order.argsort()]
 
     def questions(self, ids: Tensor, mask: Tensor, special: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return wholes `[questions, hidden]`, tokens `[questions, tokens, SHORT]`, weights `[questions, tokens]` and
-        bars `[questions]`. special: bool, tokens that do not count.
+        """Return whole vectors `[questions, hidden]`, token vectors `[questions, tokens, SHORT]`, weights `[questions,
+        tokens]` and bars `[questions]`. special: bool, ignored tokens.
         """
         states = self.read(ids, mask)
         wholes = functional.normalize((states * mask.unsqueeze(-1)).sum(1), dim=-1)
@@ -180,7 +180,7 @@ class RankerModel(nn.Module):
         return wholes, functional.normalize(self.shorten(states), dim=-1), weights, self.bar(wholes).squeeze(-1)
 
     def statements(self, ids: Tensor, mask: Tensor, spans: Sequence[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
-        """Return wholes `[spans, hidden]` and all tokens `[tokens, SHORT]`. spans: row, first and end token."""
+        """Return whole vectors `[spans, hidden]`, token vectors `[tokens, SHORT]`. spans: row, first and end token."""
         states = self.read(ids, mask)
         width = states.shape[1]
         where = torch.cat([torch.arange(row * width + first, row * width + end) for row, first, end in spans])
@@ -203,7 +203,7 @@ def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
 
 
 class StatementEncoder:
-    """A trained ranker, which reads passages in advance and questions when they come. Vectors of rankers with different
+    """A trained ranker. It reads passages in advance and questions when they arrive. Vectors of rankers with different
     names cannot be compared. Safe to use from any thread. Raises RetrievalError if the folder has no usable ranker.
     """
 
@@ -269,7 +269,7 @@ class RankerTokens:
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(bundled_folder(), local_files_only=True)
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text loses its beginning."""
+        """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text is cut at its start."""
         found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         opening, closing = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         rows = [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]

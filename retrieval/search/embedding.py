@@ -1,11 +1,11 @@
-"""Embedders: their interface, a sentence-transformers model, and one that embeds each text of a question once.
+"""Embedders: their interface, a sentence-transformers model, and a wrapper that embeds each text of a question once.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
 that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: quantisation.
 
-A question is compared with the FAQ, then searched for, alone and with the question before it. `OneQuestionEmbedder`
-stores these vectors only during the question. A longer cache would reveal, by its speed, which questions other
-customers asked.
+A question is compared with the FAQ, then searched, alone and with the previous question. `OneQuestionEmbedder` stores
+these vectors only during the question. A longer cache would reveal, by its speed, which questions other customers
+asked.
 """
 
 import threading
@@ -32,7 +32,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the embedder. An index made by another embedder does not fit."""
+        """Name of the embedder. An index with another embedder's vectors cannot be used."""
 
     @property
     def dimension(self) -> int:
@@ -45,7 +45,7 @@ class Embedder(Protocol):
         """Embed questions, which some models embed differently. Returns the same shape."""
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Return the number of tokens that the model reads of all texts, without truncated ones."""
+        """Return the number of tokens of all texts that the model reads, without truncated ones."""
 
     def knowledge(self, text: str) -> float:
         """Return how well the embedder knows the language of a text (not just its script), from 0 to 1."""
@@ -90,9 +90,9 @@ _BUNDLED_NAME = "all-MiniLM-L6-v2"
 _BUNDLED_MAX_TOKENS = 512  # size of its position table; its default of 256 would cut off the ends of passages
 _TEXTS_AT_ONCE = 16
 _FOREIGN = 0.7
-"""Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). With
-28 German questions, alone or among 133 English passages, as many found their document first as with the whole cosine.
-With a quarter of it one fewer did, by keywords alone five fewer.
+"""Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a
+test with 28 German questions, alone or among 133 English passages, half of the cosine found as many documents first as
+the whole cosine. A quarter of it found one fewer, keywords alone five fewer.
 """
 # Torch caches kernels for every shape of a batch, half a megabyte each. Padding limits the number of shapes.
 _OPTIONS: dict[str, Any] = {

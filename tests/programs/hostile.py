@@ -353,8 +353,8 @@ def read_document(reader: FileReader, path: Path, data: bytes) -> str:
     try:
         return "" if reader.load(path).blocks else f"{path.suffix}: a document without blocks"
     except UnreadableDocument as error:
-        is_broken = error.reason == "the reader stopped unexpectedly on it"
-        wrong = "the reader stopped" if is_broken else "several lines" * ("\n" in str(error))
+        is_broken = error.reason == "the program that reads files crashed on it"
+        wrong = "the reading program crashed" if is_broken else "several lines" * ("\n" in str(error))
         return f"{path.suffix}: {wrong}" if wrong else ""
     finally:
         path.unlink()
