@@ -87,7 +87,7 @@ def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path, capsys):
         times = entry["timings_ms"]
         assert times["total"] >= times["ttft"] >= times["retrieve"] > 0
         assert not {"conversation_id", "message_id"} & set(entry), "it belongs to no conversation"
-    print_batch(result)
+    print_batch(batch_json(result))
     out = capsys.readouterr().out
     assert "4 answers in" in out
     assert "from a cold start" in out
@@ -118,7 +118,7 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path, capsys):
     assert result.groups == (("r",),)
     assert result.cold_grouped == result.cold_ungrouped == fine["usage"]["prompt_tokens"]
     assert progress == [(done, 4) for done in range(1, 5)]
-    print_batch(result)
+    print_batch(batch_json(result))
     out = capsys.readouterr().out
     assert "not answered: the question is empty" in out
     assert "2 not answered" in out
@@ -137,13 +137,13 @@ def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise CapacityError("too little")
 
-    monkeypatch.setattr("app.desk.batch.count_tokens", fail)
+    monkeypatch.setattr("cache.analysis.memory_plan.count_tokens", fail)
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         result = desk.batch(read_questions(write(tmp_path, LINES)), lambda done, total: None)
     assert len(result.answers) == 4
     tokens = batch_json(result)["tokens"]
     assert tokens["computed_cold_grouped"] is tokens["computed_cold_ungrouped"] is None
-    print_batch(result)
+    print_batch(batch_json(result))
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from tiny import oracle_logits, stock
 
 from cache.errors import ModelError
-from cache.model.loading import adapter_fingerprint, keep_base, merge_adapter
+from cache.memory.keys import adapter_fingerprint
+from cache.model.loading import keep_base, merge_adapter
 from cache.prompt.plan import Plan, Segment, Span
 from cache.training.examples import TrainingExample, TrainingQuery, pack
 from cache.training.trainer import AdapterTraining, Schedule, TrainingProgress, divergence

@@ -286,7 +286,7 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(d
     assert "Computed now" not in render("chat/reuse.html", language="en", answer=answer)
     result = desk.batch([BATCHED], lambda done, total: None)
     assert batch_json(result)["tokens"]["computed"] is None
-    print_batch(result)
+    print_batch(batch_json(result))
     assert "the model's server does not report how many prompt tokens were computed" in capsys.readouterr().out
 
 

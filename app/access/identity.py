@@ -29,11 +29,11 @@ from limits.strategies import MovingWindowRateLimiter
 from starlette.requests import Request
 
 from app.access.limits import wait_of
-from app.domain.callers import NOBODY, OPERATOR, Caller, Record, Role
+from app.domain.callers import ADMIN, NOBODY, OPERATOR, Caller, Record, Role
 from app.domain.errors import DeskError
 from app.domain.words import translatable, utc_now
 from app.storage.database import Database
-from app.storage.people import ADMIN, Account, Accounts, ApiKey, ApiKeyTable, Sessions
+from app.storage.people import Account, Accounts, ApiKey, ApiKeyTable, Sessions
 
 COOKIE = "warmdesk_visitor"
 PARAMETER = "visitor"

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import Common, find_served, open_reader, open_service, recorded, takes
+from app.cli.options import Common, find_served, open_reader, open_service, open_stored, recorded, takes
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 
@@ -56,9 +56,10 @@ def documents(common: Common) -> None:
     """List the documents."""
     from app.cli.reports import print_documents
     from app.desk.output import documents_json
+    from app.storage.library import Library
 
-    with open_reader(common.settings) as service:
-        found = service.documents()
+    with open_stored(common.settings) as database:
+        found = Library(database).documents()
     common.show(documents_json(found), lambda: print_documents(found))
 
 
@@ -113,9 +114,10 @@ def list_(common: Common) -> None:
     """List the folders, with the result of the last run."""
     from app.cli.reports import print_synced
     from app.desk.output import synced_json
+    from app.storage.faq import SyncedFolderTable
 
-    with open_reader(common.settings) as service:
-        folders = service.synced.all()
+    with open_stored(common.settings) as database:
+        folders = SyncedFolderTable(database).all()
     common.show({"folders": [synced_json(one) for one in folders]}, lambda: print_synced(folders))
 
 

@@ -21,9 +21,10 @@ from app.domain.logs import OfRequest, say
 from app.domain.settings import Settings, load_settings
 from cache.engine.log_lines import write_log
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each command imports what it needs: `--help` and lists wait for no more
     from app.access.identity import Administration
     from app.desk.service import Changes
+    from app.storage.database import Database
 
 INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
 
@@ -141,12 +142,21 @@ def open_reader(settings: Settings) -> Iterator[Any]:
     """Open a service that only reads, also while the server runs. Raises DeskError if there is no data folder."""
     from app.desk.service import Service
 
+    with open_stored(settings), Service(settings, upgrade=False) as service:
+        yield service
+
+
+@contextmanager
+def open_stored(settings: Settings) -> "Iterator[Database]":
+    """Open the database alone, as `open_reader`: for lists, within a second."""
+    from app.storage.database import open_database
+
     if not settings.data_dir.is_dir():
         raise DeskError(
             f"there is no Warmdesk data in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
         )
-    with Service(settings, upgrade=False) as service:
-        yield service
+    with closing(open_database(settings.database_url, upgrade=False)) as database:
+        yield database
 
 
 def recorded(service: Any) -> "Changes":
@@ -160,16 +170,23 @@ def recorded(service: Any) -> "Changes":
 def open_administration(settings: Settings) -> "Iterator[Administration]":
     """Open the accounts and keys, also while the server runs, which reads them from the database each time."""
     from app.access.identity import Administration, Keys
+    from app.storage.people import Accounts, Audit
+
+    with open_accounts(settings) as database:
+        yield Administration(Accounts(database), Keys(database), Audit(database).record, COMMAND_LINE)
+
+
+@contextmanager
+def open_accounts(settings: Settings) -> "Iterator[Database]":
     from app.storage.database import open_database
     from app.storage.lock import is_locked, lock_data_folder
-    from app.storage.people import Accounts, Audit
 
     is_served = is_locked(settings.data_dir)
     with (
         nullcontext() if is_served else lock_data_folder(settings.data_dir, "warmdesk"),
         closing(open_database(settings.database_url, upgrade=not is_served)) as database,
     ):
-        yield Administration(Accounts(database), Keys(database), Audit(database).record, COMMAND_LINE)
+        yield database
 
 
 def find_served(common: Common) -> Callable[..., dict[str, Any]] | None:

@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from app.access.identity import ensure_admin, owner_of_user
-from app.cli.options import Common, find_served, open_administration, open_reader, open_service, recorded, takes
-from app.domain.callers import Role
+from app.cli.options import (
+    Common,
+    find_served,
+    open_accounts,
+    open_administration,
+    open_reader,
+    open_service,
+    recorded,
+    takes,
+)
+from app.domain.callers import ADMIN, Role
 from app.domain.errors import DeskError
-from app.storage.people import ADMIN
 
 if TYPE_CHECKING:
     from app.storage.people import ApiKey
@@ -24,6 +31,8 @@ commands.add_typer(accounts, name="accounts")
 @takes("data_dir", "as_json")
 def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")] = ADMIN) -> None:
     """Set a new password for an account, and sign it out everywhere."""
+    from app.access.identity import ensure_admin
+
     with open_administration(common.settings) as desk:
         if name == ADMIN:
             ensure_admin(desk.accounts)
@@ -35,8 +44,10 @@ def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Nam
 @takes("data_dir", "as_json")
 def list_accounts(common: Common) -> None:
     """List the accounts."""
-    with open_administration(common.settings) as desk:
-        stored = desk.accounts.all()
+    from app.storage.people import Accounts
+
+    with open_accounts(common.settings) as database:
+        stored = Accounts(database).all()
     rows = [{"name": one.name, "role": one.role, "created": one.created.isoformat()} for one in stored]
     common.show(rows, lambda: print("\n".join(f"{row['name']}  {row['role']}" for row in rows) or "no accounts yet"))
 
@@ -90,9 +101,10 @@ def create(
 def list_keys(common: Common) -> None:
     """List the keys."""
     from app.cli.reports import print_keys
+    from app.storage.people import ApiKeyTable
 
-    with open_administration(common.settings) as desk:
-        stored = desk.keys.all()
+    with open_accounts(common.settings) as database:
+        stored = ApiKeyTable(database).all()
     common.show({"keys": [key_json(one) for one in stored]}, lambda: print_keys(stored))
 
 
@@ -165,4 +177,6 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
 def _owner(owner: str, user: str) -> str:
     if bool(owner) == bool(user):
         raise DeskError("no customer given: pass OWNER or --user ID", code="usage")
+    from app.access.identity import owner_of_user
+
     return owner or owner_of_user(user)

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from app.cli.options import Common, open_reader, open_service, takes
 
 
 def print_facts(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("ids", "kind", "path", box=None, pad_edge=False)
     for item in sorted(found["layout"], key=lambda item: (item["start"], item["path"].count("/"), -item["length"])):
         ids = f"{item['start']}-{item['start'] + item['length'] - 1}" if item["length"] else "none"

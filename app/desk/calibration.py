@@ -10,16 +10,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.domain.errors import DeskError
 from app.domain.setting_types import POLICIES, SHIPPED_DATA, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.storage.files import replace_file
-from cache.memory.keys import digest
-from cache.model.loading import adapter_fingerprint
-from retrieval.answerability import AnswerabilityClassifier, as_json, load_classifier, rule_of_thumb
-from retrieval.ranking.encoder import CARD
+from cache.memory.keys import adapter_fingerprint, digest
+
+if TYPE_CHECKING:  # `warmdesk stats` also reads calibrations, and does not wait for torch
+    from retrieval.answerability import AnswerabilityClassifier
 
 FILE = "calibration.json"
 SHIPPED = SHIPPED_DATA / FILE
@@ -126,6 +126,21 @@ def find_calibration(settings: Settings) -> Calibration | None:
     return None
 
 
+def policy_of(settings: Settings, calibration: Calibration | None) -> Policy:
+    """Return how passages are linked by default. A remote model recomputes passages or reuses them exactly."""
+    if settings.model_server is not None:
+        return "exact"
+    if settings.policy != "auto":
+        return settings.policy
+    return "fast" if calibration is None else calibration.policy
+
+
+def answer_mode_of(settings: Settings, calibration: Calibration | None) -> AnswerMode:
+    if settings.answer_mode != "auto":
+        return settings.answer_mode
+    return "checked" if calibration is None else calibration.answer_mode
+
+
 def read_calibration(file: Path) -> Calibration | None:
     if not file.is_file():
         return None
@@ -151,12 +166,16 @@ SHIPPED_RANKER = SHIPPED_DATA / RANKER_FOLDER
 
 
 def find_ranker(settings: Settings) -> Path:
+    from retrieval.ranking.encoder import CARD
+
     own = settings.data_dir / RANKER_FOLDER
     return own if (own / CARD).is_file() else SHIPPED_RANKER
 
 
-def find_classifier(settings: Settings, embedder: str, ranker: str) -> AnswerabilityClassifier:
+def find_classifier(settings: Settings, embedder: str, ranker: str) -> "AnswerabilityClassifier":
     """Return the operator's classifier, the bundled one, or a simple rule. Raises DeskError for a damaged file."""
+    from retrieval.answerability import rule_of_thumb
+
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
             classifier = read_classifier(file)
@@ -168,7 +187,9 @@ def find_classifier(settings: Settings, embedder: str, ranker: str) -> Answerabi
     return rule_of_thumb(embedder, ranker)
 
 
-def read_classifier(file: Path) -> AnswerabilityClassifier:
+def read_classifier(file: Path) -> "AnswerabilityClassifier":
+    from retrieval.answerability import load_classifier
+
     try:
         return load_classifier(file)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -177,6 +198,8 @@ def read_classifier(file: Path) -> AnswerabilityClassifier:
         ) from error
 
 
-def write_classifier(file: Path, classifier: AnswerabilityClassifier) -> None:
+def write_classifier(file: Path, classifier: "AnswerabilityClassifier") -> None:
+    from retrieval.answerability import as_json
+
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, as_json(classifier).encode())

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Unpack
 
-from app.desk.overview import passage_states
+from app.desk.overview import passage_states, stored_tiers
 from app.desk.parts import Loading, Parts, part
 from app.desk.repeating import Following
 from app.domain.documents import PassageState
@@ -26,8 +26,7 @@ from app.storage.people import Audit
 from app.storage.statistics import Statistics
 from app.support.faq import FaqEditor, Publisher, write_document
 from cache.errors import CacheError
-from cache.memory.disk import DiskTier
-from cache.memory.store import TierContents, contents_on_disk
+from cache.memory.disk import TierContents
 from retrieval.errors import RetrievalError
 
 log = logging.getLogger(__name__)
@@ -184,11 +183,7 @@ class DeskDocuments(Parts):
     def _tiers(self, *, with_modules: bool = True) -> TierContents:
         if self.is_elsewhere:
             return TierContents()
-        if self._is_engine_running():
-            return self._held(with_modules=with_modules)
-        settings, folder = self.settings, self.settings.modules_folder
-        disk = DiskTier(folder, settings.disk, settings.disk_floor_bytes) if folder.is_dir() else None
-        return TierContents() if disk is None else contents_on_disk(disk)
+        return self._held(with_modules=with_modules) if self._is_engine_running() else stored_tiers(self.settings)
 
     def _held(self, *, with_modules: bool) -> TierContents:
         try:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from app.answering.answering import Answering
 from app.answering.curated import CuratedAnswers
 from app.answering.savings_meter import SavingsMeter
-from app.desk.calibration import Calibration, find_calibration, find_classifier, find_ranker
+from app.desk.calibration import Calibration, answer_mode_of, find_calibration, find_classifier, find_ranker, policy_of
 from app.domain.errors import DeskError
 from app.domain.setting_types import AnswerMode, ModelServer, Policy, key_for
 from app.domain.settings import Settings
@@ -266,18 +266,11 @@ class Parts:
 
     @property
     def policy(self) -> Policy:
-        """Return how passages are linked by default. A remote model recomputes passages or reuses them exactly."""
-        if self.is_elsewhere:
-            return "exact"
-        if self.settings.policy != "auto":
-            return self.settings.policy
-        return "fast" if self.calibration is None else self.calibration.policy
+        return policy_of(self.settings, self.calibration)
 
     @property
     def answer_mode(self) -> AnswerMode:
-        if self.settings.answer_mode != "auto":
-            return self.settings.answer_mode
-        return "checked" if self.calibration is None else self.calibration.answer_mode
+        return answer_mode_of(self.settings, self.calibration)
 
     @part
     def _tokenizer(self) -> ChatTokenizer:

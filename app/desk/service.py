@@ -22,7 +22,7 @@ from app.answering.prepare import valid_question
 from app.answering.savings_meter import SavingsMeter
 from app.desk.batch import BatchQuestion, BatchResult, run_batch
 from app.desk.documents import DeskDocuments
-from app.desk.overview import ANSWERS, plan_memory, prefix_rows, summarise, summarise_savings
+from app.desk.overview import ANSWERS, describe, model_name, plan_memory, prefix_rows, summarise, summarise_savings
 from app.desk.parts import Loading, part
 from app.desk.repeating import Housekeeping, Readiness
 from app.domain.answers import Answer, Embedded, ModelNames, Overview, PlainOptions, PrefixRow, Said, Turn
@@ -47,7 +47,7 @@ from app.support.handoff import HandingOff
 from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
 from cache.errors import CacheError
-from cache.memory.store import TierContents
+from cache.memory.disk import TierContents
 
 ENDING_S = 1.0
 CHECKED = "checked"  # name of a stored fact: the last time the database was written as a test
@@ -254,26 +254,16 @@ class Service(DeskDocuments):
 
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
-        settings, server, is_running = self.settings, self.settings.model_server, self.is_open("engine")
         prefixes: tuple[PrefixRow, ...] = ()
         if self._is_engine_running():
             with suppress(CacheError):  # it is too busy to answer
                 prefixes = prefix_rows(self.engine)
+        summary = summarise(self.library, Statistics(self.database), self._tiers(), prefixes)
         return replace(
-            summarise(self.library, Statistics(self.database), self._tiers(), prefixes),
-            model=self.engine.info.name if is_running else self._model_name,
-            device=settings.device if server is None else server.url,
-            is_elsewhere=self.is_elsewhere,
-            policy=self.policy,
-            answer_mode=self.answer_mode,
-            calibration="" if self.calibration is None else self.calibration.line(),
+            describe(summary, self.settings, self.calibration),
+            model=self.engine.info.name if self.is_open("engine") else model_name(self.settings),
             reading=self.passages_read(),
         )
-
-    @property
-    def _model_name(self) -> str:
-        server = self.settings.model_server
-        return server.name if server is not None else self.settings.model or "bundled"
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         return Statistics(self.database).over_time(since, until, step)
@@ -306,7 +296,7 @@ class Service(DeskDocuments):
     def load(self) -> Load:
         counts = self.library.counts()
         if not self.is_open("engine"):
-            return Load(model=public_name(self._model_name), **asdict(counts))
+            return Load(model=public_name(model_name(self.settings)), **asdict(counts))
         # Not from the disk if the engine does not run: the disk may be the reason.
         asks = not self.is_elsewhere and self._is_engine_running()
         tiers = self._held(with_modules=False) if asks else TierContents()

@@ -29,6 +29,8 @@ SCHEDULE = "the schedule"
 Record: TypeAlias = Callable[[str, str, str], None]
 """A function that writes to the audit log (`app.storage.people`): who, action, subject."""
 Role = Literal["", "agent", "admin"]
+ADMIN = "admin"
+"""Name of the first account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

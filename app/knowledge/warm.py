@@ -19,17 +19,20 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, PassagesRead, Progress
 from app.domain.statistics import Verified
 from app.knowledge.prompts import PassageText, PromptBuilder
 from app.storage.library import Library
-from cache.engine.encoder import Encoded
 from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Segment
-from cache.serving.interface import EngineInterface
+
+if TYPE_CHECKING:
+    from cache.engine.encoder import Encoded
+    from cache.serving.interface import EngineInterface
 
 
 class InFlight:
@@ -83,7 +86,7 @@ class WarmReport:
     waiting: int = 0
     failed: list[PassageReason] = field(default_factory=list)
 
-    def count(self, result: Encoded, num_passages: int) -> None:
+    def count(self, result: "Encoded", num_passages: int) -> None:
         self.encoded += result.computed
         self.kept += num_passages - result.computed - len(result.failed)
         for segment, error in result.failed.items():
@@ -98,7 +101,9 @@ class WarmReport:
 class Warming:
     """Encodes passages."""
 
-    def __init__(self, library: Library, engine: EngineInterface, prompts: PromptBuilder, in_flight: InFlight) -> None:
+    def __init__(
+        self, library: Library, engine: "EngineInterface", prompts: PromptBuilder, in_flight: InFlight
+    ) -> None:
         self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:

@@ -214,7 +214,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
             )
         if missing and not has_no_tables:
             database.back_up(missing[0].revision)
-        if upgrade:
+        if missing and upgrade:
             with database.migration() as connection:
                 migrate(connection, database.name)
     except BaseException:

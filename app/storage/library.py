@@ -57,7 +57,6 @@ from app.storage.tables import (
     PassageStatementsRow,
     StagedEmbeddingRow,
 )
-from retrieval.search.vector_index import window_texts
 
 log = logging.getLogger(__name__)
 
@@ -171,6 +170,8 @@ class Library:
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
         """Return the texts of windows for the keyword index by passage number, of all passages or of some."""
+        from retrieval.search.vector_index import window_texts  # it needs faiss, and lists of documents do not
+
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 

@@ -23,7 +23,6 @@ from app.domain.errors import DeskError
 from app.storage.database import Database, Store
 from app.storage.tables import AccountRow, ApiKeyRow, AuditRow, SessionRow
 
-ADMIN = "admin"
 _NAME = re.compile(r"[\w.@-]{1,80}")
 
 

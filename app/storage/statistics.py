@@ -20,7 +20,6 @@ from operator import itemgetter
 from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, ColumnElement, cast, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
@@ -142,6 +141,8 @@ def _add(session: Session, table: type[Base], summed: tuple[str, ...], rows: lis
     """Insert rows. If a row with the same primary key exists, add these columns to it and replace the others."""
     if not rows:
         return
+    from sqlalchemy.dialects import postgresql, sqlite
+
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     statement, columns = insert(table), table.__table__.columns
     new = statement.excluded

@@ -11,10 +11,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access.identity import PER_MINUTE, SCOPES, Administration, caller_of, verified
 from app.access.limits import LoginRateLimiter, address_of
-from app.domain.callers import COMMAND_LINE, SCHEDULE, Caller, Line, Role
+from app.domain.callers import ADMIN, COMMAND_LINE, SCHEDULE, Caller, Line, Role
 from app.domain.errors import DeskError
 from app.domain.words import translatable
-from app.storage.people import ADMIN, LIFETIME_S, Accounts, Audit, Sessions
+from app.storage.people import LIFETIME_S, Accounts, Audit, Sessions
 from app.storage.tables import LARGEST_NUMBER
 from app.web.admin_pages import admin_page, done, home_of
 from app.web.guard import ADMIN as ADMIN_COOKIE

@@ -1,8 +1,8 @@
 """`warmdesk serve`: the pages on a socket until Ctrl-C or SIGTERM, and a second socket for commands.
 
-The server listens from the first second (`middleware.Opening`). `warmdesk ingest`, `forget`, `sync` and `backup` use a
-Unix socket in the data folder. Only the server's user can open it, and this user can change the data folder anyway. Out
-of scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
+The server listens from the first second (`middleware.Opening`). `warmdesk ingest`, `ask` and others use a Unix
+socket in the data folder that only the server's user can open, who could change the data folder anyway. Out of
+scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
 before commands change documents.
 """
 
@@ -18,22 +18,27 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import uvicorn
 from fastapi import Body, FastAPI
 from fastapi.responses import Response
+from msgspec import to_builtins
 from pydantic import BaseModel
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.identity import ensure_admin
-from app.desk.output import backup_json, ingest_json
+from app.desk.batch import BatchQuestion
+from app.desk.output import backup_json, batch_entry_json, batch_json, ingest_json
 from app.desk.repeating import every_minute, following, in_own_thread, syncing
 from app.desk.service import Changes, Service
+from app.domain.answers import Answer
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.logs import of_request, say
@@ -93,6 +98,31 @@ def command_app(changes: Changes) -> FastAPI:
     def backup(order: BackupOrder) -> Response:
         options = order.model_dump(exclude={"file"})
         return events(lambda progress: backup_json(changes.back_up(order.file, progress, **options)))
+
+    @app.post("/ask")
+    def ask(order: Annotated[dict[str, Any], Body()]) -> Response:
+        def answered(progress: Any) -> Any:
+            stream = changes.desk.ask(**order)
+            for piece in stream:
+                progress("answering", 0, 1, piece=piece)
+            return to_builtins(stream.answer)
+
+        return events(answered, until_left=True)
+
+    @app.post("/batch")
+    def batch(questions: Annotated[list[BatchQuestion], Body(embed=True)]) -> Response:
+        def answered(progress: Any) -> Any:
+            def keep(question: BatchQuestion, answer: Answer) -> None:
+                progress("answering", 0, len(questions), entry=batch_entry_json(question, answer))
+
+            return batch_json(changes.desk.batch(questions, partial(progress, "answering"), keep))
+
+        return events(answered, until_left=True)
+
+    @app.post("/stats")
+    def stats() -> Response:
+        always, desk = (datetime.min.replace(tzinfo=UTC), datetime.now(UTC)), changes.desk
+        return events(lambda progress: to_builtins((desk.overview(), desk.savings(*always))))
 
     return app
 

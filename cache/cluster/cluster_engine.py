@@ -28,8 +28,9 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.restarts import RESTARTED
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
+from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.model.loading import first_line
 from cache.prompt.plan import Segment
 from cache.serving import messages

@@ -38,6 +38,17 @@ def file_digest(path: Path) -> str:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BASE = "base"
+
+
+def adapter_fingerprint(folder: Path) -> str:
+    """Return the identity of a LoRA adapter and of the one it was trained on; missing files are skipped."""
+    files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
+    below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
+    return digest(*(file_digest(file) for file in files), below)
+
+
 def token_bytes(tokens: tuple[int, ...]) -> bytes:
     return struct.pack(f"<{len(tokens)}q", *tokens)
 

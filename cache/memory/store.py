@@ -7,9 +7,9 @@ write files. Its contents can be returned as values.
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -20,7 +20,7 @@ from cache.errors import CapacityError
 from cache.memory.arena import Arena, Extent
 from cache.memory.background import DiskWriter, Loader, ModuleLoad
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import DiskTier, FreeSpace, LoadFailed, MissReason, ModuleHeader, Unreachable
+from cache.memory.disk import DiskTier, LoadFailed, MissReason, ModuleHeader, TierContents, Unreachable
 from cache.memory.host import HostTier, PinnedTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
 from cache.memory.kv_format import KVStorage, kept_bytes_per_token, rounded, unpack
@@ -349,22 +349,6 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierContents:
-    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
-    kind. space: of the disk, if known. failed_writes: modules that the disk refused. skipped_writes: modules not
-    written because the disk was too slow.
-    """
-
-    modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
-    num_bytes: Mapping[str, int] = field(default_factory=dict)
-    capacity: Mapping[str, int] = field(default_factory=dict)
-    evictions: Mapping[str, int] = field(default_factory=dict)
-    space: FreeSpace | None = None
-    failed_writes: int = 0
-    skipped_writes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCheck:
     """A stored module compared with the model. largest_difference: relative to the largest number; None if the stored
     module cannot be read, for the reason in `problem`.
@@ -395,15 +379,6 @@ def contents_of(store: Store, *, with_modules: bool) -> TierContents:
         space=None if disk is None else disk.space,
         failed_writes=store.unwritten[0],
         skipped_writes=store.unwritten[1],
-    )
-
-
-def contents_on_disk(disk: DiskTier) -> TierContents:
-    return TierContents(
-        modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
-        num_bytes={"disk": disk.num_bytes},
-        capacity={"disk": disk.capacity},
-        space=disk.look(),
     )
 
 

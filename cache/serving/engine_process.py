@@ -27,8 +27,9 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import REFUSED, RESTARTED, RESTING, LostPrompts, Rests
 from cache.errors import CacheError, EngineStopped
+from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.prompt.plan import Segment
 from cache.serving import messages
 from cache.serving.exchange import Connection, EngineElsewhere, Exchange
