@@ -1,15 +1,17 @@
 """Where a model's files are, of conversion: two processes that convert one file at the same time. Where weights go."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from cache.errors import ModelError
-from cache.model.loading import convert_gguf, load_stock
+from cache.model.loading import ModelSource, convert_gguf, load_stock
 
 
 class Saved:
@@ -102,6 +104,19 @@ def test_the_header_is_read_once(monkeypatch, tmp_path):
         monkeypatch.setattr(f"transformers.{name}.from_pretrained", load)
     convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
     assert read == ["one.gguf"]
+
+
+def test_a_converted_model_needs_no_model_code_for_its_tokenizer(bundled_model):
+    """Was wrong once: the pages' process imported 50 MB of it."""
+    program = (
+        "import sys; from pathlib import Path; from cache.model.loading import load_tokenizer; "
+        "load_tokenizer(None, converted=Path(sys.argv[1])); print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(bundled_model.parent)]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"transformers.modeling_utils", "transformers.core_model_loading", "sympy"}.intersection(imported)
+    source = ModelSource(str(bundled_model), True, "")
+    assert type(source.load_tokenizer()) is type(source.load(AutoTokenizer))
 
 
 def test_weights_go_straight_to_the_device(tiny_folder, monkeypatch):

@@ -287,7 +287,7 @@ class Parts:
             return TextTokenizer()
         if self.is_open("engine") or self._load_model is not load_model_of:
             return self.engine.tokenizer
-        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
+        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)
 
     @part
     def _warming(self) -> Warming:

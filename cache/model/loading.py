@@ -185,6 +185,20 @@ class ModelSource:
             cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
             raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
 
+    def load_tokenizer(self) -> Any:
+        """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
+        class; models of the type llama that name the general class, as converted ones do, have that one.
+        """
+        named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
+        is_general = self.is_local and named == ["llama", "TokenizersBackend"]
+        return self.load(transformers.TokenizersBackend if is_general else transformers.AutoTokenizer)
+
+    def _named(self, file: str, key: str) -> Any:
+        try:
+            return json.loads((Path(self.place) / file).read_text(encoding="utf-8")).get(key)
+        except (OSError, ValueError, AttributeError):
+            return None
+
 
 def find_source(name: str | None, converted: Path) -> ModelSource:
     """Return the files of a model's name; a GGUF file is converted first. Raises ModelError."""
@@ -304,7 +318,7 @@ def load_stock(
     files directly to the device. Raises ModelError.
     """
     source = find_source(name, converted)
-    tokenizer = source.load(transformers.AutoTokenizer)
+    tokenizer = source.load_tokenizer()
     hf = source.load(
         transformers.AutoModelForCausalLM,
         dtype=dtype or default_dtype(device),
@@ -314,13 +328,15 @@ def load_stock(
     return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
 
 
-def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer, int]:
-    """Return a model's tokenizer and its usable positions, without its weights. Raises ModelError."""
+def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
+    """Return a model's tokenizer, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
-    source = find_source(name, converted)
-    return wrap_tokenizer(source.load(transformers.AutoTokenizer), name), usable_positions(
-        source.load(transformers.AutoConfig)
-    )
+    return wrap_tokenizer(find_source(name, converted).load_tokenizer(), name)
+
+
+def load_positions(name: str | None, *, converted: Path) -> int:
+    """Return the usable positions of a model, without its weights. Raises ModelError."""
+    return usable_positions(find_source(name, converted).load(transformers.AutoConfig))
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
