@@ -30,6 +30,7 @@ from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
 from cache.memory.keys import digest, file_digest
+from cache.model.digests import stored_digest
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.native.decoder import PackedWeights
 from cache.prompt.tokenizer import ModelTokenizer
@@ -208,11 +209,11 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"model file {str(path)!r} does not exist")
-        fingerprint = file_digest(path)
+        fingerprint = stored_digest(path, converted)
         return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".json", ".safetensors", ".bin"})
-        parts = (part for file in files for part in (file.name, file_digest(file)))
+        parts = (part for file in files for part in (file.name, stored_digest(file, converted)))
         return ModelSource(str(path), True, digest(*parts))
     assert name is not None
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
