@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -211,7 +212,6 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
 
 def return_freed_memory() -> None:
     """Return to the system what loading has freed: half a gigabyte, which glibc would keep."""
-    gc.collect()
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -242,10 +242,14 @@ def main() -> None:
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
     arrived = read_all(arriving(connection, has_begun), messages.ToEngine)
     outgoing = Outgoing(connection)
+    gc.disable()  # until the model is loaded: imports make only objects that stay
     try:
+        import_module("transformers.modeling_utils")  # for seconds, in which the parent imports as well
         spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
+        gc.freeze()  # what is left stays, too: later collections do not look at it
+        gc.enable()
     except Exception as error:
         outgoing.send(messages.Failed(0, as_cache_error("loading the model", error)))
     else:
