@@ -306,7 +306,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path):
 
 def test_a_process_that_cannot_end_is_left_behind(monkeypatch):
     """As one does that waits for a disk."""
-    monkeypatch.setattr("cache.serving.engine_process.KILLED_S", 0.05)
+    monkeypatch.setattr("cache.serving.child_process.KILLED_S", 0.05)
     child = Child()
     os.kill(child.pid, signal.SIGSTOP)
     with monkeypatch.context() as cannot_end:

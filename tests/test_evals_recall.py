@@ -21,7 +21,7 @@ def _without_models(monkeypatch):
     """Passages are cut and ranked by words, files read in this process: all else takes seconds."""
     monkeypatch.setattr("evals.answers.recall.FileReader", ReaderHere)
     monkeypatch.setattr("evals.answers.recall.StatementEncoder", lambda _: HashRanker())
-    monkeypatch.setattr("evals.answers.recall.load_tokenizer", lambda *_, **__: (WordTokenizer(), None))
+    monkeypatch.setattr("evals.answers.recall.load_tokenizer", lambda *_, **__: WordTokenizer())
 
 
 def write_rows(file: Path, rows: Iterable[object]) -> Path:

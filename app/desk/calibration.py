@@ -119,11 +119,9 @@ def refusal_bias(margins: Sequence[float]) -> float:
 
 def find_calibration(settings: Settings) -> Calibration | None:
     """Return this installation's result if it is valid for the settings, else the bundled one. Raises DeskError."""
-    for file in (settings.data_dir / FILE, SHIPPED):
-        found = read_calibration(file)
-        if found is not None and found.setup == setup_of(settings):
-            return found
-    return None
+    stored = [found for file in (settings.data_dir / FILE, SHIPPED) if (found := read_calibration(file)) is not None]
+    setup = setup_of(settings)  # it reads the adapter
+    return next((found for found in stored if found.setup == setup), None)
 
 
 def policy_of(settings: Settings, calibration: Calibration | None) -> Policy:

@@ -41,6 +41,7 @@ from cache.prompt.tokenizer import ChatTokenizer
 from cache.remote.remote_engine import ELSEWHERE, RemoteEngine
 from cache.remote.reply import ServerSpec
 from cache.remote.text_tokens import TextTokenizer
+from cache.serving.child_process import ChildProcess
 from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import start_engine
@@ -151,7 +152,7 @@ class part(Generic[T]):
     def __get__(self, service: Any, owner: type) -> T:
         if service is None:
             return cast("T", self)
-        with service.opening:
+        with service.opening.setdefault(self._name, RLock()):  # of this part only: others are opened meanwhile
             if self._name not in service.__dict__:  # Python looks here first from then on
                 service.__dict__[self._name] = self._open(service)
         return cast("T", service.__dict__[self._name])
@@ -160,6 +161,7 @@ class part(Generic[T]):
 class Loading(TypedDict, total=False):
     """Functions that load parts instead of the default loaders, called when a part is first needed. upgrade: see
     `open_database`. may_start_process: the engine may get its own process if the settings say so; else a thread.
+    process: a process for it, started before.
     """
 
     model: Callable[[Settings], LanguageModel]
@@ -167,6 +169,7 @@ class Loading(TypedDict, total=False):
     ranker: Callable[[Settings], StatementEncoder]
     upgrade: bool
     may_start_process: bool
+    process: ChildProcess
 
 
 class Parts:
@@ -174,13 +177,14 @@ class Parts:
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
         self.settings = settings
-        self.opening = RLock()  # parts need other parts
+        self.opening: dict[str, RLock] = {}
         self.awaited = ""
         self._load_model = loading.get("model", load_model_of)
         self._load_embedder = loading.get("embedder", load_embedder_of)
         self._load_ranker = loading.get("ranker", load_ranker_of)
         self.is_elsewhere = settings.model_server is not None
         may_start = loading.get("may_start_process", False) and not self.is_elsewhere
+        self._process = loading.get("process")
         self._has_cluster = settings.cluster is not None and may_start
         self._has_process = (settings.engine_process or self._has_cluster) and may_start
         threads = THREADS_BESIDE if self._has_process and settings.reranker is None else settings.threads
@@ -213,7 +217,7 @@ class Parts:
         if self._has_cluster:
             engine = start_cluster(self.settings, spec, self._set_awaited)
         elif self._has_process:
-            engine = EngineProcess(spec)
+            engine = EngineProcess(spec, self._process)
         else:
             engine = start_engine(self._load_model(self.settings), spec)
         engine.keep(kept_modules(self.library))
@@ -279,7 +283,7 @@ class Parts:
             return TextTokenizer()
         if self.is_open("engine") or self._load_model is not load_model_of:
             return self.engine.tokenizer
-        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
+        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)
 
     @part
     def _warming(self) -> Warming:

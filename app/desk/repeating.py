@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from threading import Lock, Thread
-from typing import Final, TypeVar
+from threading import Lock
+from typing import Final
 
 from app.domain.logs import Recurring
 from app.domain.progress import Progress
 from app.domain.settings import Settings
+from app.domain.threads import in_own_thread
 from app.knowledge.uploads import SyncStopped
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.document_change import Desks
@@ -170,7 +171,6 @@ def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextMa
     return repeating("following", FOLLOW_EVERY_S, look, "changes of other servers are not seen")
 
 
-T = TypeVar("T")
 LOOK_S = 3.0  # a part that does not answer within this time counts as missing
 
 
@@ -194,21 +194,6 @@ class Readiness:
     def _begun(self, name: str) -> Future[bool]:
         running = self._running.get(name)
         return in_own_thread(self._looks[name]) if running is None or running.done() else running
-
-
-def in_own_thread(function: Callable[[], T]) -> Future[T]:
-    """Run a function that may hang, so that it occupies none of the shared threads. It cannot be cancelled."""
-    given: Future[T] = Future()
-    given.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            given.set_result(function())
-        except BaseException as error:
-            given.set_exception(error)
-
-    Thread(target=run, name="own", daemon=True).start()
-    return given
 
 
 def make_room(settings: Settings) -> None:

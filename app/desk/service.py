@@ -33,6 +33,7 @@ from app.domain.quality import FaqDraft, FaqSaved
 from app.domain.setting_types import policy_named
 from app.domain.settings import Settings
 from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan
+from app.domain.threads import in_own_thread
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead
@@ -121,9 +122,15 @@ class Service(DeskDocuments):
         grouping = Grouping(self.search.embedder)
         return Quality(Transcripts(self.database), self._faq, self._faq_editor, grouping, explained)
 
-    def prepare(self) -> None:
-        """Open every part that a question needs, finish interrupted work, and load lazy libraries."""
+    def prepare(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Open every part that a question needs, finish interrupted work, and load lazy libraries. meanwhile: called
+        while the engine loads its model, which takes longest.
+        """
+        engine = in_own_thread(lambda: self.engine)
         self.finish_begun()
+        assert self.finder
+        meanwhile()
+        engine.result()
         self._ingestion.forget_unused()
         self._answering.rehearse()
 

@@ -54,12 +54,12 @@ def registry_for(
     roles = NO_ROLES if template is None else NAMED[template]
     if tokenizer == "words":
         return Registry(WordTokenizer(), roles=roles, max_positions=max_positions)
-    from cache.model.loading import load_tokenizer
+    from cache.model.loading import load_positions, load_tokenizer
 
-    loaded, positions = load_tokenizer(tokenizer or settings.model, converted=settings.models_folder)
-    return Registry(
-        loaded, roles=loaded.template.roles if template is None else roles, max_positions=max_positions or positions
-    )
+    name, folder = tokenizer or settings.model, settings.models_folder
+    loaded = load_tokenizer(name, converted=folder)
+    roles = loaded.template.roles if template is None else roles
+    return Registry(loaded, roles=roles, max_positions=max_positions or load_positions(name, converted=folder))
 
 
 def read_source(path: Path, parse: Callable[[bytes], T]) -> T:

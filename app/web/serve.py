@@ -36,13 +36,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.access.identity import ensure_admin
 from app.desk.batch import BatchQuestion
 from app.desk.output import backup_json, batch_entry_json, batch_json, ingest_json
-from app.desk.repeating import every_minute, following, in_own_thread, syncing
+from app.desk.repeating import every_minute, following, syncing
 from app.desk.service import Changes, Service
 from app.domain.answers import Answer
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.logs import of_request, say
 from app.domain.progress import Bars, Progress, no_bars
+from app.domain.threads import in_own_thread
 from app.storage.lock import SOCKET_FILE
 from app.storage.people import Accounts, Audit
 from app.support.webhook import WebhookSender

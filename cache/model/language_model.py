@@ -300,7 +300,7 @@ class LanguageModel:
 
             ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention_function)
             hf.set_attn_implementation(ATTENTION)
-        self._hf = hf.eval()
+        self._hf: Any = None if self.native is not None else hf.eval()  # else the weights would be in memory twice
         self._kind = kind or best_kind(self.device, self._try)
 
     @torch.no_grad()

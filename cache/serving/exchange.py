@@ -226,7 +226,7 @@ class EngineElsewhere(Arranger):
 
     def __init__(self, begun: messages.Begun, spec: EngineSpec) -> None:
         """begun: the engine's description of itself. Raises CacheError."""
-        tokenizer, _ = load_tokenizer(spec.model, converted=spec.converted)
+        tokenizer = load_tokenizer(spec.model, converted=spec.converted)
         super().__init__(begun.info, tokenizer, spec.placement, spec.slot)
         self.module_room, self._fingerprint = begun.module_room, begun.fingerprint
 

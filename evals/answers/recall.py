@@ -132,7 +132,7 @@ def build_corpus(
     """Cut and embed documents as the product does. Vectors are stored in parts, so that a stopped run can continue and
     a second run is quick. most: maximum number of passages of `others`; further documents are skipped.
     """
-    tokenizer, _ = load_tokenizer(settings.model, converted=settings.models_folder)
+    tokenizer = load_tokenizer(settings.model, converted=settings.models_folder)
     passages: list[Passage] = []
     document_of: list[str] = []
 

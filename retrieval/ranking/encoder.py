@@ -22,14 +22,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.embedding import Vectors, bundled_folder
+from retrieval.search.embedding import Vectors
+from retrieval.search.minilm import MiniLM, bundled_folder, bundled_network, bundled_tokenizer
 
 _HEADER = struct.Struct("<4I")
 _SCALE = 127.0
@@ -145,9 +145,8 @@ class RankerModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = transformers.AutoModel.from_pretrained(bundled_folder(), local_files_only=True)
-        self.encoder.pooler = None  # unused; skipping it while loading would print a report
-        hidden = self.encoder.config.hidden_size
+        self.encoder = MiniLM(bundled_folder())
+        hidden = self.encoder.hidden
         self.shorten = nn.Linear(hidden, SHORT, bias=False)
         self.weigh = nn.Linear(hidden, 1)
         self.bar = nn.Linear(hidden, 1)
@@ -166,7 +165,7 @@ class RankerModel(nn.Module):
         parts: list[Tensor] = []
         for rows in order.chunk(_GROUPS):
             width = min(-(-int(lengths[rows].max()) // _MULTIPLE) * _MULTIPLE, ids.shape[1])
-            states = self.encoder(input_ids=ids[rows, :width], attention_mask=mask[rows, :width]).last_hidden_state
+            states = self.encoder(ids[rows, :width], mask[rows, :width])
             parts.append(functional.pad(states, (0, 0, 0, ids.shape[1] - width)))
         return torch.cat(parts)[order.argsort()]
 
@@ -193,7 +192,7 @@ class RankerModel(nn.Module):
 
     def freeze(self, lowest: int) -> None:
         self.encoder.embeddings.requires_grad_(False)
-        for layer in self.encoder.encoder.layer[:lowest]:
+        for layer in self.encoder.layers[:lowest]:
             layer.requires_grad_(False)
 
 
@@ -218,7 +217,10 @@ class StatementEncoder:
         wrong = [name for name, weight in weights.items() if name not in own or own[name].shape != weight.shape]
         if wrong:
             raise RetrievalError(f"ranker {folder}: made for another model ({wrong[0]})")
-        self._model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
+        # What is not trained is the embedder's, once in memory.
+        untrained = {f"encoder.{name}": weight for name, weight in bundled_network().state_dict().items()}
+        trained = {name: weight.float() for name, weight in weights.items()}
+        self._model.load_state_dict(untrained | trained, strict=False, assign=True)
         self.tokens = RankerTokens()
         cosine, matches = self._model.mixture.tolist()
         self.mixture = Mixture(cosine=cosine, matches=matches)
@@ -242,7 +244,7 @@ class StatementEncoder:
     def _read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
         ids, mask, spans = self.tokens.passages(passages, LONGEST_PASSAGE)
         read = [span for span in spans if span[2] > span[1]]
-        wholes = np.zeros((len(spans), self._model.encoder.config.hidden_size), np.float16)
+        wholes = np.zeros((len(spans), self._model.encoder.hidden), np.float16)
         tokens = np.zeros((0, SHORT), np.int8)
         if read:
             with self._lock, torch.inference_mode():
@@ -266,7 +268,7 @@ class RankerTokens:
     """Tokenizes texts for the network."""
 
     def __init__(self) -> None:
-        self._tokenizer = transformers.AutoTokenizer.from_pretrained(bundled_folder(), local_files_only=True)
+        self._tokenizer = bundled_tokenizer()
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text is cut at its start."""

