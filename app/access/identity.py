@@ -196,7 +196,7 @@ class Keys(ApiKeyTable):
         return caller
 
     def seconds_to_wait(self, caller: Caller) -> int:
-        """Count a request that needs computation. Return 0, or the whole seconds until the key may send the next one."""
+        """Count a request that needs computation. Return 0, or the whole seconds until the next one is allowed."""
         limit = self._limits.get(caller.owner)
         if limit is None:
             return 0
