@@ -2,7 +2,7 @@
 
 import json
 import os
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +70,8 @@ def batch(
 
         lines = read_questions(questions)
         running = find_served(common)
-        desk = nullcontext() if running else open_service(common.settings, "warmdesk batch")
+        own = open_service(common.settings, "warmdesk batch")
+        desk: AbstractContextManager[Any] = nullcontext() if running else own
         with desk as service, progress_bar() as progress:
             left = lines if output is None else still_to_answer(lines, output)
             with open(output or os.devnull, "a", encoding="utf-8") as kept:

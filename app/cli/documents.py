@@ -29,7 +29,7 @@ def ingest(
     collection: Annotated[str, typer.Option(help="Collection of the documents.")] = "",
     warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Encode the passages now.")] = True,
 ) -> int:
-    """Add documents: read, split, index and encode every passage once. Also while the server runs."""
+    """Add documents: read, split, index and encode every passage once. Works while the server runs."""
     from app.cli.reports import print_ingest, progress_bar
     from app.desk.output import ingest_json
 
@@ -68,7 +68,7 @@ def documents(common: Common) -> None:
 def forget(
     common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")]
 ) -> None:
-    """Delete a document: text, vectors, keywords, quotes and encoded passages. Also while the server runs."""
+    """Delete a document: text, vectors, keywords, quotes and encoded passages. Works while the server runs."""
     from app.cli.reports import print_forgotten, print_old_copies
     from app.storage.files import old_copies
 

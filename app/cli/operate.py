@@ -27,7 +27,7 @@ def backup(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Save the whole data folder in one archive, and check it. Also while the server runs, which
+    """Save the whole data folder in one archive, and check it. A running server
     continues to answer.
     """
     from app.cli.reports import print_backup, progress_bar

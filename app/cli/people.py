@@ -141,7 +141,7 @@ User = Annotated[str, typer.Option(help="Instead of OWNER: the user's id at your
 @visitors.command("export")
 @takes("data_dir", "as_json")
 def export(common: Common, owner: Owner = "", user: User = "") -> None:
-    """Print all data of a visitor as one JSON document, with or without --json. Also while the server runs."""
+    """Print all data of a visitor as one JSON document, with or without --json. Works while the server runs."""
     from app.desk.output import export_everything
 
     whose = _owner(owner, user)
@@ -153,7 +153,7 @@ def export(common: Common, owner: Owner = "", user: User = "") -> None:
 @visitors.command("delete")
 @takes("data_dir", "as_json")
 def delete(common: Common, owner: Owner = "", user: User = "") -> None:
-    """Delete all data of a visitor, at once and for good. Also while the server runs."""
+    """Delete all data of a visitor, at once and for good. Works while the server runs."""
     from app.cli.reports import print_old_copies
     from app.storage.files import old_copies
 

@@ -63,7 +63,7 @@ def plan(
         raise DeskError("give --trace FILE, or --documents with --requests-per-second", code="usage")
     counts = whole_numbers(replicas, "--replicas")
     if max(counts) > 1000:
-        raise DeskError(f"--replicas is {replicas!r}: at most 1000", code="usage")
+        raise DeskError(f"--replicas is {replicas!r}: write at most 1000", code="usage")
     if trace is not None:
         traffic: Any = read_trace(trace)
     else:
