@@ -176,7 +176,6 @@ def test_full_disk_undoes_the_transaction(database):
 
 
 def test_another_writer_does_not_finish(path, monkeypatch):
-    open_database(f"sqlite:///{path}").close()
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_MS", 50)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
