@@ -159,6 +159,7 @@ def test_every_question_counts_where_it_belongs():
     assert counted["unanswerable_answered"] == (1.0, 1)
     assert counted["smalltalk_handled"] == (1.0, 1)
     assert counted["words"] == (1, 3)
+    assert counted["search_ms_p95"] == (1.0, 4)
     assert "| all facts | 33 % | 6 to 79 | 3 |" in markdown(found)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import numpy as np
 from sqlalchemy import delete, func, select
-from sqlalchemy.orm import InstrumentedAttribute, Session, defer
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import (
     CollectionSize,
@@ -265,10 +265,10 @@ class Library:
         self._update_passages("embedding", {id_: packed(rows) for id_, rows in vectors.items()})
 
     def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
-        query = select(PassageStatementsRow).where(PassageStatementsRow.encoder == encoder)
+        row = PassageStatementsRow
+        query = select(row.passage_id, row.vectors).where(row.encoder == encoder)
         with self._database.read() as session:
-            rows = where_in(session, query, PassageStatementsRow.passage_id, ids)
-            return {row[0].passage_id: row[0].vectors for row in rows}
+            return {found.passage_id: found.vectors for found in where_in(session, query, row.passage_id, ids)}
 
     def without_statements(self, encoder: str) -> list[int]:
         read = select(PassageStatementsRow.passage_id).where(PassageStatementsRow.encoder == encoder)
@@ -288,16 +288,17 @@ class Library:
 
 
 def _passage_query() -> AnySelect:
-    document = DocumentRow
-    query = select(PassageRow, document.path, document.title, document.collection, document.url).join(document)
-    return query.options(defer(PassageRow.embedding))
+    one, of = PassageRow, DocumentRow
+    own = (one.id, one.ordinal, one.heading_path, one.text, one.content_hash, one.num_tokens, one.module_key)
+    query = select(*own, of.path.label("document"), of.title, of.collection, of.url)  # quicker than whole rows
+    return query.select_from(one).join(of)
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow], page_urls: Mapping[str, str]) -> list[StoredPassage]:
-    passages = [_with_url(_stored_passage(*row), page_urls) for row in rows]
+    passages = [_with_url(_stored_passage(row), page_urls) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
-    by_id = {row[0].id: _stored_passage(*row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
+    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
     return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours[p.id])) for p in passages]
 
 
@@ -308,6 +309,5 @@ def _with_url(passage: StoredPassage, page_urls: Mapping[str, str]) -> StoredPas
     return replace(passage, url=pattern.replace("{name}", quote(PurePath(passage.document).stem)))
 
 
-def _stored_passage(row: PassageRow, path: str, title: str, collection: str, url: str) -> StoredPassage:
-    document = {"document": path, "title": title, "collection": collection, "url": url}
-    return row.to(StoredPassage, heading_path=tuple(row.heading_path), neighbours=(), **document)
+def _stored_passage(row: AnyRow) -> StoredPassage:
+    return StoredPassage(**{**row._mapping, "heading_path": tuple(row.heading_path)})

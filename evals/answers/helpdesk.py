@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binom, binomtest
@@ -39,6 +38,7 @@ from app.knowledge.finder import wordings
 from app.storage.history import AnswerDetails, PastMessage, new_id
 from evals.answers.contradictions import contradictions
 from evals.answers.questions import CustomerQuestion, holds_all, holds_fact
+from evals.report import percentile
 from retrieval.text.sentences import sentences
 from retrieval.text.terms import CHINESE_JAPANESE
 
@@ -148,14 +148,14 @@ def share(flags: Sequence[bool]) -> Figure:
     return {"value": round(sum(flags) / n, 4), "low": round(found.low, 4), "high": round(found.high, 4), "n": n}
 
 
-def middle_of(values: Sequence[float]) -> Figure:
+def middle_of(values: Sequence[float], percent: float = 50) -> Figure:
     """Return the median, with the order statistics that contain it with at least 95 % probability (binomial)."""
     ordered, n = sorted(values), len(values)
     if not n:
         return NOTHING
-    first = max(0, int(binom.ppf(0.025, n, 0.5)) - 1)
-    low, high = round(ordered[first], 1), round(ordered[n - 1 - first], 1)
-    return {"value": round(median(ordered), 1), "low": low, "high": high, "n": n}
+    first, last = (int(place) for place in binom.ppf((0.025, 0.975), n, percent / 100))
+    low, high = round(ordered[max(0, first - 1)], 1), round(ordered[min(n - 1, last)], 1)
+    return {"value": round(percentile(ordered, percent), 1), "low": low, "high": high, "n": n}
 
 
 POINTS_BACK = re.compile(
@@ -241,9 +241,10 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     """Return the figures by name. The start of a name shows which questions the share counts, except: right_page_first,
     right_page_any: of answerable questions whose page is known. all_facts, facts_first (in the first statement),
     dead_ends (neither all facts nor a page that has them), contradicted: of answerable questions. harmful: of questions
-    with pages that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the statements shown
-    for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words, first_token_ms:
-    median of answered and unsure ones. added_ms: median of all except small talk.
+    that name pages that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the statements
+    shown for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words, first_token_ms:
+    median of answered and unsure ones. search_ms (median), search_ms_p95, added_ms (median): of all but small talk;
+    search_ms is all that happens before the language model.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -272,11 +273,13 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
         "smalltalk_handled": _part(small_talk, "smalltalk"),
         "smalltalk_mistaken": _part(serious, "smalltalk"),
         "first_token_ms": middle_of([one.shown.first_ms for one in told]),
+        "search_ms": middle_of([one.shown.find_ms for one in serious]),
+        "search_ms_p95": middle_of([one.shown.find_ms for one in serious], 95),
         "added_ms": middle_of([one.added_ms for one in serious]),
     }
 
 
-MEDIANS = frozenset(("words", "first_token_ms", "added_ms"))  # figures that are not shares
+MEDIANS = frozenset(("words", "first_token_ms", "search_ms", "search_ms_p95", "added_ms"))  # not shares
 
 
 def markdown(summary: dict[str, Figure]) -> str:

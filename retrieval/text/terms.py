@@ -170,6 +170,8 @@ def is_unspaced(word: str) -> bool:
 
 
 def _words_of(run: str, *, is_question: bool) -> list[str]:
+    if run.isascii() and run.isalpha():  # most are, and need no search
+        return [run]
     if is_unspaced(run):
         pairs = [run[at : at + 2] for at in range(len(run) - 1)]
         return pairs or [run] if is_question else [*run, *pairs]
