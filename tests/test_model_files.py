@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from cache.errors import ModelError
-from cache.model.loading import convert_gguf, load_stock
+from cache.model.loading import convert_gguf, load_stock, load_tokenizer
+from cache.prompt.parts import Text
 
 
 class Saved:
@@ -102,6 +103,18 @@ def test_the_header_is_read_once(monkeypatch, tmp_path):
         monkeypatch.setattr(f"transformers.{name}.from_pretrained", load)
     convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
     assert read == ["one.gguf"]
+
+
+def test_tokens_are_counted_without_the_weights(bundled_model, tmp_path):
+    """Was wrong once: an ingest dequantised the whole model first, and nothing was kept if it was killed meanwhile."""
+    tokenizer, positions = load_tokenizer(None, converted=tmp_path)
+    other, its_positions = load_tokenizer(None, converted=bundled_model.parent)
+    assert not [*tmp_path.iterdir()]
+    assert (positions, tokenizer.template, tokenizer.sink_prefix) == (its_positions, other.template, other.sink_prefix)
+    for is_structural in (False, True):
+        run = [Text(text="A <|im_end|> of 12.5 %,\n\n  and 退款 and\tso on.", structural=is_structural)]
+        assert tokenizer.encode(run) == other.encode(run)
+        assert tokenizer.decode(tokenizer.encode(run)) == other.decode(other.encode(run))
 
 
 def test_weights_go_straight_to_the_device(tiny_folder, monkeypatch):

@@ -128,14 +128,16 @@ CONVERTING = "converting-"  # prefix of the names of incomplete folders
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Origin of a model. place: folder or hub name. fingerprint: of the files, empty for a hub name."""
+    """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: unconverted."""
 
     place: str
     is_local: bool
     fingerprint: str
+    gguf: str = ""
 
     def load(self, kind: Any, **options: Any) -> Any:
         """Load a class of transformers from there. Raises ModelError with one line that names the fix."""
+        options |= {"gguf_file": self.gguf} if self.gguf else {}
         try:
             return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
         except torch.OutOfMemoryError as error:
@@ -143,13 +145,13 @@ class ModelSource:
                 f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
                 "use a smaller model, or stop what else runs on the device"
             ) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
             raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
 
 
-def find_source(name: str | None, converted: Path) -> ModelSource:
-    """Return the files of a model's name; a GGUF file is converted first. Raises ModelError."""
+def find_source(name: str | None, converted: Path, *, needs_weights: bool = True) -> ModelSource:
+    """Return a model's files; a GGUF file is converted first if its weights are needed. Raises ModelError."""
     if name is not None and name.startswith("openai:"):
         raise ModelError(f"model {name!r} runs elsewhere: this needs a model that runs here, give another --model")
     path = bundled_gguf() if name is None else Path(name).expanduser()
@@ -157,7 +159,10 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
         if not path.is_file():
             raise ModelError(f"model file {str(path)!r} does not exist")
         fingerprint = file_digest(path)
-        return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
+        folder = converted / fingerprint.replace(":", "-")
+        if not (needs_weights or folder.is_dir()):
+            return ModelSource(str(path.parent), True, fingerprint, path.name)
+        return ModelSource(str(convert_gguf(path, folder)), True, fingerprint)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".json", ".safetensors", ".bin"})
         parts = (part for file in files for part in (file.name, file_digest(file)))
@@ -279,10 +284,10 @@ def load_stock(
 def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer, int]:
     """Return a model's tokenizer and its usable positions, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
-    source = find_source(name, converted)
-    return wrap_tokenizer(source.load(transformers.AutoTokenizer), name), usable_positions(
-        source.load(transformers.AutoConfig)
-    )
+    source = find_source(name, converted, needs_weights=False)
+    with _reading_once():
+        tokenizer, config = source.load(transformers.AutoTokenizer), source.load(transformers.AutoConfig)
+    return wrap_tokenizer(tokenizer, name), usable_positions(config)
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
