@@ -241,8 +241,8 @@ class _Splitter:
         length = self.count(text)
         if is_whole and length <= self.limit * _JOIN_UP_TO:
             return _Piece(path, text)
-        has_tiny = any(self.count(piece.text) <= self.limit * _TINY for piece in (first, second))
-        return _Piece(path, text, is_whole) if has_tiny and length <= self.limit else None
+        fits = length <= self.limit and any(self.count(piece.text) <= self.limit * _TINY for piece in (first, second))
+        return _Piece(path, text, is_whole) if fits else None
 
 
 def _below(piece: _Piece, path: tuple[str, ...]) -> str:

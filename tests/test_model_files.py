@@ -14,7 +14,8 @@ from cache.errors import ModelError
 from cache.memory.keys import file_digest
 from cache.model import digests
 from cache.model.digests import stored_digest
-from cache.model.loading import ModelSource, convert_gguf, load_stock
+from cache.model.loading import ModelSource, convert_gguf, load_positions, load_stock, load_tokenizer
+from cache.prompt.parts import Text
 
 
 class Saved:
@@ -178,6 +179,18 @@ def test_digests_that_cannot_be_stored_do_no_harm(large, tmp_path):
     (tmp_path / "models").write_text("a file in its place")
     assert [stored_digest(file, tmp_path / "models") for _ in range(2)] == [file_digest(file)] * 2
     assert len(read) == 2
+
+
+def test_tokens_are_counted_without_the_weights(bundled_model, tmp_path):
+    """Was wrong once: an ingest dequantised the whole model first, and nothing was kept if it was killed meanwhile."""
+    tokenizer, other = (load_tokenizer(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
+    positions, its_positions = (load_positions(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
+    assert not [*tmp_path.iterdir()]
+    assert (positions, tokenizer.template, tokenizer.sink_prefix) == (its_positions, other.template, other.sink_prefix)
+    for is_structural in (False, True):
+        run = [Text(text="A <|im_end|> of 12.5 %,\n\n  and 退款 and\tso on.", structural=is_structural)]
+        assert tokenizer.encode(run) == other.encode(run)
+        assert tokenizer.decode(tokenizer.encode(run)) == other.decode(other.encode(run))
 
 
 def test_weights_go_straight_to_the_device(tiny_folder, monkeypatch):

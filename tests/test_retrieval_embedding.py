@@ -1,6 +1,8 @@
 """Embedders: the contract every one keeps, and the bundled model offline."""
 
 import socket
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from meanings import retriever_of
 
 from retrieval.answerability import load_classifier
 from retrieval.errors import RetrievalError
-from retrieval.search.embedding import SentenceEmbedder, languages_of_card
+from retrieval.search.embedding import SentenceEmbedder, Vectors, languages_of_card, one_question
 from retrieval.search.minilm import MiniLM, bundled_folder
 from retrieval.search.vector_index import window_texts
 
@@ -114,6 +116,29 @@ def test_threads_may_embed_at_once(bundled):
     with ThreadPoolExecutor(3) as pool:
         found = [*pool.map(ask, range(15))]
     assert np.allclose(found, bundled.embed_queries(["refund"]), atol=1e-5)
+
+
+def test_a_question_overtakes_the_passages_of_a_long_document(bundled, monkeypatch):
+    monkeypatch.setattr("retrieval.search.embedding.PATIENCE_S", 60.0)
+    done, begun, may_end = list[str](), threading.Event(), threading.Event()
+
+    def encode(kind: str, texts: Sequence[str]) -> Vectors:
+        begun.set()
+        assert may_end.wait(60)
+        done.append(kind)
+        return np.ones((len(texts), bundled.dimension), np.float32)
+
+    monkeypatch.setattr(bundled._model, "encode_document", lambda texts, **_: encode("passages", texts))
+    monkeypatch.setattr(bundled._model, "encode_query", lambda texts, **_: encode("question", texts))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(bundled.embed_documents, ["word " * 200] * 8)
+        assert begun.wait(60)
+        with one_question():
+            may_end.set()
+            for text in ("refund", "money"):
+                bundled.embed_queries([text])
+        reading.result()
+    assert done == ["passages", *["question"] * 2, *["passages"] * 3]
 
 
 def test_names_that_lead_nowhere_say_what_to_do(tmp_path, monkeypatch):

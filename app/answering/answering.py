@@ -264,7 +264,7 @@ class Answering:
     ) -> None:
         """policy: the default policy. answer_mode, refusal_bias: see `app.desk.calibration`."""
         self.settings, self.engine, self.policy, self.meter = settings, engine, policy, meter
-        self.questions = QuestionPreparer(settings, library, finder, engine, prompts, curated)
+        self.questions = QuestionPreparer(settings, library, finder, engine, prompts, in_flight, curated)
         self._history, self._in_flight = history, in_flight
         self._answer_mode, self._opening = answer_mode, None
         self.open = OpenAnswers()

@@ -24,6 +24,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults, may_stand_alone
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
+from app.knowledge.warm import InFlight
 from app.privacy.redaction import redact
 from app.replies.replies import all_texts, contact_links, heard, human_text, nothing_text, texts_in, vague_text
 from app.storage.history import PastMessage
@@ -247,6 +248,9 @@ def valid_question(question: str, settings: Settings) -> str:
     return redact(question) if settings.redact else question
 
 
+READ_S = 0.5  # for which a question may encode passages that are also being encoded in the background
+
+
 class QuestionPreparer:
     """Searches for questions and plans their prompts."""
 
@@ -257,10 +261,11 @@ class QuestionPreparer:
         finder: Finder,
         engine: EngineInterface,
         prompts: PromptBuilder,
+        in_flight: InFlight,
         curated: CuratedAnswers | None = None,
     ) -> None:
         self._settings, self._library, self.decider = settings, library, Decider(settings, finder, curated)
-        self._engine, self._prompts = engine, prompts
+        self._engine, self._prompts, self._in_flight = engine, prompts, in_flight
 
     def valid(self, question: str) -> str:
         return valid_question(question, self._settings)
@@ -273,7 +278,8 @@ class QuestionPreparer:
         in_prompt: dict[str, StoredPassage] = {}
         plan, notice = None, None
         if decision.asks_model:
-            turns, in_prompt = self._turns(past, decision.results.passages, question)
+            soon = self._soon([one.passage for one in decision.results.passages])
+            turns, in_prompt = self._turns(past, soon, question)
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
         return PreparedQuestion(
@@ -291,7 +297,7 @@ class QuestionPreparer:
         decision = self.decider.decide(question, past)
         if decision.outcome == "smalltalk" or decision.faq is not None:
             return None
-        turns, _ = self._turns(past, decision.results.passages, question="")
+        turns, _ = self._turns(past, [one.passage for one in decision.results.passages], question="")
         return self._fit(turns)[0]
 
     def answered_from(self, question: str) -> str | None:
@@ -301,14 +307,28 @@ class QuestionPreparer:
         documents = {one.passage.id: one.passage.document for one in decision.results.passages}
         return documents.get(decision.statements[0].passage)
 
+    def _soon(self, found: Sequence[StoredPassage]) -> Sequence[StoredPassage]:
+        """The best passage, and the others that are encoded or can be in READ_S. found: best first."""
+        unread = {one.id for one in found} & self._in_flight.unread
+        if not unread:
+            return found
+        room, soon = READ_S / max(self._engine.seconds_per_token, 1e-9), list[StoredPassage]()
+        for one in found:
+            tokens = sum(p.num_tokens for p in (one, *one.neighbours)) if one.id in unread else 0
+            if tokens <= room or not soon:
+                soon.append(one)
+                room -= tokens
+        self._in_flight.wanted = [one.id for one in found if one not in soon]
+        return soon
+
     def _turns(
-        self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
+        self, past: Sequence[PastMessage], found: Sequence[StoredPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
         """Return the conversation as prompt turns, and its passages by module name."""
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
         answered = [(asked, said) for asked, said in pairs if said.text]  # some text came from the documents
         ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}
-        stored = {passage.id: passage for passage in self._library.passages(sorted(ids))}
+        stored = {one.id: one for one in self._library.passages(sorted(ids - self._in_flight.unread))}
         turns = [
             PromptTurn(
                 passages=tuple(PassageText.of(stored[id_]) for id_ in said.passage_ids if id_ in stored),
@@ -318,7 +338,7 @@ class QuestionPreparer:
             )
             for asked, said in answered
         ]
-        new = [one.passage for one in reversed(found)]  # the most relevant passage is last, next to the question
+        new = found[::-1]  # the most relevant passage is last, next to the question
         turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
         return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
 

@@ -16,12 +16,10 @@ encoding contains information from its neighbours, so they must be in the same c
 Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`).
 """
 
-import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -38,16 +36,6 @@ from retrieval.errors import UnreadableDocument, first_line
 from retrieval.loaders.load import read_bytes
 from retrieval.reading import FileReader, find_files
 from retrieval.text.terms import printable
-
-
-def give_memory_back() -> None:
-    """Return freed memory to the system, if the C library can (glibc). Batches of different lengths fragment it:
-    without this, embedding takes 40 MB more for every 64 passages.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-
 
 NEIGHBOURS = "neighbours"
 """Key of a stored value: the setting `neighbours` with which the stored ones were chosen."""
@@ -91,10 +79,10 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     return frozenset(unused)
 
 
-BATCH = 64  # a batch is stored when it has this many new passages,
-BATCH_S = 4.0  # or when this many seconds have passed since the one before it was stored
-EMBEDDED_AT_ONCE = 8
-"""Number of passages in one batch of the embedder and ranker: small, so that a run can be stopped."""
+BATCH = 32  # a batch is stored when it has this many new passages,
+BATCH_S = 4.0  # or when reading and the expected work with its passages take this many seconds together
+PASSAGE_S = 0.5  # expected work with a passage, until it is measured
+READ_AT_ONCE = 8  # passages whose statements are encoded together: few, so that a run can be stopped
 LONGEST_READING_S = 120.0
 LONGEST_PATH = 2500  # maximum bytes of a document's path: PostgreSQL's index allows few more
 IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `warmdesk forget`"
@@ -270,7 +258,7 @@ class Ingestion:
         if not files:
             return []
         names: list[str] = []
-        batch, began = list[SplitDocument](), self._clock()
+        batch, began = list[SplitDocument](), 0.0
         with FileReader(seconds=LONGEST_READING_S) as reader:
             for done, (path, problem) in enumerate(files):
                 progress("reading", done, len(files))
@@ -281,20 +269,23 @@ class Ingestion:
                     document = reader.load(path)
                     names.append(self._name(path))
                     batch += self._split_if_changed(names[-1], document, collection, report)
+                    began = began or self._clock()
                     report.warnings += [UnreadFile(path=printable(path), reason=remark) for remark in document.remarks]
                 except UnreadableDocument as error:
                     report.failed.append(UnreadFile(path=printable(path), reason=error.reason))
                 report.timings_s.reading += time.perf_counter() - started
-                if batch and self._is_due(batch, began):
+                if batch and self._is_due(batch, began, report):
                     self._store(batch, report, progress)
-                    batch, began = [], self._clock()
+                    batch, began = [], 0.0
         progress("reading", len(files), len(files))
         if batch:
             self._store(batch, report, progress)
         return names
 
-    def _is_due(self, batch: Sequence[SplitDocument], began: float) -> bool:
-        return sum(len(one.new_passages) for one in batch) >= BATCH or self._clock() - began >= BATCH_S
+    def _is_due(self, batch: Sequence[SplitDocument], began: float, report: IngestReport) -> bool:
+        new, before = sum(len(one.new_passages) for one in batch), report.changes.new
+        expected = new * (report.timings_s.embedding / before if before else PASSAGE_S)
+        return new >= BATCH or self._clock() - began + expected >= BATCH_S
 
     def _name(self, path: Path) -> str:
         return self._names.get(path.resolve(), str(path.resolve()))
@@ -338,7 +329,7 @@ class Ingestion:
         return [SplitDocument(new, passages, self.library.known_hashes(name), is_new=before is None)]
 
     def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
-        started = time.perf_counter()
+        started = self._clock()
         documents = self._embedded(batch, report, progress)
         changes = self.search.change(lambda: self.library.replace(documents))
         report.documents += len(changes)
@@ -350,14 +341,14 @@ class Ingestion:
             report.changes.kept += len(replaced.kept)
             self._drop(replaced, report)
         self._read_statements([id_ for replaced in changes for id_ in replaced.new], progress)
-        report.timings_s.embedding += time.perf_counter() - started
+        report.timings_s.embedding += self._clock() - started
 
     def _embedded(
         self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress
     ) -> list[tuple[NewDocument, list[NewPassage]]]:
         """Yield documents with the vectors of their new passages. A document that fails is reported."""
         try:
-            vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
+            vectors = self.search.vectors_of([passage for one in batch for passage in one.new_passages], progress)
             return [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
         except (DeskError, OSError):  # from database or disk: no document is the reason
             raise
@@ -369,8 +360,8 @@ class Ingestion:
             return []
 
     def _read_statements(self, ids: Sequence[int], progress: Progress) -> None:
-        for first in range(0, len(ids), EMBEDDED_AT_ONCE):
-            self.statements.of(self.library.passages(ids[first : first + EMBEDDED_AT_ONCE]))
+        for first in range(0, len(ids), READ_AT_ONCE):
+            self.statements.of(self.library.passages(ids[first : first + READ_AT_ONCE]))
             progress("embedding", len(ids), len(ids))
 
     def _new_passage(self, passage: Passage, vectors: Mapping[str, Vectors]) -> NewPassage:
@@ -381,21 +372,6 @@ class Ingestion:
             num_tokens=self._count(passage.text),
             embedding=vectors.get(passage.content_hash),
         )
-
-    def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
-        by_hash = {passage.content_hash: passage for passage in passages}
-        embedder = self.search.embedder
-        vectors = self.library.staged(embedder.name, by_hash, embedder.dimension)
-        missing = [passage for hash_, passage in by_hash.items() if hash_ not in vectors]
-        for first in range(0, len(missing), EMBEDDED_AT_ONCE):
-            some = missing[first : first + EMBEDDED_AT_ONCE]
-            found = self.search.embed([(p.heading_path, p.text) for p in some])
-            new = {passage.content_hash: rows for passage, rows in zip(some, found, strict=True)}
-            self.library.stage(embedder.name, new)
-            vectors |= new
-            give_memory_back()
-            progress("embedding", first + len(some), len(missing))
-        return vectors
 
     def _remove_missing(
         self, paths: Sequence[Path], known: Collection[str], found: Collection[str], report: IngestReport

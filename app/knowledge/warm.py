@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from app.domain.errors import DeskError
@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """Counts questions between reading the documents and reaching the engine. Safe to use from any thread."""
+    """Counts questions between reading the documents and reaching the engine. unread: numbers of passages that are
+    being encoded in the background. wanted: those that go first. Safe to use from any thread.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._open: set[object] = set()
+        self._changed, self._open = threading.Condition(), set[object]()
+        self.unread, self.wanted = set[int](), list[int]()
 
     @contextmanager
     def track(self) -> Iterator[None]:
@@ -104,7 +106,7 @@ class Warming:
     def __init__(
         self, library: Library, engine: "EngineInterface", prompts: PromptBuilder, in_flight: InFlight
     ) -> None:
-        self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
+        self.library, self.engine, self.prompts, self.in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
         if self.engine.info.is_elsewhere:
@@ -136,21 +138,23 @@ class Warming:
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
     ) -> WarmReport:
         """Encode passages without a module, a few batches ahead of the engine. until: returns whether to stop early."""
-        report = WarmReport()
-        running: deque[tuple[Future[Encoded], int]] = deque()
+        report, left = WarmReport(), dict.fromkeys(ids)
+        running: deque[tuple[Future[Encoded], Sequence[int]]] = deque()
 
         def collect(most: int) -> None:
             while len(running) > most:
-                future, count = running.popleft()
-                report.count(future.result(), count)
+                future, some = running.popleft()
+                report.count(future.result(), len(some))
+                self.in_flight.unread.difference_update(some)
                 progress("encoding", report.done, len(ids) - report.waiting)
 
         room = self.engine.module_room
-        for first in range(0, len(ids), AT_ONCE):
-            if until():
-                break
-            with self._in_flight.track():
-                passages = self.library.passages(ids[first : first + AT_ONCE])
+        while left and not until():
+            some = list(islice([id_ for id_ in self.in_flight.wanted if id_ in left] or left, AT_ONCE))
+            for id_ in some:
+                del left[id_]
+            with self.in_flight.track():
+                passages = self.library.passages(some)
                 segments = [self.engine.segment(self.prompts.module(PassageText.of(p))) for p in passages]
                 tokens = list(accumulate((len(segment.tokens) for segment in segments), initial=0))
                 fitting = bisect_right(tokens, room) - 1
@@ -159,7 +163,7 @@ class Warming:
                 keys = {p.id: self.engine.key(segment) for p, segment in zip(passages, segments, strict=True)}
                 self.library.set_module_keys({p.id: keys[p.id] for p in passages if p.module_key != keys[p.id]})
                 if fitting:
-                    running.append((self.engine.encode(segments[:fitting]), fitting))
+                    running.append((self.engine.encode(segments[:fitting]), [p.id for p in passages[:fitting]]))
             collect(JOBS_IN_FLIGHT - 1)
         collect(0)
         self.engine.flush()
@@ -222,10 +226,8 @@ def _as_desk_errors() -> Iterator[None]:
         raise DeskError(str(error), code="engine") from error
 
 
-AGAIN_S = 10.0
+AGAIN_S, _STOPPED_S = 10.0, 2.0
 log = logging.getLogger(__name__)
-
-_STOPPED_S = 2.0
 
 
 class ReadingAhead:
@@ -267,7 +269,8 @@ class ReadingAhead:
                 if not self._is_closed and not (isinstance(error, DeskError) and error.is_away):
                     is_known = isinstance(error, DeskError | CacheError)
                     log.warning("passages could not be encoded: %s", error, exc_info=not is_known)
-                if _may_go_on(error):
+                is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
+                if is_engine or (isinstance(error, DeskError) and error.is_of_database):  # it may return soon
                     self._look.wait(AGAIN_S)
                     self._look.set()
 
@@ -277,6 +280,7 @@ class ReadingAhead:
         self.state = PassagesRead(read=total - unread, total=total, is_reading=bool(due))
         if not due:
             return
+        self._warming.in_flight.unread.update(due)
         with self._bars() as progress:
 
             def report(stage: str, done: int, _: int) -> None:
@@ -284,12 +288,9 @@ class ReadingAhead:
                 self.state = PassagesRead(read=read, total=total, is_reading=done < len(due))
                 progress(stage, read, total - unread + len(due))
 
-            done = self._warming.encode(due, report, until=self._look.is_set)
+            try:
+                done = self._warming.encode(due, report, until=self._look.is_set)
+            finally:
+                self._warming.in_flight.unread.clear()
         if done.failed:
             self.state = PassagesRead(read=total - unread + done.encoded + done.kept, total=total, is_reading=False)
-
-
-def _may_go_on(error: Exception) -> bool:
-    """Return whether the failure may end soon: the engine restarts, or the database is unreachable."""
-    is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
-    return is_engine or (isinstance(error, DeskError) and error.is_of_database)

@@ -156,14 +156,16 @@ CONVERTING = "converting-"  # prefix of the names of incomplete folders
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Origin of a model. place: folder or hub name. fingerprint: of the files, empty for a hub name."""
+    """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: unconverted."""
 
     place: str
     is_local: bool
     fingerprint: str
+    gguf: str = ""
 
     def load(self, kind: Any, **options: Any) -> Any:
         """Load the model as a transformers class. Raises ModelError with one line that names the fix."""
+        options |= {"gguf_file": self.gguf} if self.gguf else {}
         try:
             return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
         except torch.OutOfMemoryError as error:
@@ -171,7 +173,7 @@ class ModelSource:
                 f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
                 "use a smaller model, or stop other programs on the device"
             ) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError) as error:
             cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
             raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
 
@@ -190,8 +192,8 @@ class ModelSource:
             return None
 
 
-def find_source(name: str | None, converted: Path) -> ModelSource:
-    """Return the files of a model's name; a GGUF file is converted first. Raises ModelError."""
+def find_source(name: str | None, converted: Path, *, needs_weights: bool = True) -> ModelSource:
+    """Return a model's files; a GGUF file is converted first if its weights are needed. Raises ModelError."""
     if name is not None and name.startswith("openai:"):
         raise ModelError(f"model {name!r} is remote, but this needs a local model: set another --model")
     path = bundled_gguf() if name is None else Path(name).expanduser()
@@ -199,7 +201,10 @@ def find_source(name: str | None, converted: Path) -> ModelSource:
         if not path.is_file():
             raise ModelError(f"model file {str(path)!r} does not exist")
         fingerprint = stored_digest(path, converted)
-        return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
+        folder = converted / fingerprint.replace(":", "-")
+        if not (needs_weights or folder.is_dir()):
+            return ModelSource(str(path.parent), True, fingerprint, path.name)
+        return ModelSource(str(convert_gguf(path, folder)), True, fingerprint)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".json", ".safetensors", ".bin"})
         parts = (part for file in files for part in (file.name, stored_digest(file, converted)))
@@ -321,12 +326,15 @@ def load_stock(
 def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
     """Return a model's tokenizer, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
-    return wrap_tokenizer(find_source(name, converted).load_tokenizer(), name)
+    source = find_source(name, converted, needs_weights=False)
+    with _reading_once():
+        return wrap_tokenizer(source.load_tokenizer(), name)
 
 
 def load_positions(name: str | None, *, converted: Path) -> int:
     """Return the usable positions of a model, without its weights. Raises ModelError."""
-    return usable_positions(find_source(name, converted).load(transformers.AutoConfig))
+    with _reading_once():
+        return usable_positions(find_source(name, converted, needs_weights=False).load(transformers.AutoConfig))
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.embedding import Vectors
+from retrieval.search.embedding import Vectors, short_batches
 from retrieval.search.minilm import MiniLM, bundled_folder, bundled_network, bundled_tokenizer
 
 _HEADER = struct.Struct("<4I")
@@ -126,7 +126,6 @@ WEIGHTS, CARD = "ranker.safetensors", "ranker.json"
 SHORT = 128  # length of a token's vector
 LONGEST_PASSAGE, LONGEST_QUESTION = 512, 48
 """Maximum number of tokens. Truncated statements of a passage have no vectors."""
-_AT_ONCE = 8
 _GROUPS = 4  # of texts of similar length
 _MULTIPLE = 8  # torch caches kernels for every length
 
@@ -228,9 +227,7 @@ class StatementEncoder:
 
     def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
         found: dict[int, StatementVectors] = {}
-        by_length = sorted(range(len(passages)), key=lambda place: len(passages[place].text))
-        for start in range(0, len(by_length), _AT_ONCE):
-            places = by_length[start : start + _AT_ONCE]
+        for places in short_batches([passage.text for passage in passages]):
             found.update(zip(places, self._read([passages[place] for place in places]), strict=True))
         return [found[place] for place in range(len(passages))]
 

@@ -55,16 +55,38 @@ class Embedder(Protocol):
 
 
 _KNOWN: ContextVar[dict[str, Vectors] | None] = ContextVar("vectors of the question", default=None)
+_CHANGED, _OPEN = threading.Condition(), list[str]()  # the questions that are being searched
+PATIENCE_S = 1.0  # that a batch of passages waits for questions at most: documents are indexed also under load
 
 
 @contextmanager
 def one_question() -> Iterator[None]:
-    """Embed each text only once inside this context, in this thread."""
+    """Search a question: inside this context, in this thread, each text is embedded only once, and passages wait."""
     before = _KNOWN.set({})
+    with _CHANGED:
+        _OPEN.append("question")
     try:
         yield
     finally:
         _KNOWN.reset(before)
+        with _CHANGED:
+            _OPEN.pop()
+            _CHANGED.notify_all()
+
+
+def short_batches(texts: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the places of texts of similar length, the longest first. A batch takes a fraction of a second, and waits
+    while questions are searched. Safe to use from any thread.
+    """
+    by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
+    while by_length:
+        most = min(_TEXTS_AT_ONCE, len(by_length), _CHARACTERS_AT_ONCE // max(len(texts[by_length[-1]]), 1))
+        size = 1 << max(most.bit_length() - 1, 0)  # a power of two: few different sizes
+        if _KNOWN.get() is None:  # else the question itself needs the texts
+            with _CHANGED:
+                _CHANGED.wait_for(lambda: not _OPEN, PATIENCE_S)
+        places, by_length = by_length[-size:], by_length[:-size]
+        yield places
 
 
 class OneQuestionEmbedder:
@@ -87,6 +109,7 @@ class OneQuestionEmbedder:
 
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
 _TEXTS_AT_ONCE = 16
+_CHARACTERS_AT_ONCE = 2000  # of a batch, with its padding: half a second of one thread
 _FOREIGN = 0.7
 """Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a
 test with 28 German questions, alone or among 133 English passages, half of the cosine found as many documents first as
@@ -129,13 +152,9 @@ class SentenceEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
-        while by_length:
-            size = min(_TEXTS_AT_ONCE, 1 << (len(by_length).bit_length() - 1))  # a power of two
-            places, by_length = by_length[-size:], by_length[:-size]
+        for places in short_batches(texts):
             with self._lock:
-                batch = [texts[place] for place in places]
-                vectors[places] = self._model.encode_document(batch, batch_size=size, **_OPTIONS)
+                vectors[places] = self._model.encode_document([texts[place] for place in places], **_OPTIONS)
         return _of_length_one(vectors)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
