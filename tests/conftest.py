@@ -44,6 +44,17 @@ def _any_pace():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _read_here():
+    """Let this process read files, as in a `tiny_desk`."""
+    from reading_here import ReaderHere
+
+    with pytest.MonkeyPatch.context() as patched:
+        for place in ("app.knowledge.ingest", "app.knowledge.uploads"):
+            patched.setattr(f"{place}.FileReader", ReaderHere)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks():
     """Make os.fsync do nothing: tests do not lose power, and waiting for the disk takes long."""
     with pytest.MonkeyPatch.context() as patched:
@@ -53,7 +64,7 @@ def _no_waiting_for_disks():
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """A folder `models`, as a data folder has one, of all test processes."""
+    """A folder `models`, as a data folder has one, of all test processes: code is compiled once."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
 
@@ -87,11 +98,12 @@ def chromium(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory):
+def tiny_folder(models):
     """The tiny model in a folder, for processes that load it; its parent is for what is made of it."""
     from tiny import save
 
-    return save(tmp_path_factory.mktemp("models") / "tiny")
+    with FileLock(models.with_suffix(".lock")):
+        return folder if (folder := models / "tiny").is_dir() else save(folder)
 
 
 @pytest.fixture(scope="session")
