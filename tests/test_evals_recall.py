@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hashed_search import HashEmbedder, HashRanker
-from tiny_desk import ReaderHere
+from reading_here import ReaderHere
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings

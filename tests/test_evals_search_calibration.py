@@ -12,7 +12,6 @@ import pytest
 from hashed_search import HashEmbedder, HashRanker
 from meanings import MeaningEmbedder
 from tiny import build
-from tiny_desk import ReaderHere
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
@@ -192,8 +191,7 @@ def test_too_few_questions_of_either_kind_are_refused(answerable, others):
 
 @pytest.fixture(autouse=True)
 def _without_models(monkeypatch):
-    """Desks rank by words and read files in this process: all else takes seconds."""
-    monkeypatch.setattr("app.knowledge.ingest.FileReader", ReaderHere)
+    """Desks rank by words: all else takes seconds."""
     monkeypatch.setattr("evals.answers.search_calibration.Service", partial(Service, **HASHED))
 
 
