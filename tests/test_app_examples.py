@@ -2,11 +2,11 @@
 
 import threading
 
-from desks import small_desk, write_pages
+from desks import serve_small, small_desk, write_pages
 from waiting import wait_until
 
 from app.answering.explain import MOST, TRIED, example_questions
-from app.web.serve import DeskServer, serve
+from app.web.serve import DeskServer
 
 
 def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from_their_page():
@@ -54,10 +54,10 @@ def test_a_desk_that_starts_looks_for_them(tmp_path, monkeypatch):
             opening.join()
 
     looked = list[bool]()
-    for name in ("signal.signal", "app.web.serve.create_app", "app.web.serve.Opening.open"):
+    for name in ("signal.signal", "app.web.opening.create_app", "app.web.serve.Opening.open"):
         monkeypatch.setattr(name, lambda *_: None)
     monkeypatch.setattr(DeskServer, "run", run)
     with small_desk(tmp_path, port=0) as service:
         monkeypatch.setattr(service, "examples", lambda: looked.append(service.is_ready()))
-        serve(service)
+        serve_small(service)
     assert looked == [True]

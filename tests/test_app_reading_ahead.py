@@ -12,6 +12,7 @@ from app.cli.demo import serve_demo
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.progress import PassagesRead
+from app.domain.settings import Settings
 from app.knowledge.prompts import PassageText
 from cache.errors import CacheError
 
@@ -122,21 +123,20 @@ def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path, pages):
         assert all(stored(service))
 
 
-def test_a_demo_serves_before_the_model_has_read_and_compares_then(tmp_path, monkeypatch, capsys):
-    """The order of `make demo`, without a socket."""
-    pages, happened = write_pages(tmp_path / "pages"), list[str]()
-
-    def serve(service: Service, bars: object, *, first: Callable[..., None], when_read: Callable[[], None]) -> None:
-        first(lambda stage, done, total: happened.append(stage))
-        service.prepare()
-        assert stored(service) == [False] * 4
-        happened.append("open")
-        done = threading.Event()
-        service.read_ahead(when_read=lambda: (when_read(), done.set()))  # type: ignore[func-returns-value]
-        assert done.wait(LONG_S)
-
-    monkeypatch.setattr("app.web.serve.serve", serve)
+def test_a_demo_serves_before_it_reads_and_compares_then(tmp_path, monkeypatch, capsys):
+    """The order of `make demo`, without a socket. Was wrong once: the pages waited for the index."""
+    pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
-        serve_demo(service, pages)
-    assert happened[-2:] == ["embedding", "open"]
+
+        def serve(settings: Settings, *, first: Callable[..., None], when_read: Callable[..., None]) -> None:
+            service.prepare()
+            assert service.is_ready()
+            first(service)
+            assert stored(service) == [False] * 4
+            done = threading.Event()
+            service.read_ahead(when_read=lambda: (when_read(service), done.set()))  # type: ignore[func-returns-value]
+            assert done.wait(LONG_S)
+
+        monkeypatch.setattr("app.cli.demo.serve_desk", serve)
+        serve_demo(service.settings, pages)
     assert "median" in capsys.readouterr().out

@@ -9,15 +9,18 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.domain.threads import in_own_thread
 from app.web.rendering import page_language, render
+
+if TYPE_CHECKING:  # the server answers before it is imported
+    from fastapi import FastAPI
 
 
 class BodyLimit:
@@ -63,6 +66,17 @@ class BodyLimit:
             await refused(scope, receive, send)
 
 
+def at_start(send: Send, change: Callable[[MutableHeaders, int], None]) -> Send:
+    """`send`, but a response's headers are changed before they are sent. change: gets them, and the status."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            change(MutableHeaders(scope=message), message["status"])
+        await send(message)
+
+    return sending
+
+
 ALIVE, READY = "/healthz", "/readyz"
 _HEADERS = {
     "cache-control": "no-store",
@@ -91,19 +105,26 @@ class ReadyAnswer:
         return JSONResponse({"status": "ready"})
 
 
+PARTS = ("model", "engine", "database")
+
+
 class Opening:
     """An ASGI application that represents another one until `open` is called."""
 
-    def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
-        self._readiness, self._awaited = ReadyAnswer(missing), awaited
+    def __init__(self, missing: Callable[[], Sequence[str]] = lambda: PARTS, awaited: Callable[[], str] = str) -> None:
+        self.watch(missing, awaited)
         self._progress = 0, 0
         self._app: FastAPI | None = None
         self._listening = threading.Event()
 
+    def watch(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str]) -> None:
+        """missing: parts that are not there yet. awaited: what the start waits for."""
+        self._readiness, self._awaited = ReadyAnswer(missing), awaited
+
     def report(self, stage: str, done: int, total: int) -> None:
         self._progress = done, total
 
-    def open(self, app: FastAPI) -> None:
+    def open(self, app: "FastAPI") -> None:
         """Hand over to the application, after its own start-up. Call it from any thread except the server's."""
         self._listening.wait()
         asyncio.run_coroutine_threadsafe(self._start(app), self._loop).result()
@@ -138,7 +159,7 @@ class Opening:
             await self._living
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _start(self, app: FastAPI) -> None:
+    async def _start(self, app: "FastAPI") -> None:
         started: asyncio.Future[None] = self._loop.create_future()
 
         async def live() -> None:  # what an application starts must end in the same task

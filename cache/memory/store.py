@@ -20,10 +20,11 @@ from cache.errors import CapacityError
 from cache.memory.arena import Arena, Extent
 from cache.memory.background import DiskWriter, Loader, ModuleLoad
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import DiskTier, FreeSpace, LoadFailed, MissReason, ModuleHeader, Unreachable
+from cache.memory.disk import DiskTier, LoadFailed, MissReason, ModuleHeader, Unreachable
 from cache.memory.host import HostTier, PinnedTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
 from cache.memory.kv_format import KVStorage, kept_bytes_per_token, rounded, unpack
+from cache.memory.space import FreeSpace
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
