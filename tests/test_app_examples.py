@@ -5,7 +5,7 @@ import threading
 from desks import serve_small, small_desk, write_pages
 from waiting import wait_until
 
-from app.answering.explain import MOST, TRIED, example_questions
+from app.answering.explain import MOST, TRIED, ExampleQuestions, example_questions
 from app.web.serve import DeskServer
 
 
@@ -34,6 +34,17 @@ def test_only_some_are_tried_from_all_over_the_documents():
     assert len(tried) == TRIED
     assert tried[-1] == "Page 961"
     assert len(example_questions(headings, lambda text: f"{text.split()[1]}.md")) == MOST
+
+
+def test_offered_questions_are_shown_as_far_as_documents_answer_them():
+    answers = {"Do gift cards expire?": "cards.md"}
+    offered = ("Do gift cards expire?", "Are there lockers?")
+    examples = ExampleQuestions(lambda: [("cards.md", ("Gift cards",))], answers.get, lambda: offered)
+    examples.for_snapshot("first")
+    wait_until(lambda: examples.for_snapshot("first") == ["Do gift cards expire?"])
+    answers["Are there lockers?"] = "lockers.md"
+    assert "Do gift cards expire?" in examples.for_snapshot("second"), "they stay while others are looked for"
+    wait_until(lambda: examples.for_snapshot("second") == [*offered])
 
 
 def test_a_desk_finds_them_behind_and_again_when_documents_change(tmp_path):

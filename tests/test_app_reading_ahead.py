@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from waiting import wait_until
 from app.cli.demo import serve_demo
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.domain.progress import PassagesRead
+from app.domain.progress import DocumentsRead, PassagesRead
 from app.domain.settings import Settings
 from app.knowledge.prompts import PassageText
 from cache.errors import CacheError
@@ -132,11 +133,18 @@ def test_a_demo_serves_before_it_reads_and_compares_then(tmp_path, monkeypatch, 
             service.prepare()
             assert service.is_ready()
             first(service)
+            assert seen[-1] == DocumentsRead(read=4, total=4, is_most=True)
+            assert service.documents_read() is None
             assert stored(service) == [False] * 4
             done = threading.Event()
             service.read_ahead(when_read=lambda: (when_read(service), done.set()))  # type: ignore[func-returns-value]
             assert done.wait(LONG_S)
 
+        def noting(stage: str, done: int, total: int) -> None:
+            seen.append(service.documents_read())
+
+        seen: list[DocumentsRead | None] = []
+        monkeypatch.setattr("app.cli.reports.progress_bar", lambda: nullcontext(noting))
         monkeypatch.setattr("app.cli.demo.serve_desk", serve)
         serve_demo(service.settings, pages)
     assert "median" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from app.cli.options import open_service, recorded
 from app.cli.served import serve_desk
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.domain.setting_types import sample_of
+from app.domain.setting_types import sample_in, sample_of
 from app.domain.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,9 +31,15 @@ def serve_demo(settings: Settings, documents: Path) -> None:
     check_folder(documents)
     serve_desk(
         settings,
-        first=lambda service: ingest(service, documents, warm=False),
+        first=lambda service: fill(service, documents),
         when_read=lambda service: compare(service, documents),
     )
+
+
+def fill(service: "Service", documents: Path) -> None:
+    if (sample := sample_in(documents)) is not None:
+        service.offered = sample.compared
+    ingest(service, documents, warm=False)
 
 
 def ingest(service: "Service", documents: Path, *, warm: bool = True) -> None:

@@ -113,16 +113,12 @@ class Opening:
 
     def __init__(self, missing: Callable[[], Sequence[str]] = lambda: PARTS, awaited: Callable[[], str] = str) -> None:
         self.watch(missing, awaited)
-        self._progress = 0, 0
         self._app: FastAPI | None = None
         self._listening = threading.Event()
 
     def watch(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str]) -> None:
         """missing: parts that are not there yet. awaited: what the start waits for."""
         self._readiness, self._awaited = ReadyAnswer(missing), awaited
-
-    def report(self, stage: str, done: int, total: int) -> None:
-        self._progress = done, total
 
     def open(self, app: "FastAPI") -> None:
         """Hand over to the application, after its own start-up. Call it from any thread except the server's."""
@@ -143,8 +139,7 @@ class Opening:
             return JSONResponse({"status": "ok"})
         if path == READY:
             return await self._readiness.answer(["pages"], self._awaited())
-        done, total = self._progress
-        html = render("starting.html", language=page_language(request.headers), done=done, total=total)
+        html = render("starting.html", language=page_language(request.headers))
         return HTMLResponse(html, 503, _HEADERS)
 
     async def _live(self, receive: Receive, send: Send) -> None:
