@@ -1,7 +1,7 @@
 """Desks for tests, pages for them, and questions to them."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,14 @@ def small_desk(
         if pages is not None:
             desk.ingest([pages])
         yield desk
+
+
+def serve_small(service: Service) -> None:
+    """Serve an open desk, as `warmdesk serve` does."""
+    from app.web.opening import open_desk
+    from app.web.serve import serve
+
+    serve(service.settings, lambda start: open_desk(start, nullcontext(service)))
 
 
 def write_pages(folder: Path) -> Path:

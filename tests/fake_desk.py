@@ -104,7 +104,7 @@ class FakeDesk:
         self.wait_s, self.piece_s, self.now = wait_s, piece_s, now
         self.held_at = None
         self.seeded, self.ready = seeded, True
-        self.reading = None
+        self.reading = self.read = None
         self.typed = []
         self.said = []
         self.streams = []
@@ -394,6 +394,9 @@ class FakeDesk:
 
     def passages_read(self):
         return self.reading
+
+    def documents_read(self):
+        return self.read
 
     def missing(self):
         return () if self.ready else ("model", "engine")

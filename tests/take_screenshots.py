@@ -95,7 +95,6 @@ def many(page: Page) -> None:
 def starting(page: Page) -> None:
     """The page of a desk that is not open yet."""
     opening = Opening(page.site.desk.missing)
-    opening.report("embedding", 64, 166)
     site = Served(opening)
     try:
         page.driver.get(site.url)

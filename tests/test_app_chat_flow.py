@@ -12,6 +12,7 @@ from page_check import check
 from app.access.limits import QuestionLimits
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
+from app.domain.progress import DocumentsRead
 from app.domain.settings import Settings
 from app.web.chat_flow import SHOWN_TURNS, ChatFlow, ChatView, Reader
 from app.web.rendering import UNEXPECTED
@@ -43,6 +44,21 @@ def test_asking_streams_then_shows_the_stored_turn(flow, desk):
     assert follow_up[-1].conversation_id == last.conversation_id
     assert follow_up[0].transcript is None
     assert check(follow_up[-1].transcript or "").count("You asked") == 2
+
+
+def test_while_documents_are_read_a_new_conversation_says_so_and_gets_examples(flow, desk):
+    assert flow.reading(READER) == ""
+    desk.read = DocumentsRead(read=12, total=48, is_most=True)
+    assert "Documents are being read: 12 of 48" in check(flow.reading(READER))
+    desk.examples = lambda: ("Can gift cards be returned?",)
+    assert "Can gift cards be returned?" in (flow.look("", READER).transcript or "")
+    assert flow.look("c", READER) == ChatView(), "a conversation stays as it is"
+    asking = flow.ask("Can I return it?", "", READER)
+    next(asking)
+    assert flow.look("", READER) == ChatView(), "so does a question"
+    asking.close()
+    desk.read = DocumentsRead(read=12, total=48, is_most=False)
+    assert flow.reading(READER) == "", "customers need not know of a few more"
 
 
 def test_of_a_long_conversation_the_latest_messages_are_read_and_shown(flow, desk):

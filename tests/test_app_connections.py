@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from app.web import pacing
-from app.web.pacing import BoundedConnection, held
+from app.web import connections
+from app.web.connections import BoundedConnection, held
 
 GET = b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n"
 waiting = threading.Event()
@@ -80,7 +80,7 @@ def is_ended(sock: socket.socket) -> bool:
 @pytest.fixture
 def quick(monkeypatch):
     for name, value in {"HEAD_S": 0.2, "STALLED_S": 0.2, "LOOK_S": 0.05, "SLOWEST_BODY": 1_000_000}.items():
-        monkeypatch.setattr(pacing, name, value)
+        monkeypatch.setattr(connections, name, value)
 
 
 @pytest.mark.usefixtures("quick")
@@ -128,7 +128,7 @@ def test_who_sends_and_reads_is_answered():
 
 @pytest.mark.parametrize("kind", [b"", GET % b"/held", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"])
 def test_the_oldest_that_waits_makes_room(monkeypatch, kind):
-    monkeypatch.setattr(pacing, "MOST", 4)
+    monkeypatch.setattr(connections, "MOST", 4)
     with served() as port, ExitStack() as stack:
         oldest = stack.enter_context(connect(port, kind))
         time.sleep(0.1)
@@ -143,7 +143,7 @@ def test_the_oldest_that_waits_makes_room(monkeypatch, kind):
 
 
 def test_no_answer_in_progress_makes_room(monkeypatch):
-    monkeypatch.setattr(pacing, "MOST", 2)
+    monkeypatch.setattr(connections, "MOST", 2)
     with served() as port, connect(port, GET % b"/busy") as one, connect(port, GET % b"/busy") as two:
         time.sleep(0.2)
         with connect(port, GET % b"/") as new:

@@ -2,11 +2,11 @@
 
 import threading
 
-from desks import small_desk, write_pages
+from desks import serve_small, small_desk, write_pages
 from waiting import wait_until
 
-from app.answering.explain import MOST, TRIED, example_questions
-from app.web.serve import DeskServer, serve
+from app.answering.explain import MOST, TRIED, ExampleQuestions, example_questions
+from app.web.serve import DeskServer
 
 
 def test_questions_that_stand_alone_come_before_titles_and_all_are_answered_from_their_page():
@@ -36,6 +36,17 @@ def test_only_some_are_tried_from_all_over_the_documents():
     assert len(example_questions(headings, lambda text: f"{text.split()[1]}.md")) == MOST
 
 
+def test_offered_questions_are_shown_as_far_as_documents_answer_them():
+    answers = {"Do gift cards expire?": "cards.md"}
+    offered = ("Do gift cards expire?", "Are there lockers?")
+    examples = ExampleQuestions(lambda: [("cards.md", ("Gift cards",))], answers.get, lambda: offered)
+    examples.for_snapshot("first")
+    wait_until(lambda: examples.for_snapshot("first") == ["Do gift cards expire?"])
+    answers["Are there lockers?"] = "lockers.md"
+    assert "Do gift cards expire?" in examples.for_snapshot("second"), "they stay while others are looked for"
+    wait_until(lambda: examples.for_snapshot("second") == [*offered])
+
+
 def test_a_desk_finds_them_behind_and_again_when_documents_change(tmp_path):
     with small_desk(tmp_path / "desk", answer_above=-1.0, refuse_below=-1.0) as desk:
         assert list(desk.examples()) == [], "it does not answer yet"
@@ -54,10 +65,10 @@ def test_a_desk_that_starts_looks_for_them(tmp_path, monkeypatch):
             opening.join()
 
     looked = list[bool]()
-    for name in ("signal.signal", "app.web.serve.create_app", "app.web.serve.Opening.open"):
+    for name in ("signal.signal", "app.web.opening.create_app", "app.web.serve.Opening.open"):
         monkeypatch.setattr(name, lambda *_: None)
     monkeypatch.setattr(DeskServer, "run", run)
     with small_desk(tmp_path, port=0) as service:
         monkeypatch.setattr(service, "examples", lambda: looked.append(service.is_ready()))
-        serve(service)
+        serve_small(service)
     assert looked == [True]

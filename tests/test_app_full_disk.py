@@ -11,10 +11,10 @@ from waiting import wait_until
 import cache.memory.background
 from app.api.metrics import Meter
 from app.cli.reports import print_overview
-from app.desk.repeating import make_room
+from app.desk.disk_room import make_room
 from app.domain.errors import DeskError
 from app.storage.lock import lock_data_folder
-from cache.memory.disk import free_space
+from cache.memory.space import free_space
 
 DISK, FLOOR = 8 << 20, 1 << 20
 QUESTION = "How long do returns take?"

@@ -177,9 +177,8 @@ def test_damaged_notes_are_none(tmp_path, content, caplog):
 SERVE = """
 import sys, time
 from pathlib import Path
-from desks import finish, small_desk
+from desks import finish, serve_small, small_desk
 from app.storage.lock import lock_data_folder
-from app.web.serve import serve
 from cache.engine.running import Running
 
 advance = Running.advance
@@ -192,7 +191,7 @@ with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, port=0, answ
     service.ingest([Path(sys.argv[2])])
     finish(service, "Can I return a gift card?")
     Running.advance = slowly
-    serve(service)
+    serve_small(service)
 """
 
 

@@ -1,15 +1,17 @@
 """What a desk answers before it is open, and that the application takes over with its own start and end."""
 
-import gc
 import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
+import httpx
 import pytest
 from desk_site import BASE
-from desks import small_desk, small_settings
+from desks import serve_small, small_desk, small_settings
 from fake_desk import FakeDesk
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -19,7 +21,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.people import Accounts
 from app.web.middleware import Opening
-from app.web.serve import DeskServer, bind, permanent, serve
+from app.web.serve import DeskServer, Start, bind, serve
 from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import EngineSpec
@@ -31,20 +33,18 @@ def opening():
     desk.ready = False
     opening = Opening(desk.missing)
     with TestClient(opening, base_url=BASE) as client:
-        yield opening, client
+        yield client
 
 
 def test_a_desk_that_starts_says_so(opening):
-    starting, client = opening
+    client = opening
     assert client.get("/healthz").json() == {"status": "ok"}
     ready = client.get("/readyz")
     assert (ready.status_code, ready.json()["missing"]) == (503, ["model", "engine"])
-    starting.report("embedding", 64, 166)
     for path in ("/", "/admin", "/queue/join"):
         page = client.get(path)
         assert (page.status_code, page.headers["retry-after"]) == (503, "2")
         assert "The server is starting" in page.text
-        assert "Documents are being prepared: 64 of 166" in page.text
         assert 'http-equiv="refresh"' in page.text
 
 
@@ -67,6 +67,52 @@ def test_a_desk_says_what_it_waits_for(tmp_path, monkeypatch):
     ):
         service.engine  # noqa: B018
     assert seen == ["0 of 2 engines run: the others begin", "nothing"]
+
+
+def test_the_server_listens_before_it_imports_what_is_large():
+    """Was wrong once: `warmdesk serve` answered after ten seconds, although it said that it listens at once."""
+    program = "import app.cli.served, app.desk.disk_room, app.storage.lock, app.web.serve, cache.serving.child_process"
+    command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "transformers", "sqlalchemy", "fastapi", "gradio", "faiss", "scipy"}.intersection(imported)
+
+
+@pytest.fixture
+def as_before():
+    """The handler of SIGTERM, which `serve` replaces."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_server_answers_while_its_desk_is_opened(tmp_path, capsys):
+    did: list[object] = []
+
+    @contextmanager
+    def part(name: str) -> Iterator[str]:
+        yield name
+        did.append(f"{name} closed")
+
+    def open_desk(start: Start) -> None:
+        with httpx.Client(base_url=start.address, timeout=20) as client:
+            did.extend(client.get(path).status_code for path in ("/healthz", "/readyz", "/"))
+            did.extend(client.get("/readyz").json()["missing"])
+        did.extend(start.enter(part(name)) for name in ("one", "two"))
+        raise DeskError("too little memory", code="memory")
+
+    with pytest.raises(DeskError, match="too little memory"):
+        serve(small_settings(tmp_path, port=0), open_desk)
+    assert did == [200, 503, 503, "model", "engine", "database", "one", "two", "two closed", "one closed"]
+    assert "is ready soon" in capsys.readouterr().err
+
+
+def test_a_server_that_ended_opens_no_more():
+    opening = Opening()
+    with Start(opening, DeskServer(opening), "") as start:
+        pass
+    with pytest.raises(DeskError, match="stopped while it started"):
+        start.enter(nullcontext())
 
 
 def test_a_request_without_end_is_refused_and_writes_nothing_into_the_log(caplog):
@@ -123,32 +169,15 @@ def test_an_application_that_cannot_start_is_an_error():
         assert client.get("/").status_code == 503
 
 
+@pytest.mark.usefixtures("as_before")
 def test_a_start_that_fails_leaves_the_first_password_to_the_next(tmp_path, monkeypatch, capsys):
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with small_desk(tmp_path, port=0) as service:
-            monkeypatch.setattr(service, "prepare", unready)
-            with pytest.raises(DeskError, match="too little memory"):
-                serve(service)
-            assert Accounts(service.database).all() == []
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with small_desk(tmp_path, port=0) as service:
+        monkeypatch.setattr(service, "prepare", unready)
+        with pytest.raises(DeskError, match="too little memory"):
+            serve_small(service)
+        assert Accounts(service.database).all() == []
     assert "password" not in capsys.readouterr().out
 
 
-def test_garbage_collections_do_not_examine_what_was_loaded():
-    try:
-        with pytest.raises(DeskError), permanent():
-            unready()
-        assert gc.isenabled(), "also after an error"
-        with permanent():
-            assert not gc.isenabled()
-            loaded = [object() for _ in range(3)], {}
-        assert gc.isenabled()
-        assert not any(one is loaded for one in gc.get_objects())
-    finally:
-        gc.unfreeze()
-
-
-def unready() -> None:
+def unready(_: object) -> None:
     raise DeskError("too little memory", code="memory")

@@ -13,7 +13,7 @@ from fake_overview import REASONS, make_overview
 from page_check import check
 
 from app.domain.answers import AnswerUsage, Citation, Mark, Overview, Turn
-from app.domain.progress import PassagesRead
+from app.domain.progress import DocumentsRead, PassagesRead
 from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
 from app.domain.words import ago, count, milliseconds, percent, size
@@ -254,6 +254,11 @@ def test_how_far_the_model_has_read_is_said_until_it_has_read_all(reading, line)
     head = " ".join(check(admin("head", overview)).split())
     assert line in head
     assert ("are encoded" in head) == bool(line)
+
+
+def test_the_dashboard_says_how_many_documents_are_read():
+    overview = replace(make_overview(NOW), documents_read=DocumentsRead(read=12, total=1480, is_most=False))
+    assert "Documents are being read: 12 of 1,480." in check(admin("head", overview))
 
 
 def test_a_question_without_an_answer_says_so():

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from waiting import wait_until
 from app.cli.demo import serve_demo
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.domain.progress import PassagesRead, no_progress
+from app.domain.progress import DocumentsRead, PassagesRead, no_progress
+from app.domain.settings import Settings
 from app.knowledge.prompts import PassageText
 from cache.errors import CacheError
 
@@ -147,21 +149,27 @@ def test_a_question_waits_for_little_of_what_is_being_read_and_that_is_read_next
         assert len(documents()) == 2
 
 
-def test_a_demo_serves_before_the_model_has_read_and_compares_then(tmp_path, monkeypatch, capsys):
-    """The order of `make demo`, without a socket."""
-    pages, happened = write_pages(tmp_path / "pages"), list[str]()
-
-    def serve(service: Service, bars: object, *, first: Callable[..., None], when_read: Callable[[], None]) -> None:
-        first(lambda stage, done, total: happened.append(stage))
-        service.prepare()
-        assert stored(service) == [False] * 4
-        happened.append("open")
-        done = threading.Event()
-        service.read_ahead(when_read=lambda: (when_read(), done.set()))  # type: ignore[func-returns-value]
-        assert done.wait(LONG_S)
-
-    monkeypatch.setattr("app.web.serve.serve", serve)
+def test_a_demo_serves_before_it_reads_and_compares_then(tmp_path, monkeypatch, capsys):
+    """The order of `make demo`, without a socket. Was wrong once: the pages waited for the index."""
+    pages = write_pages(tmp_path / "pages")
     with small_desk(tmp_path / "desk") as service:
-        serve_demo(service, pages)
-    assert happened[-2:] == ["embedding", "open"]
+
+        def serve(settings: Settings, *, first: Callable[..., None], when_read: Callable[..., None]) -> None:
+            service.prepare()
+            assert service.is_ready()
+            first(service)
+            assert seen[-1] == DocumentsRead(read=4, total=4, is_most=True)
+            assert service.documents_read() is None
+            assert stored(service) == [False] * 4
+            done = threading.Event()
+            service.read_ahead(when_read=lambda: (when_read(service), done.set()))  # type: ignore[func-returns-value]
+            assert done.wait(LONG_S)
+
+        def noting(stage: str, done: int, total: int) -> None:
+            seen.append(service.documents_read())
+
+        seen: list[DocumentsRead | None] = []
+        monkeypatch.setattr("app.cli.reports.progress_bar", lambda: nullcontext(noting))
+        monkeypatch.setattr("app.cli.demo.serve_desk", serve)
+        serve_demo(service.settings, pages)
     assert "median" in capsys.readouterr().out

@@ -30,16 +30,15 @@ JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 SERVE = """
 import sys
 from pathlib import Path
-from desks import small_desk
+from desks import serve_small, small_desk
 from app.storage.lock import lock_data_folder
-from app.web.serve import serve
 
 folder = Path(sys.argv[1])
 settings = {"port": 0, "visitor_secret": sys.argv[3], "trusted_proxies": ("127.0.0.1",), "answer_mode": "quote"}
 settings |= {"widget_origins": ("https://shop.example",), "model": sys.argv[4], "threads": 1}
 with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
     service.ingest([Path(sys.argv[2])])
-    serve(service)
+    serve_small(service)
 """
 
 

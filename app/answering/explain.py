@@ -6,7 +6,7 @@ stored.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from app.answering.curated import CuratedAnswers
@@ -27,8 +27,14 @@ Headings = Iterable[tuple[str, tuple[str, ...]]]
 class ExampleQuestions:
     """Finds the examples in the background. Safe to use from any thread."""
 
-    def __init__(self, headings: Callable[[], Headings], answered_from: Callable[[str], str | None]) -> None:
-        self._headings, self._answered_from = headings, answered_from
+    def __init__(
+        self,
+        headings: Callable[[], Headings],
+        answered_from: Callable[[str], str | None],
+        offered: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        """offered: questions that are tried instead of headings, if there are some; they may be answered anywhere."""
+        self._headings, self._answered_from, self._offered = headings, answered_from, offered
         self._lock = threading.Lock()
         self._snapshot: object = None
         self._found: list[str] = []
@@ -37,13 +43,16 @@ class ExampleQuestions:
         """Return the examples found so far. The first call for a snapshot starts the search."""
         with self._lock:
             if self._snapshot is not snapshot:
-                self._snapshot, self._found = snapshot, []
+                self._snapshot, self._found = snapshot, self._found if self._offered() else []
                 threading.Thread(target=self._find, name="examples", daemon=True).start()
             return self._found
 
     def _find(self) -> None:
         with suppress(DeskError):  # the server was stopped
-            self._found = example_questions(self._headings(), self._answered_from)
+            if offered := self._offered():
+                self._found = [text for text in offered if self._answered_from(text) is not None][:MOST]
+            else:
+                self._found = example_questions(self._headings(), self._answered_from)
 
 
 def example_questions(headings: Headings, answered_from: Callable[[str], str | None]) -> list[str]:

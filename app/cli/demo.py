@@ -5,41 +5,49 @@ Each answer is stopped after its first words; the chat shows whole answers.
 
 import statistics
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
-from app.cli.options import recorded
-from app.cli.reports import print_ingest, progress_bar
-from app.desk.output import ingest_json
-from app.desk.service import Service
+from app.cli.options import open_service, recorded
+from app.cli.served import serve_desk
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, both
-from app.domain.setting_types import sample_of
-from cache.remote.remote_engine import ELSEWHERE
+from app.domain.setting_types import sample_in, sample_of
+from app.domain.settings import Settings
+
+if TYPE_CHECKING:
+    from app.desk.service import Service
 
 
-def run_demo(service: Service, documents: Path) -> None:
+def run_demo(settings: Settings, documents: Path) -> None:
     check_folder(documents)
+    with open_service(settings, "warmdesk demo") as service:
+        ingest(service, documents)
+        service.prepare()
+        compare(service, documents)
+
+
+def serve_demo(settings: Settings, documents: Path) -> None:
+    """Serve, index, and print the table when all passages are encoded. Raises as `run_demo` and `serve_desk`."""
+    check_folder(documents)
+    serve_desk(
+        settings,
+        first=lambda service: fill(service, documents),
+        when_read=lambda service: compare(service, documents),
+    )
+
+
+def fill(service: "Service", documents: Path) -> None:
+    if (sample := sample_in(documents)) is not None:
+        service.offered = sample.compared
+    ingest(service, documents, warm=False)
+
+
+def ingest(service: "Service", documents: Path, *, warm: bool = True) -> None:
+    from app.cli.reports import print_ingest, progress_bar
+    from app.desk.output import ingest_json
+
     with progress_bar() as progress:
-        print_ingest(ingest_json(recorded(service).ingest([documents], progress)))
-    service.prepare()
-    compare(service, documents)
-
-
-def serve_demo(service: Service, documents: Path) -> None:
-    """Index, serve, and print the table when all passages are encoded. Raises as `run_demo`, and as `serve`."""
-    from app.web.serve import serve  # Gradio takes seconds
-
-    check_folder(documents)
-
-    def index(shown: Progress) -> None:
-        with progress_bar() as progress:
-            report = recorded(service).ingest([documents], both(progress, shown), warm=False)
-        print_ingest(ingest_json(report))
-
-    serve(service, progress_bar, first=index, when_read=lambda: compare(service, documents))
+        print_ingest(ingest_json(recorded(service).ingest([documents], progress, warm=warm)))
 
 
 def check_folder(documents: Path) -> None:
@@ -47,8 +55,10 @@ def check_folder(documents: Path) -> None:
         raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
 
 
-def compare(service: Service, documents: Path) -> None:
+def compare(service: "Service", documents: Path) -> None:
     """Ask with reuse off and on, and print the table. Skipped for a remote model, which has its own reuse."""
+    from cache.remote.remote_engine import ELSEWHERE
+
     if service.is_elsewhere:
         print(f"{ELSEWHERE}: with and without reuse cannot be compared")
         return
@@ -58,7 +68,7 @@ def compare(service: Service, documents: Path) -> None:
     print_table(service, rows)
 
 
-def begin(service: Service, question: str, reuse: str) -> Answer:
+def begin(service: "Service", question: str, reuse: str) -> Answer:
     """Ask in a temporary conversation, and stop the answer after its first words."""
     stream = service.ask(question, reuse=reuse)
     for _ in stream:
@@ -67,7 +77,10 @@ def begin(service: Service, question: str, reuse: str) -> Answer:
     return stream.answer
 
 
-def print_table(service: Service, rows: list[tuple[str, Answer, Answer]]) -> None:
+def print_table(service: "Service", rows: list[tuple[str, Answer, Answer]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("question", "answered from", title="Time to the first token, search included")
     for column in ("prompt tokens", "computed", "reuse off", "reuse on", "faster"):
         table.add_column(column, justify="right")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Common, find_served, open_service, open_stored, takes
+from app.cli.options import Common, find_served, open_stored, takes
 from app.domain.errors import DeskError
 from app.domain.setting_types import SAMPLE, SHIPPED_DATA
 
@@ -76,11 +76,9 @@ def restore(
 @takes("host", "port", "data_dir", "model", "device", "memory", "cluster", "log_format", "log_level")
 def serve(common: Common) -> None:
     """Serve the chat at / and the dashboard at /admin until Ctrl-C."""
-    from app.cli.reports import progress_bar
-    from app.web.serve import serve as run
+    from app.cli.served import serve_desk
 
-    with open_service(common.settings, "warmdesk serve", is_served=True) as service:
-        run(service, progress_bar)
+    serve_desk(common.settings)
 
 
 @commands.command()
@@ -138,5 +136,4 @@ def demo(
     """Ingest a folder, ask five questions with reuse off and on, and show both times to the first token."""
     from app.cli.demo import run_demo, serve_demo
 
-    with open_service(common.settings, "warmdesk serve" if serve else "warmdesk demo", is_served=serve) as service:
-        (serve_demo if serve else run_demo)(service, documents_folder)
+    (serve_demo if serve else run_demo)(common.settings, documents_folder)

@@ -122,18 +122,14 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @contextmanager
-def open_service(settings: Settings, purpose: str, *, is_served: bool = False) -> Iterator[Any]:
-    """Open a service that may write, with the data folder locked. is_served: its engine may have its own process."""
-    from app.desk.repeating import make_room
+def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
+    """Open a service that may write, with the data folder locked. A server's is opened in `app.cli.served`."""
+    from app.desk.disk_room import make_room
     from app.desk.service import Service
     from app.storage.lock import lock_data_folder
 
-    with (
-        lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)),
-        Service(settings, may_start_process=is_served) as service,
-    ):
-        if not is_served:  # a server listens first
-            service.finish_begun()
+    with lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)), Service(settings) as service:
+        service.finish_begun()
         yield service
 
 

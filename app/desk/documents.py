@@ -12,7 +12,7 @@ from app.desk.parts import Loading, Parts, part
 from app.desk.repeating import Following
 from app.domain.documents import PassageState
 from app.domain.errors import DeskError
-from app.domain.progress import Bars, PassagesRead, Progress, ReadingCost, no_bars, no_progress
+from app.domain.progress import Bars, DocumentsRead, PassagesRead, Progress, ReadingCost, no_bars, no_progress
 from app.domain.quality import FAQ
 from app.domain.settings import Settings
 from app.knowledge.forget import CollectionForgotten, Forgetting, Forgotten, find_document
@@ -45,6 +45,7 @@ class DeskDocuments(Parts):
             self.following = Following(self.library, desks, self._follow, lambda: self.search.save())
         self._followed: dict[str, datetime] = {}  # deleted documents of which nothing is left here
         self._ahead: ReadingAhead | None = None
+        self._documents_read: DocumentsRead | None = None
 
     @part
     def _faq_editor(self) -> FaqEditor:
@@ -87,10 +88,22 @@ class DeskDocuments(Parts):
     def ingest(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
+        before = self.library.counts().documents
+
+        def noting(stage: str, done: int, total: int) -> None:
+            if stage == "reading":
+                self._documents_read = DocumentsRead(read=done, total=total, is_most=2 * before < total)
+            progress(stage, done, total)
+
         try:
-            return self._ingestion.run(paths, progress, **options)
+            return self._ingestion.run(paths, noting, **options)
         finally:
+            self._documents_read = None
             self._documents_changed()
+
+    def documents_read(self) -> DocumentsRead | None:
+        """Return the progress of an ingestion while it runs."""
+        return self._documents_read
 
     def forget(self, name: str) -> Forgotten:
         """Delete a document. name: its path, or an unambiguous end of it. Raises DeskError."""

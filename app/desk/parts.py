@@ -169,7 +169,7 @@ class Loading(TypedDict, total=False):
     ranker: Callable[[Settings], StatementEncoder]
     upgrade: bool
     may_start_process: bool
-    process: ChildProcess
+    process: ChildProcess | None
 
 
 class Parts:

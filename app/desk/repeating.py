@@ -7,7 +7,7 @@ removed them. With several servers on one database, each looks every second whet
 FAQ (`Following`). Then its search, prompts and encoded passages contain only what is in the database. A delete command
 waits until the other servers have followed. It does not wait for a server that has stopped or lost the database: such a
 server follows before it answers again. `Readiness` checks the parts that a question needs, and does not wait long for a
-check that hangs. `make_room` deletes encoded passages if the disk is so full that a desk could not be opened.
+check that hangs.
 """
 
 import logging
@@ -22,13 +22,11 @@ from typing import Final
 
 from app.domain.logs import Recurring
 from app.domain.progress import Progress
-from app.domain.settings import Settings
 from app.domain.threads import in_own_thread
 from app.knowledge.uploads import SyncStopped
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.document_change import Desks
 from app.storage.library import Library
-from cache.memory.disk import free_space
 
 _STOPPED_S = 5.0
 log = logging.getLogger(__name__)
@@ -194,14 +192,3 @@ class Readiness:
     def _begun(self, name: str) -> Future[bool]:
         running = self._running.get(name)
         return in_own_thread(self._looks[name]) if running is None or running.done() else running
-
-
-def make_room(settings: Settings) -> None:
-    """Delete encoded passages if the disk is short of space. Only for the process that holds the data folder."""
-    folder = settings.modules_folder
-    with suppress(OSError):  # not made yet
-        space = free_space(folder, settings.disk_floor_bytes)
-        if folder.is_dir() and space.free < space.floor:
-            from cache.memory.disk import DiskTier  # it takes a while and is rarely needed
-
-            DiskTier(folder, settings.disk, settings.disk_floor_bytes).make_room()

@@ -80,6 +80,7 @@ class Service(DeskDocuments):
             {"model": self.is_ready, "engine": self._is_engine_running, "database": self._is_database_writable}
         )
         self._listeners: list[Callable[[Served], None]] = []
+        self.offered: tuple[str, ...] = ()  # example questions, as far as the documents answer them
         history.listen(self._recorded)
 
     def __enter__(self) -> "Service":
@@ -109,7 +110,7 @@ class Service(DeskDocuments):
 
     @part
     def _examples(self) -> ExampleQuestions:
-        return ExampleQuestions(self.library.headings, self._answering.questions.answered_from)
+        return ExampleQuestions(self.library.headings, self._answering.questions.answered_from, lambda: self.offered)
 
     @part
     def _prefetching(self) -> Prefetching:
@@ -270,6 +271,7 @@ class Service(DeskDocuments):
             describe(summary, self.settings, self.calibration),
             model=self.engine.info.name if self.is_open("engine") else model_name(self.settings),
             reading=self.passages_read(),
+            documents_read=self.documents_read(),
         )
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:

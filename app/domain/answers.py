@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from app.domain.callers import CUT, LATE, REPEATED
 from app.domain.documents import Vectors
-from app.domain.progress import PassagesRead
+from app.domain.progress import DocumentsRead, PassagesRead
 from app.domain.words import translatable
 
 HandoffState = Literal["waiting", "taken", "left", "closed"]
@@ -326,7 +326,8 @@ class DiskSpace:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(AnswerTotals):
     """The dashboard's numbers. weak: the latest answers with an unsupported statement. calibration: its result in one
-    line. reading: progress of pre-encoding. is_elsewhere: the model is remote, at `device`.
+    line. reading: progress of pre-encoding. documents_read: progress of an ingestion. is_elsewhere: the model is
+    remote, at `device`.
     """
 
     documents: int
@@ -348,6 +349,7 @@ class Overview(AnswerTotals):
     device: str = ""
     is_elsewhere: bool = False
     reading: PassagesRead | None = None
+    documents_read: DocumentsRead | None = None
 
 
 SpokenRole = Literal["system", "user", "assistant"]

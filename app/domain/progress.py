@@ -45,6 +45,15 @@ class ReadingCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentsRead:
+    """How many files of an ingestion are read. is_most: they are most of the documents, so answers will be missing."""
+
+    read: int
+    total: int
+    is_most: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassagesRead:
     """The number of encoded passages. is_reading: encoding continues; else memory is full, and the rest is encoded when
     a question needs it.

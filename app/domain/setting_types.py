@@ -195,7 +195,9 @@ SAMPLE = "knowledge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Questions about a sample help centre. compared: questions of `warmdesk demo`. warm_up: a question before them."""
+    """Questions about a sample help centre. compared: of `warmdesk demo`, and examples on its page. warm_up: a question
+    before them.
+    """
 
     compared: tuple[str, ...]
     warm_up: str
@@ -207,10 +209,13 @@ def samples() -> dict[str, Sample]:
     return {folder: Sample(compared=tuple(row["compared"]), warm_up=row["warm_up"]) for folder, row in rows.items()}
 
 
+def sample_in(folder: Path) -> Sample | None:
+    return samples().get(folder.name) if folder.absolute().parent == SHIPPED_DATA else None
+
+
 def sample_of(folder: Path) -> Sample:
     """Return the sample in a folder, or the first sample for other documents."""
-    found = samples().get(folder.name) if folder.absolute().parent == SHIPPED_DATA else None
-    return found or samples()[SAMPLE]
+    return sample_in(folder) or samples()[SAMPLE]
 
 
 MIB = 1024**2

@@ -80,6 +80,11 @@ class Settings(
         return self.prefetch and self.model_server is None
 
     @property
+    def has_child(self) -> bool:
+        """Return whether the engine of a server is in one child process."""
+        return self.engine_process and self.cluster is None and self.model_server is None
+
+    @property
     def adapter_folder(self) -> Path | None:
         if self.adapter is None:
             return SHIPPED_ADAPTER if self.model is None and SHIPPED_ADAPTER.is_dir() else None

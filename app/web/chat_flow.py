@@ -278,6 +278,17 @@ class ChatFlow:
             greeting=self._settings.greeting,
         )
 
+    def look(self, conversation_id: str, reader: Reader) -> ChatView:
+        """A new conversation again, whose examples become more while documents are read."""
+        with self._lock:
+            is_asking = reader.session in self._runs
+        return ChatView() if conversation_id or is_asking else ChatView(transcript=self._empty(reader))
+
+    def reading(self, reader: Reader) -> str:
+        """The line that says how many documents are read; "" if most are."""
+        read = self._desk.documents_read()
+        return render("chat/reading.html", language=reader.language, read=read) if read and read.is_most else ""
+
     def _whole(self, conversation_id: str, reader: Reader) -> ChatView:
         """Return a stored conversation, or a new one."""
         turns = self._turns(conversation_id, reader) if conversation_id else []

@@ -141,6 +141,30 @@ class HandoffPart:
         transcript.change(refreshed, [open_id, self._mark], parts, **quiet)
 
 
+class ReadingPart:
+    """The line of documents that are being read. Create it at its place on the page. The page looks for news every two
+    seconds, but only while there are some.
+    """
+
+    def __init__(self, flow: ChatFlow) -> None:
+        self._flow = flow
+        html = gr.HTML("", elem_id="wd-reading", js_on_load=None, apply_default_css=False)
+        self.parts = [html, gr.Timer(PERIOD_S, active=False)]
+
+    def drawn(self, reader: Reader) -> tuple[Any, ...]:
+        line = self._flow.reading(reader)
+        return line, gr.Timer(active=bool(line))
+
+    def connect(self, open_id: Any, shown: list[Any]) -> None:
+        def ticked(conversation_id: str, request: gr.Request) -> tuple[Any, ...]:
+            reader = _reader(request)
+            return (*_updates(self._flow.look(conversation_id, reader)), *self.drawn(reader))
+
+        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+        timer: Any = self.parts[1]
+        timer.tick(ticked, [open_id], [*shown, *self.parts], trigger_mode="once", **quiet)
+
+
 def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
     """Return the page, not yet mounted; mounting adds CSS and theme."""
     flow = ChatFlow(desk, limits, settings)
@@ -156,7 +180,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         shown = {"name": settings.desk_name, "prefetch": settings.foresees}
         shown["is_known"] = reader.owner.startswith(KNOWN)
         frame = (render(f"chat/{part}.html", language=reader.language, **shown) for part in FRAME)
-        return (*_updates(flow.arrive(conversation_id, reader), **box), *frame)
+        return (*_updates(flow.arrive(conversation_id, reader), **box), *frame, *reading.drawn(reader))
 
     def shows(work: Callable[[str, gr.EventData, Reader], ChatView]) -> Callable[..., tuple[Any, ...]]:
         def handler(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
@@ -211,6 +235,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
                     transcript = part("", "wd-transcript")
                     live = part("", "wd-live")
                 with gr.Column(elem_id="wd-foot"):
+                    reading = ReadingPart(flow)
                     handoff = HandoffPart(flow, HandoffView(desk, settings, limits))
                     plain: dict[str, Any] = {"label": "", "show_label": False, "container": False}
                     box = gr.Textbox(elem_id="wd-box", lines=1, max_lines=8, autofocus=True, submit_btn=True, **plain)
@@ -222,7 +247,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         answers: dict[str, Any] = {**quiet, "concurrency_limit": ANSWERS_AT_ONCE, "concurrency_id": "answers"}
         direct: dict[str, Any] = {**quiet, "concurrency_limit": None}
-        blocks.load(opened, [open_id], [*shown, side, top, foot, data], js=_READ_ADDRESS, **direct)
+        blocks.load(opened, [open_id], [*shown, side, top, foot, data, *reading.parts], js=_READ_ADDRESS, **direct)
         open_id.change(None, [open_id], None, js=_WRITE_ADDRESS, **quiet)
         box.submit(asked, [box, open_id, editing], shown, **answers)
         box.stop(stopped, None, None, **direct)
@@ -231,6 +256,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         transcript.retry(retried, [open_id], shown, **answers)
         transcript.edit(edited, [open_id], shown, **direct)
         verdict = transcript.verdict(judged, None, None, trigger_mode="multiple", **direct)  # a reason follows at once
+        reading.connect(open_id, shown)
         handoff.connect(open_id, transcript, shown, verdict)
         side.open(clicked, [open_id], shown, **direct)
         side.find(searched, [open_id], shown, **direct)

@@ -175,9 +175,10 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
             **{"documents": documents, "collections": desk.collections(), "folders": desk.synced.all(), "faq": FAQ},
             **{"chosen": collection, "query": q, "page": page, "last": last, "number": len(listed)},
             **{"suffixes": SUPPORTED, "formats": FORMATS, "most_bytes": MAX_BYTES, "now": datetime.now(UTC)},
+            **{"reading": desk.passages_read(), "documents_read": desk.documents_read()},
             "listed": listed[(page - 1) * SHOWN : page * SHOWN],
         }
-        return admin_page(request, "documents.html", reading=desk.passages_read(), **shown)
+        return admin_page(request, "documents.html", **shown)
 
     @app.post("/admin/documents/upload")
     async def upload(request: Request, name: Line, collection: Line = "") -> Response:

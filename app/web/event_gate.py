@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.identity import caller_of
 from app.access.limits import VISITORS_AT_AN_ADDRESS, Rate, address_of
 from app.domain.words import translatable
+from app.web.connections import held
 from app.web.guard import refused, too_often
-from app.web.pacing import REFUSED_S, held
+from app.web.pacing import REFUSED_S
 
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
 """Path endings: an event is sent to the first; its result is read from the second."""

@@ -10,7 +10,7 @@ need a nonce. Out of scope: TLS, limits on requests (`pacing`), the size of bodi
 import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
@@ -30,7 +30,7 @@ from app.domain.errors import DeskError
 from app.domain.words import gettext, speaking, translatable
 from app.web.access_rules import find_rule
 from app.web.admin_pages import home_of
-from app.web.middleware import ALIVE, READY
+from app.web.middleware import ALIVE, READY, at_start
 from app.web.pacing import Pacing
 from app.web.rendering import LANGUAGES, UNAVAILABLE, page_language, translations
 
@@ -307,17 +307,6 @@ def come_again(request: Request) -> Response:
     answer = refused(request, 503, UNAVAILABLE, "unavailable")
     answer.headers.update({"retry-after": str(BUSY_S), "cache-control": "no-store"})
     return answer
-
-
-def at_start(send: Send, change: Callable[[MutableHeaders, int], None]) -> Send:
-    """Return a `send` that changes a response's headers first. change: gets the headers and the status."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            change(MutableHeaders(scope=message), message["status"])
-        await send(message)
-
-    return sending
 
 
 def _secure(headers: MutableHeaders, more: Mapping[str, str]) -> None:

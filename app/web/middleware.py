@@ -8,15 +8,18 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.domain.threads import in_own_thread
 from app.web.rendering import page_language, render
+
+if TYPE_CHECKING:  # the server answers before it is imported
+    from fastapi import FastAPI
 
 
 class BodyLimit:
@@ -62,6 +65,17 @@ class BodyLimit:
             await refused(scope, receive, send)
 
 
+def at_start(send: Send, change: Callable[[MutableHeaders, int], None]) -> Send:
+    """Return a `send` that changes a response's headers first. change: gets the headers and the status."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            change(MutableHeaders(scope=message), message["status"])
+        await send(message)
+
+    return sending
+
+
 ALIVE, READY = "/healthz", "/readyz"
 _HEADERS = {
     "cache-control": "no-store",
@@ -90,19 +104,22 @@ class ReadyAnswer:
         return JSONResponse({"status": "ready"})
 
 
+PARTS = ("model", "engine", "database")
+
+
 class Opening:
     """An ASGI application that answers in place of another application until `open` is called."""
 
-    def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
-        self._readiness, self._awaited = ReadyAnswer(missing), awaited
-        self._progress = 0, 0
+    def __init__(self, missing: Callable[[], Sequence[str]] = lambda: PARTS, awaited: Callable[[], str] = str) -> None:
+        self.watch(missing, awaited)
         self._app: FastAPI | None = None
         self._listening = threading.Event()
 
-    def report(self, stage: str, done: int, total: int) -> None:
-        self._progress = done, total
+    def watch(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str]) -> None:
+        """missing: parts that are not there yet. awaited: what the start waits for."""
+        self._readiness, self._awaited = ReadyAnswer(missing), awaited
 
-    def open(self, app: FastAPI) -> None:
+    def open(self, app: "FastAPI") -> None:
         """Start the application and switch to it. Call it from any thread except the server's."""
         self._listening.wait()
         asyncio.run_coroutine_threadsafe(self._start(app), self._loop).result()
@@ -121,8 +138,7 @@ class Opening:
             return JSONResponse({"status": "ok"})
         if path == READY:
             return await self._readiness.answer(["pages"], self._awaited())
-        done, total = self._progress
-        html = render("starting.html", language=page_language(request.headers), done=done, total=total)
+        html = render("starting.html", language=page_language(request.headers))
         return HTMLResponse(html, 503, _HEADERS)
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -137,7 +153,7 @@ class Opening:
             await self._living
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _start(self, app: FastAPI) -> None:
+    async def _start(self, app: "FastAPI") -> None:
         started: asyncio.Future[None] = self._loop.create_future()
 
         async def live() -> None:  # what an application starts must end in the same task

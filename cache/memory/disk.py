@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Mapping, Set
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cache.memory.keys import digest, segment_key, token_bytes
+from cache.memory.space import FreeSpace, free_space
 from cache.prompt.plan import Segment
 
 if TYPE_CHECKING:  # commands that only list modules do not wait for torch
@@ -74,29 +74,6 @@ class ModuleHeader:
         if (known.tokens, known.left_context) != (self.tokens, self.left_context):
             return "document changed"
         return "placement" if (known.start, known.gaps) != (self.start, self.gaps) else "never built"
-
-
-FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20  # default floor: FLOOR_BYTES, or one in FLOOR_SHARE bytes of a small disk
-
-
-@dataclass(frozen=True, slots=True)
-class FreeSpace:
-    """A disk's free bytes at one moment. floor: free bytes that encoded modules do not use."""
-
-    free: int
-    floor: int
-
-    @property
-    def is_short(self) -> bool:
-        return self.free < self.floor + self.floor // 4
-
-
-def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
-    """Return the free space of the disk with a folder. floor: bytes; None: the default for the disk's size. Raises
-    OSError.
-    """
-    usage = shutil.disk_usage(folder)
-    return FreeSpace(usage.free, min(FLOOR_BYTES, usage.total // FLOOR_SHARE) if floor is None else floor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,17 @@
+"""Room on a disk that is so full that a desk could not be opened: encoded passages may go."""
+
+from contextlib import suppress
+
+from app.domain.settings import Settings
+from cache.memory.space import free_space
+
+
+def make_room(settings: Settings) -> None:
+    """Delete encoded passages if the disk is short of space. Only for the process that holds the data folder."""
+    folder = settings.modules_folder
+    with suppress(OSError):  # not made yet
+        space = free_space(folder, settings.disk_floor_bytes)
+        if folder.is_dir() and space.free < space.floor:
+            from cache.memory.disk import DiskTier  # it takes a while and is rarely needed
+
+            DiskTier(folder, settings.disk, settings.disk_floor_bytes).make_room()
