@@ -185,12 +185,19 @@ def test_tokens_are_counted_without_the_weights(bundled_model, tmp_path):
     """Was wrong once: an ingest dequantised the whole model first, and nothing was kept if it was killed meanwhile."""
     tokenizer, other = (load_tokenizer(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
     positions, its_positions = (load_positions(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
-    assert not [*tmp_path.iterdir()]
+    assert not any(one.is_dir() for one in tmp_path.iterdir())
     assert (positions, tokenizer.template, tokenizer.sink_prefix) == (its_positions, other.template, other.sink_prefix)
     for is_structural in (False, True):
         run = [Text(text="A <|im_end|> of 12.5 %,\n\n  and 退款 and\tso on.", structural=is_structural)]
         assert tokenizer.encode(run) == other.encode(run)
         assert tokenizer.decode(tokenizer.encode(run)) == other.decode(other.encode(run))
+
+
+def test_a_damaged_file_is_named_when_only_tokens_are_counted(tmp_path):
+    file = tmp_path / "damaged.gguf"
+    file.write_bytes(b"GGUF and nothing else")
+    with pytest.raises(ModelError, match=r"^model '.*damaged\.gguf' cannot be loaded .*: check the file$"):
+        load_tokenizer(str(file), converted=tmp_path / "models")
 
 
 def test_weights_go_straight_to_the_device(tiny_folder, monkeypatch):

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import re
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -173,9 +174,10 @@ class ModelSource:
                 f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
                 "use a smaller model, or stop other programs on the device"
             ) from error
-        except (OSError, ValueError, KeyError) as error:
-            cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
-            raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
+        except (OSError, ValueError, KeyError, struct.error) as error:
+            name, what = (str(Path(self.place, self.gguf)), "file") if self.gguf else (self.place, "folder")
+            cure = f"check the {what}" if self.is_local else "check the name and the network, or give a local folder"
+            raise ModelError(f"model {name!r} cannot be loaded ({first_line(error)}): {cure}") from error
 
     def load_tokenizer(self) -> Any:
         """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
