@@ -334,13 +334,12 @@ def test_one_that_begins_while_another_migrates_waits_for_it_on_postgres(postgre
     monkeypatch.setitem(postgres_file._SESSION, "lock_timeout", "20ms")
     migrating, go_on = threading.Event(), threading.Event()
 
-    def slow(connection: Connection) -> bool:
+    def slow(connection: Connection, name: str) -> None:
         migrating.set()
         go_on.wait()
-        return is_new(connection)
+        migrate.migrate(connection, name)
 
-    is_new = migrate.is_new
-    monkeypatch.setattr(migrate, "is_new", slow)
+    monkeypatch.setattr("app.storage.database.migrate", slow)
     long = (
         "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND clock_timestamp() - query_start > '0.1 s'"
     )

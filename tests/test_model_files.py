@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -185,12 +186,24 @@ def test_tokens_are_counted_without_the_weights(bundled_model, tmp_path):
     """Was wrong once: an ingest dequantised the whole model first, and nothing was kept if it was killed meanwhile."""
     tokenizer, other = (load_tokenizer(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
     positions, its_positions = (load_positions(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
-    assert not [*tmp_path.iterdir()]
+    assert not any(one.is_dir() for one in tmp_path.iterdir())
     assert (positions, tokenizer.template, tokenizer.sink_prefix) == (its_positions, other.template, other.sink_prefix)
     for is_structural in (False, True):
         run = [Text(text="A <|im_end|> of 12.5 %,\n\n  and 退款 and\tso on.", structural=is_structural)]
         assert tokenizer.encode(run) == other.encode(run)
         assert tokenizer.decode(tokenizer.encode(run)) == other.decode(other.encode(run))
+
+
+@pytest.mark.parametrize(
+    "content", [b"GGUF and nothing else", b"GGUF\3\0\0\0" + b"\xff\xff\xff\xff\0\0\0\0" * 2 + b"abcdefgh"]
+)
+@pytest.mark.parametrize("load", [load_tokenizer, load_positions, partial(load_stock, device=torch.device("cpu"))])
+def test_a_damaged_file_is_one_line(tmp_path, load, content):
+    """Was wrong once: a file that ends early was a stack trace."""
+    file = tmp_path / "damaged.gguf"
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"'.*damaged\.gguf' cannot be (loaded|read)"):
+        load(str(file), converted=tmp_path / "models")
 
 
 def test_weights_go_straight_to_the_device(tiny_folder, monkeypatch):

@@ -5,9 +5,7 @@ database: passages stored when the program was killed, or everything if a file i
 or of another way to count words.
 """
 
-import ctypes
 import logging
-import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -21,6 +19,7 @@ from app.domain.documents import Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.storage.library import Library
+from cache.memory.freed import return_freed_memory
 from retrieval.documents import Passage
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Embedder
@@ -35,15 +34,6 @@ EMBEDDER = "embedder"  # name of a stored fact: the embedder of the stored embed
 VIEWS_KEPT = 32  # sets of collections whose passages are looked up once per snapshot
 EMBEDDED_AT_ONCE = 8  # passages that are embedded together: few, so that this can be stopped
 ADDED_AT_ONCE = 1000  # passages whose texts are in memory together while the keyword index is rebuilt
-
-
-def give_memory_back() -> None:
-    """Return freed memory to the system, if the C library can (glibc). Batches of different lengths fragment it:
-    without this, embedding takes 40 MB more for every 64 passages.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 class Snapshot:
@@ -99,7 +89,7 @@ class Search:
             rows = np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1])
             self._library.stage(name, new := dict(zip(some, rows, strict=True)))
             found |= new
-            give_memory_back()
+            return_freed_memory()
             progress("embedding", first + len(some), len(missing))
         return found
 

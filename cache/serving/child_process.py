@@ -51,7 +51,7 @@ class ChildProcess:
         try:
             status = self._process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
-            return "killed, but it waits for a disk or a device before it ends"
+            return "killed, but it still waits for a disk or a device"
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ FD is one end of a socket pair. The process reads requests from it and ends when
 because its parent was killed. The parent handles signals.
 """
 
-import ctypes
 import gc
 import logging
 import math
@@ -18,7 +17,6 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -30,6 +28,7 @@ from cache.engine.encoder import MOST_PREFETCHES, Encoded, Prefetch
 from cache.engine.log_lines import write_log
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
+from cache.memory.freed import return_freed_memory
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
 from cache.serving import messages
@@ -208,12 +207,6 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
     )
     return_freed_memory()
     return start_engine(model, spec)
-
-
-def return_freed_memory() -> None:
-    """Return to the system what loading has freed: half a gigabyte, which glibc would keep."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:

@@ -194,9 +194,7 @@ class SentenceEmbedder:
 
 
 def _load(name_or_path: str, folder: Path | None) -> Any:
-    from sentence_transformers import (
-        SentenceTransformer,
-    )  # takes seconds and 300 MB, and the bundled one needs no other
+    from sentence_transformers import SentenceTransformer  # takes seconds and 300 MB
 
     return SentenceTransformer(str(folder or name_or_path), device="cpu", local_files_only=folder is not None)
 
