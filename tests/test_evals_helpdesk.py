@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from desks import small_desk, write_pages
 
+from app.answering.explain import MOST
 from app.domain.answers import Outcome
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
@@ -197,6 +198,7 @@ def test_a_demo_asks_the_questions_of_its_sample(tmp_path):
     for name, sample_desk in samples().items():
         assert (SHIPPED_DATA / name).is_dir()
         assert sample_of(SHIPPED_DATA / name) == sample_desk
+        assert len(sample_desk.examples) == MOST
     assert sample_of(tmp_path / "knowledge-zh") == samples()[SAMPLE]
 
 

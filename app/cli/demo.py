@@ -38,7 +38,7 @@ def serve_demo(settings: Settings, documents: Path) -> None:
 
 def fill(service: "Service", documents: Path) -> None:
     if (sample := sample_in(documents)) is not None:
-        service.offered = sample.compared
+        service.offered = sample.examples
     ingest(service, documents, warm=False)
 
 

@@ -195,18 +195,23 @@ SAMPLE = "knowledge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Questions about a sample help centre. compared: of `warmdesk demo`, and examples on its page. warm_up: a question
-    before them.
+    """Questions about a sample help centre. compared: questions of `warmdesk demo`. warm_up: a question before them.
+    examples: of its page.
     """
 
     compared: tuple[str, ...]
     warm_up: str
+    examples: tuple[str, ...]
 
 
 @cache
 def samples() -> dict[str, Sample]:
     rows = tomllib.loads((SHIPPED_DATA / "samples.toml").read_text(encoding="utf-8"))
-    return {folder: Sample(compared=tuple(row["compared"]), warm_up=row["warm_up"]) for folder, row in rows.items()}
+    lists = ("compared", "examples")
+    return {
+        folder: Sample(warm_up=row["warm_up"], **{name: tuple(row[name]) for name in lists})
+        for folder, row in rows.items()
+    }
 
 
 def sample_in(folder: Path) -> Sample | None:
