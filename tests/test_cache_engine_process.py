@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from engine_processes import fork_engines, spec_of
@@ -26,7 +27,7 @@ from cache.serving.engine_process import Child, EngineProcess
 from cache.serving.engine_server import load_engine
 from cache.serving.exchange import Connection, Exchange
 from cache.serving.interface import EngineInterface
-from cache.serving.messages import Begun, Call, EngineSpec, ToEngine, arguments_of, decoded, read_all
+from cache.serving.messages import Begun, Call, EngineSpec, Failed, ToEngine, arguments_of, decoded, encoded, read_all
 
 MODULES = [
     TextModule(name="one", pieces=(Text(text="Returns take thirty days. "),)),
@@ -302,6 +303,15 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"^model '.*empty' cannot be loaded .*: check the folder$"):
         EngineProcess(spec_of(tmp_path / "empty", tmp_path))
+
+
+def test_a_process_that_failed_before_it_was_told_anything_has_said_why(tmp_path):
+    ours, theirs = socket.socketpair()
+    with theirs:
+        Connection(theirs).send(encoded(Failed(0, CacheError("loading the model has failed: no module"))))
+    process = SimpleNamespace(socket=ours, has_ended=lambda patience_s: True, end=lambda: "exit status 0")
+    with pytest.raises(CacheError, match="no module"):
+        Child(process).begin(spec_of(tmp_path, tmp_path))  # type: ignore[arg-type]
 
 
 def test_a_process_that_cannot_end_is_left_behind(monkeypatch):

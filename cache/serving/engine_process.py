@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, cast
 
 from msgspec import DecodeError, Raw
@@ -48,8 +49,9 @@ class Child:
         return self._process.pid
 
     def begin(self, spec: EngineSpec) -> messages.Begun:
-        try:
+        with suppress(OSError):  # it has failed already, and may have said why
             self.connection.send(encoded(messages.Begin(spec)))
+        try:
             first = next(self.messages, None)
         except OSError:
             first = None
