@@ -1,4 +1,4 @@
-# make demo: install, index the sample help centre, serve the chat, compare reuse off and on when all of it is read;
+# make demo: install, serve the chat, index the sample help centre, compare reuse off and on when all of it is read;
 # SERVE=0: without the chat; LANG_DESK=zh: the Chinese sample. make test: all checks.
 # make quick: the tests that matter while working, in about a minute.
 PYTHON ?= python3

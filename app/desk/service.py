@@ -129,7 +129,7 @@ class Service(DeskDocuments):
         """
         engine = in_own_thread(lambda: self.engine)
         self.finish_begun()
-        assert self.finder
+        _ = self.finder
         meanwhile()
         engine.result()
         self._ingestion.forget_unused()
