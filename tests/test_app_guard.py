@@ -123,7 +123,7 @@ def test_endpoints_are_the_known_ones(site):
     assert found == {
         "": [
             *("change", "change", "edit", "example", "example", "find", "load", "open", "open", "person"),
-            *("remove", "rename", "restore", "retry", "stop", "submit", "then", "tick", "verdict"),
+            *("remove", "rename", "restore", "retry", "stop", "submit", "then", "tick", "tick", "verdict"),
         ],
         "/admin": ["input", "load", "load", "tick"],
     }

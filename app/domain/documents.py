@@ -1,14 +1,18 @@
 """Documents, passages and synchronised folders as they are stored, as plain values."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:  # most commands need no numpy, and importing it takes a tenth of a second
+    import numpy as np
+    import numpy.typing as npt
 
-Vectors = npt.NDArray[np.float32]
-Ids = npt.NDArray[np.int64]
+Vectors: TypeAlias = "npt.NDArray[np.float32]"
+Ids: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def passage_label(heading_path: Sequence[str], ordinal: int) -> str:
@@ -66,7 +70,7 @@ class StoredPassage:
     module_key: str | None
     collection: str = ""
     url: str = ""
-    neighbours: "tuple[StoredPassage, ...]" = ()
+    neighbours: tuple[StoredPassage, ...] = ()
 
     @property
     def label(self) -> str:

@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
-import numpy as np
 from sqlalchemy import DateTime, Row, Select, delete, func, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -43,7 +42,7 @@ T = TypeVar("T")
 AnySelect = Select[*tuple[Any, ...]]
 AnyRow = Row[*tuple[Any, ...]]
 
-STORED_AS = np.dtype("<f4")
+STORED_AS = "<f4"
 ROWS_AT_ONCE = 50
 """Passages that one transaction changes, about 20 KB each with their vectors. Customers' questions wait for it."""
 _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
@@ -126,6 +125,12 @@ def unused(session: Session, keys: Collection[str]) -> tuple[str, ...]:
 
 def packed(vectors: Vectors) -> bytes:
     return vectors.astype(STORED_AS).tobytes()
+
+
+def unpacked(stored: bytes, dimension: int) -> Vectors:
+    import numpy as np  # most commands read no vectors
+
+    return np.frombuffer(stored, STORED_AS).reshape(-1, dimension)
 
 
 def where_in(

@@ -5,14 +5,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 
-import numpy as np
 from sqlalchemy import delete, select
 
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
 from app.storage.database import Store
-from app.storage.document_change import count_change
+from app.storage.document_change import count_change, unpacked
 from app.storage.tables import FaqRow, SyncedFolderRow
 
 
@@ -33,7 +32,7 @@ class FaqStore(Store):
     def vectors(self) -> dict[int, FaqVectors]:
         query = select(FaqRow.id, FaqRow.wordings, FaqRow.embedder, FaqRow.vectors).order_by(FaqRow.id)
         return {
-            id_: FaqVectors(embedder=embedder, rows=np.frombuffer(data, "<f4").reshape(1 + len(wordings), -1))
+            id_: FaqVectors(embedder=embedder, rows=unpacked(data, len(data) // (1 + len(wordings)) // 4))
             for id_, wordings, embedder, data in self._database.rows(query)
         }
 

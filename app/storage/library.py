@@ -13,7 +13,6 @@ from operator import attrgetter, itemgetter
 from pathlib import PurePath
 from urllib.parse import quote
 
-import numpy as np
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -46,6 +45,7 @@ from app.storage.document_change import (
     remove_document,
     replace_document,
     set_neighbours,
+    unpacked,
     update_passages,
     where_in,
 )
@@ -150,13 +150,14 @@ class Library:
         of each vector `[vectors]`, and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced
         by zeros, and the log names its passage.
         """
+        import numpy as np  # most commands read no vectors
+
         rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
-        width = dimension * STORED_AS.itemsize
+        width = dimension * np.dtype(STORED_AS).itemsize
         if any(len(row.embedding) % width for row in rows):
             raise DeskError("the stored embeddings differ in length: ingest everything again", code="embeddings-mixed")
-        vectors = np.frombuffer(b"".join(row.embedding for row in rows), STORED_AS).astype(np.float32)
+        vectors = unpacked(b"".join(row.embedding for row in rows), dimension).astype(np.float32)
         numbers = np.array([row.id for row in rows for _ in range(len(row.embedding) // width)], np.int64)
-        vectors = vectors.reshape(-1, dimension)
         bad = ~np.isfinite(vectors).all(axis=1)
         if bad.any():
             vectors[bad] = 0
@@ -224,13 +225,13 @@ class Library:
                 session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
 
     def staged(self, embedder: str, hashes: Collection[str], dimension: int) -> dict[str, Vectors]:
+        import numpy as np
+
         named = {f"{embedder} {hash_}": hash_ for hash_ in hashes}
         query = select(StagedEmbeddingRow.content_hash, StagedEmbeddingRow.embedding)
         with self._database.read() as session:
             rows = list(where_in(session, query, StagedEmbeddingRow.content_hash, named))
-        found = {
-            named[row.content_hash]: np.frombuffer(row.embedding, STORED_AS).reshape(-1, dimension) for row in rows
-        }
+        found = {named[row.content_hash]: unpacked(row.embedding, dimension) for row in rows}
         return {hash_: vectors for hash_, vectors in found.items() if np.isfinite(vectors).all()}
 
     def clear_staged(self) -> None:
