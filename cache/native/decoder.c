@@ -41,8 +41,8 @@ static Private lay_out_private(const Model *m, const Step *s, int most_readers, 
     size_t queries = (size_t)most_readers * (m->heads / m->kv_heads);
     int inputs = largest(largest(m->hidden, m->heads * m->head_dim), m->layers[0].down.inputs);
     return (Private){
-        .queries = take(space, queries * m->head_dim * sizeof(activation)),
-        .weights = take(space, queries * UNIT * sizeof(activation)),
+        .queries = take(space, queries * m->head_dim * sizeof(float)),
+        .weights = take(space, queries * largest(UNIT * sizeof(activation), m->head_dim * sizeof(float))),
         .scores = take(space, queries * UNIT * sizeof(float)),
         .means = take(space, s->num_scored ? (size_t)most_readers * UNIT * sizeof(float) : 0),
         .scratch = take(space, rounded_bytes(inputs, s->rows)),
@@ -100,10 +100,16 @@ static void run_layer(const Model *m, const Step *s, const Shared *all, const Pr
         int first = window * WINDOW, count = rows - first < WINDOW ? rows - first : WINDOW;
         meet_before(team, all->first_unit[window]);
         for (int unit; (unit = handed_out(team)) < all->first_unit[window + 1];) {
-            touch(m, s, all->units + unit, layer);
+            const Unit *one = all->units + unit;
+            int queries = one->readers * (m->heads / m->kv_heads);
+            if (queries <= FEW && queries * m->kv_heads <= most_readers * (m->heads / m->kv_heads)) {
+                attend_few(m, s, one, layer, all->qkv, width, (Along *)mine->queries, mine->scores, (Along *)mine->weights,
+                           all->partials);
+                continue;
+            }
+            touch(m, s, one, layer);
             for (int head = 0; head < m->kv_heads; head++)
-                attend(m, s, all->units + unit, head, layer, all->qkv, width, mine->queries, mine->scores, mine->weights,
-                       all->partials);
+                attend(m, s, one, head, layer, all->qkv, width, mine->queries, mine->scores, mine->weights, all->partials);
         }
         meet(team);
         FOR_PART(i, (long)count * m->heads, team) {
