@@ -168,6 +168,14 @@ static INLINE void weigh(const kv *v, size_t stride, int keys, const activation 
     for (int r = 0; r < rows; r++) store_value(one[r], other[r], to + r * to_stride);
 }
 
+/* Scores of keys that nobody sees become -inf. scores [rows, UNIT] of the keys from `first` on */
+static INLINE void hide(const Item *item, const int32_t *hidden, int first, int keys, int rows, float *scores) {
+    for (int i = 0; i < item->hidden; i++) {
+        int key = hidden[item->first_hidden + i] - first;
+        for (int r = 0; key >= 0 && key < keys && r < rows; r++) scores[r * UNIT + key] = -INFINITY;
+    }
+}
+
 /* The scores of a row over `keys` keys, of which it sees the first `seen`, become weights, which may replace them in memory
    if these are floats. to: the largest score and the sum of the weights */
 static INLINE void soften(float *scores, int seen, int keys, int is_float, void *weights, float *to) {
@@ -186,7 +194,7 @@ static INLINE void soften(float *scores, int seen, int keys, int is_float, void 
     for (int j = seen; j < padded; j++) /* were 2^-126 */
         if (is_float) ((float *)weights)[j] = 0;
         else ((activation *)weights)[j] = 0;
-    to[0] = seen ? highest : -INFINITY;
+    to[0] = highest > -1e30f ? highest : -INFINITY;
     to[1] = sum(total);
 }
 
@@ -227,6 +235,7 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
     const kv *k = s->keys[layer] + begin, *v = s->values[layer] + begin;
     gather_queries(m, s, s->readers + unit->first_reader, unit->readers, kv_head, qkv, width, queries);
     score(m, k, keys, queries, rows, scores);
+    hide(s->items + unit->item, s->hidden, unit->first, keys, rows, scores);
     float *partial = partials + ((size_t)unit->partial * m->kv_heads + (size_t)kv_head * unit->readers) * group * (d + 2);
     for (int r = 0; r < rows; r++) {
         int seen = s->readers[unit->first_reader + r / group].length - unit->first;
@@ -353,6 +362,7 @@ static void attend_few(const Model *m, const Step *s, const Unit *unit, int laye
         for (int i = 0; i < all; i++)
             *(floats_in_memory *)(scores + i * UNIT + first) = sums_of(total[i]) * (m->scale * 1.44269504f);
     }
+    hide(s->items + unit->item, s->hidden, unit->first, keys, all, scores);
     for (int i = 0; i < all; i++) {
         int seen = readers[i % rows / group].length - unit->first;
         soften(scores + i * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, 1, scores + i * UNIT, partial + i * (d + 2) + d);

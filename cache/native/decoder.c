@@ -120,7 +120,7 @@ static void run_layer(const Model *m, const Step *s, const Shared *all, const Pr
     }
     meet(team);
     for (int run = 0; run < s->num_scored && layer >= s->first_scored && layer <= s->last_scored; run++) {
-        for (int unit; (unit = handed_out(team)) * UNIT < s->scored[run].length;)
+        for (int unit; (unit = handed_out(team)) * UNIT < s->scored[run].item.length;)
             add_squares(m, s, s->scored + run, unit * UNIT, layer, all->qkv, width, all->lse, most_readers, mine->queries,
                         mine->scores, mine->means);
         meet(team);

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
-from cache.attention.items import Chunk, ScoredChunk, only_scores, plan_arrays, plan_items
+from cache.attention.items import Chunk, Item, ScoredChunk, only_scores, plan_arrays, plan_items
 from cache.memory.arena import Arena
 from cache.memory.keys import digest
 from durable import remove_abandoned, replacing
@@ -111,11 +111,12 @@ class _Model(ctypes.Structure):
     )
 
 
+class _Item(ctypes.Structure):
+    _fields_ = tuple((name, _Int) for name in ("start", "length", "first_reader", "readers", "first_hidden", "hidden"))
+
+
 class _ScoredRun(ctypes.Structure):
-    _fields_ = (
-        *((name, _Int) for name in ("start", "length", "first_reader", "readers", "stride")),
-        ("squares", _Pointer),
-    )
+    _fields_ = (("item", _Item), ("stride", _Int), ("squares", _Pointer))
 
 
 class _Step(ctypes.Structure):
@@ -123,7 +124,8 @@ class _Step(ctypes.Structure):
         *((name, _Int) for name in ("rows", "num_items", "num_readers", "num_outputs")),
         *((name, _Int) for name in ("num_scored", "first_scored", "last_scored", "num_layers")),
         *((name, _Pointer) for name in ("tokens", "slots", "outputs", "cos", "sin", "turn_cos", "turn_sin")),
-        *((name, _Pointer) for name in ("items", "readers", "scored", "scored_readers", "keys", "values", "logits")),
+        *((name, _Pointer) for name in ("items", "readers", "hidden", "scored", "scored_readers", "scored_hidden")),
+        *((name, _Pointer) for name in ("keys", "values", "logits")),
         ("threads", _Int),
         ("gives_up", _GivesUp),
     )
@@ -178,8 +180,9 @@ class NativeDecoder:
         half = self._rotation.frequencies.shape[0]
         cos, sin = cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
         turns: dict[int, int] = {}
-        items, readers = plan_arrays(plan_items(chunks), turns)
-        scored_runs, scored_readers = plan_scored(scored, chunks, turns)
+        readers, hidden, scored_readers, scored_hidden = (array("i") for _ in range(4))
+        items = plan_runs(plan_items(chunks), turns, readers, hidden)
+        scored_runs = plan_scored(scored, chunks, turns, scored_readers, scored_hidden)
         angles = -torch.tensor([*turns], dtype=torch.float64).unsqueeze(1) * self._rotation.frequencies.double()
         turn_cos, turn_sin = angles.cos().float(), angles.sin().float()
         logits = torch.empty(len(outputs), self._vocabulary)
@@ -187,7 +190,7 @@ class NativeDecoder:
         keys, values = self._pointers(arena)
         step = _Step(
             rows=len(tokens),
-            num_items=len(items) // 4,
+            num_items=len(items),
             num_readers=len(readers) // 3,
             num_outputs=len(wanted),
             num_scored=len(scored_runs),
@@ -201,10 +204,12 @@ class NativeDecoder:
             sin=sin.data_ptr(),
             turn_cos=turn_cos.data_ptr(),
             turn_sin=turn_sin.data_ptr(),
-            items=address(items),
+            items=ctypes.addressof(items),
             readers=address(readers),
+            hidden=address(hidden),
             scored=ctypes.addressof(scored_runs),
             scored_readers=address(scored_readers),
+            scored_hidden=address(scored_hidden),
             keys=ctypes.addressof(keys),
             values=ctypes.addressof(values),
             logits=logits.data_ptr(),
@@ -299,12 +304,32 @@ def rounded(panels: Tensor) -> Tensor:
     return torch.cat((fours.flatten(1), pairs.contiguous().view(torch.uint8).flatten(1)), 1)
 
 
+def plan_runs(
+    items: Sequence[Item], turns: dict[int, int], readers: "array[int]", hidden: "array[int]", first_row: int = 0
+) -> "ctypes.Array[_Item]":
+    """Return the runs of `plan_arrays`. Their readers and hidden keys are added to those of others."""
+    by_run: dict[int, list[int]] = {}
+    runs, found = plan_arrays(items, turns, first_row, by_run)
+    before = len(readers) // 3
+    readers.extend(found)
+    planned = (_Item * (len(runs) // 4))()
+    for i in range(len(planned)):
+        start, length, first, count = runs[4 * i : 4 * i + 4]
+        keys = by_run.get(i, ())
+        planned[i] = _Item(start, length, before + first, count, len(hidden), len(keys))
+        hidden.extend(keys)
+    return planned
+
+
 def plan_scored(
-    scored: Sequence[ScoredChunk], chunks: Sequence[Chunk], turns: dict[int, int]
-) -> "tuple[ctypes.Array[_ScoredRun], array[int]]":
-    """Return the runs whose keys are scored, and their readers, as `plan_arrays` does."""
+    scored: Sequence[ScoredChunk],
+    chunks: Sequence[Chunk],
+    turns: dict[int, int],
+    readers: "array[int]",
+    hidden: "array[int]",
+) -> "ctypes.Array[_ScoredRun]":
+    """Return the runs whose keys are scored. Their readers and hidden keys are added to the lists."""
     found: list[_ScoredRun] = []
-    all_readers = array("i")
     for one in scored:
         rows = one.packed_rows(chunks)
         chunk = chunks[one.index].last_rows(one.rows)
@@ -312,14 +337,10 @@ def plan_scored(
         for item, ranged in placed:
             if (squares := one.squares.get((item.extent, ranged.offset))) is None:
                 continue
-            runs, readers = plan_arrays([replace(item, ranges=(ranged,))], turns, rows.start)
-            for at in range(0, len(runs), 4):
-                start, length, first_reader, num_readers = runs[at : at + 4]
-                to = squares.data_ptr() + (start - item.extent.start) * squares.element_size()
-                first = len(all_readers) // 3 + first_reader
-                found.append(_ScoredRun(start, length, first, num_readers, item.extent.length, to))
-            all_readers.extend(readers)
-    return (_ScoredRun * len(found))(*found), all_readers
+            for run in plan_runs([replace(item, ranges=(ranged,))], turns, readers, hidden, rows.start):
+                to = squares.data_ptr() + (run.start - item.extent.start) * squares.element_size()
+                found.append(_ScoredRun(run, item.extent.length, to))
+    return (_ScoredRun * len(found))(*found)
 
 
 def is_bfloat16(tensor: Tensor) -> bool:

@@ -20,6 +20,7 @@ typedef struct {
 typedef struct {
     int32_t start, length;         /* slots */
     int32_t first_reader, readers; /* its readers: a part of the pass's list, by ascending rows */
+    int32_t first_hidden, hidden;  /* keys that no reader sees, counted from `start`: a part of the pass's list */
 } Item;
 
 typedef struct {
@@ -30,9 +31,9 @@ typedef struct {
 
 /* A run whose keys are scored by some rows. */
 typedef struct {
-    int32_t start, length, first_reader, readers; /* as of an item; readers: of the list of scored ones */
-    int32_t stride;                               /* numbers of a layer in `squares` */
-    float *squares;                               /* by scored layer: of each key, what is added to */
+    Item item;      /* readers, hidden: of the lists of scored ones */
+    int32_t stride; /* numbers of a layer in `squares` */
+    float *squares; /* by scored layer: of each key, what is added to */
 } Scored;
 
 typedef struct {
@@ -43,8 +44,10 @@ typedef struct {
     const float *turn_cos, *turn_sin; /* [turns, rotary / 2] */
     const Item *items;
     const Reader *readers;
+    const int32_t *hidden;
     const Scored *scored;
     const Reader *scored_readers;
+    const int32_t *scored_hidden;
     kv *const *keys, *const *values; /* by layer: [slots, kv_heads, head_dim] */
     float *logits;                   /* [num_outputs, vocabulary] */
     int32_t threads;
