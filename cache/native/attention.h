@@ -398,9 +398,9 @@ static void find_parts(const Step *s, const Unit *units, int num_units, Parts to
         }
 }
 
-/* The partial results of one row and head together. out: activations of `rows` rows. Gives the logarithm of the row's
+/* The partial results of one row and head together. out: activations of `rows` rows for weights of a kind. Gives the logarithm of the row's
    sum of weights, to the base 2. */
-static float merge(const Model *m, Parts found, int row, int head, const float *partials, activation *out, int rows) {
+static float merge(const Model *m, Parts found, int row, int head, const float *partials, Kind kind, void *out, int rows) {
     int d = m->head_dim, group = m->heads / m->kv_heads;
     float highest = -INFINITY, total = 0;
     floats result[d / LANES];
@@ -418,7 +418,7 @@ static float merge(const Model *m, Parts found, int row, int head, const float *
                 for (int i = 0; i < d / LANES; i++) result[i] += weight * ((const floats_in_memory *)one)[i];
             }
         }
-    for (int i = 0; i < d / LANES; i++)
-        store_activations(result[i] / total, out, row, rows, m->heads * d, head * d + i * LANES);
+    for (int i = 0; i < d / LANES; i++) result[i] /= total;
+    store_activations((const float *)result, d, kind, out, row, rows, m->heads * d, head * d);
     return highest + log2f(total);
 }

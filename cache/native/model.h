@@ -1,6 +1,7 @@
 /* A model and one pass through it, as decoder.py describes them. Pointers to a model stay valid as long as it does. */
 
 #pragma once
+#include "repack.h"
 #include "rows.h"
 
 typedef struct {
@@ -10,9 +11,10 @@ typedef struct {
 
 typedef struct {
     int32_t num_layers, hidden, heads, kv_heads, head_dim, rotary; /* rotary: turned dimensions of a head */
+    int32_t embedding_type, has_adapter;
     float epsilon, scale;
     const Layer *layers;
-    const uint16_t *embedding; /* bfloat16 [vocabulary, hidden] */
+    const uint8_t *embedding; /* [vocabulary, hidden], of a type of GGUF files: `embedding_type` */
     const float *final_norm;
     Linear head;
 } Model;
