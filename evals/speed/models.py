@@ -93,9 +93,7 @@ class Measured:
 
 
 @contextmanager
-def warm_engine(
-    model: Model, tokens: int, segments: Sequence[Segment] = (), **options: Any
-) -> Iterator[Engine]:
+def warm_engine(model: Model, tokens: int, segments: Sequence[Segment] = (), **options: Any) -> Iterator[Engine]:
     """Open an engine with KV memory for `tokens` tokens and encode the segments. options: of `Engine`."""
     engine = Engine(model, memory=tokens * model.info.kv.bytes_per_token, **options).start()
     try:
