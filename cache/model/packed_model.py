@@ -160,7 +160,7 @@ def shapes_of(values: Values, vocabulary: int) -> dict[str, tuple[int, ...]]:
     hidden, middle = values["embedding_length"], values["feed_forward_length"]
     queries, keys = values["attention.head_count"] * values.head_dim, values.kv_heads * values.head_dim
     outputs = dict(zip(LINEARS, (queries, keys, keys, hidden, middle, middle, hidden), strict=True))
-    found = {"token_embd.weight": (vocabulary, hidden), "output.weight": (vocabulary, hidden)}
+    found: dict[str, tuple[int, ...]] = dict.fromkeys(("token_embd.weight", "output.weight"), (vocabulary, hidden))
     found |= {
         "output_norm.weight": (hidden,),
         "rope_freqs.weight": (values.get("rope.dimension_count", values.head_dim) // 2,),
