@@ -315,14 +315,14 @@ def test_weights_of_8_bits_are_a_little_off(dtype, processors):
     assert len({model.info.fingerprint for model in (exact, plain, fast)}) == (3 if dtype == torch.bfloat16 else 2)
 
 
-def test_weights_are_rounded_by_groups():
-    panels = torch.randn(3, 4, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
-    panels[1, 2, 32:64] = 0
-    packed = rounded(panels)
-    numbers = packed[:, : 4 * 96].view(3, 24, 4, 4).permute(0, 2, 1, 3).reshape(3, 4, 3, 32).float() - 128
-    scales = packed[:, 4 * 96 :].contiguous().view(torch.bfloat16).view(3, 2, 4, 2).permute(0, 2, 1, 3).reshape(3, 4, 4)
-    off = (numbers * scales[..., :3, None].float()).flatten(2) - panels.float()
-    assert (off.abs() <= scales[..., :3].float().repeat_interleave(32, 2) * 0.5001).all()
+def test_weights_are_rounded_by_blocks():
+    weights = torch.randn(24, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weights[9, 32:64] = 0
+    packed = rounded(weights).view(3, 3, 272)  # 8 outputs, 32 inputs
+    scales = packed[..., :16].contiguous().view(torch.float16).transpose(1, 2).reshape(24, 3, 1).float()
+    numbers = packed[..., 16:].reshape(3, 3, 8, 8, 4).permute(0, 3, 1, 2, 4).reshape(24, 3, 32).view(torch.int8)
+    off = numbers * scales - weights.view(24, 3, 32).float()
+    assert (off.abs() <= scales * 0.5001).all()
     assert numbers.abs().max() <= 127
 
 

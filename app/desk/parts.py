@@ -34,7 +34,7 @@ from app.storage.library import Library
 from app.storage.statistics import Statistics
 from cache.engine.request import Limits
 from cache.memory.disk import DiskTier
-from cache.model.language_model import LanguageModel
+from cache.model.language_model import Model
 from cache.model.loading import load_model, load_tokenizer
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ChatTokenizer
@@ -57,7 +57,7 @@ needs more anyway.
 """
 
 
-def load_model_of(settings: Settings) -> LanguageModel:
+def load_model_of(settings: Settings) -> Model:
     return load_model(
         settings.model,
         device=settings.device,
@@ -164,7 +164,7 @@ class Loading(TypedDict, total=False):
     process: a process for it, started before.
     """
 
-    model: Callable[[Settings], LanguageModel]
+    model: Callable[[Settings], Model]
     embedder: Callable[[Settings], Embedder]
     ranker: Callable[[Settings], StatementEncoder]
     upgrade: bool

@@ -113,11 +113,17 @@ def plan_items(chunks: Sequence[Chunk]) -> list[Item]:
     return [Item(extent, tuple(ranges)) for extent, ranges in shared.items()] + causal
 
 
-def plan_arrays(items: Sequence[Item], turns: dict[int, int], first_row: int = 0) -> "tuple[array[int], array[int]]":
+def plan_arrays(
+    items: Sequence[Item],
+    turns: dict[int, int],
+    first_row: int = 0,
+    hidden: dict[int, list[int]] | None = None,
+) -> "tuple[array[int], array[int]]":
     """Return (start, length, first reader, readers) of each run, and (row, length, turn) of each reader: it sees the
     first `length` keys, rotated back by the turn with this number (-1: not rotated). The readers of a run are ordered
     by row; reads at a second place are another run. turns: numbers of the turns by distance in ids; new ones are added.
-    first_row: of the pass, row 0 of the items.
+    first_row: of the pass, row 0 of the items. hidden: by run, the keys among the first ones that no reader sees, added
+    here; without it, each visible range is a run.
     """
     runs, readers = array("i"), array("i")
 
@@ -130,6 +136,17 @@ def plan_arrays(items: Sequence[Item], turns: dict[int, int], first_row: int = 0
         whole: list[int] = []
         for rows in item.ranges:
             turn = turns.setdefault(rows.offset, len(turns)) if rows.offset else -1
+            if hidden is not None and (ranges := rows.visible_ranges):
+                found: list[int] = []
+                for visible, next_from in zip(ranges, [*(r.seen_from for r in ranges[1:]), rows.last], strict=True):
+                    for row in range(max(rows.first, visible.seen_from), min(rows.last, next_from)):
+                        found += (first_row + row, visible.last, turn)
+                if found:
+                    before = [0, *(r.last for r in ranges)]
+                    gaps = (range(last, r.first) for last, r in zip(before, ranges, strict=False))
+                    hidden[len(runs) // 4] = [key for gap in gaps for key in gap]
+                    add(extent.start, ranges[-1].last, found)
+                continue
             for visible in rows.visible_ranges:
                 seeing = range(max(rows.first, visible.seen_from), rows.last)
                 length = visible.last - visible.first

@@ -8,6 +8,7 @@ the layer of the logits, which decides between close tokens. On a CPU, compiled 
 
 import importlib.util
 import json
+import logging
 import re
 import shutil
 import struct
@@ -32,11 +33,14 @@ from cache.errors import ModelError
 from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
 from cache.memory.keys import WEIGHTS as WEIGHTS
 from cache.model.digests import stored_digest
+from cache.model.gguf_file import GGUFFile
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
-from cache.native.decoder import PackedWeights
+from cache.model.packed_model import PackedModel, why_not_packed
+from cache.native.decoder import PackedWeights, load_library
 from cache.prompt.tokenizer import ModelTokenizer
 from durable import put_in_place, remove_abandoned
 
+log = logging.getLogger(__name__)
 Weights = Literal["model", "int8", "fp8"]
 """Weights as in the model, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
 LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
@@ -124,30 +128,44 @@ _HARMLESS = frozenset({"base_model_name_or_path", "inference_mode", "lora_alpha"
 _ROLE = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Two matrices of an adapter, float32 `[rank, inputs]` and `[outputs, rank]`, whose product is added to a layer."""
+
+
+def read_plain(folder: Path) -> dict[str, Pair] | None:
+    """Return the matrices of an adapter by layer, with its own scale in the second one; None if it is not one that adds
+    such products and nothing else.
+    """
+    config = {**json.loads((folder / CONFIG).read_text(encoding="utf-8"))}
+    if any(config.get(key) != value for key, value in _PLAIN.items()):
+        return None
+    if any(value for key, value in config.items() if key not in _PLAIN.keys() | _HARMLESS):
+        return None
+    pairs: dict[str, dict[str, torch.Tensor]] = {}
+    for name, weight in load_file(folder / WEIGHTS).items():
+        if (role := _ROLE.fullmatch(name)) is None or weight.dim() != 2:
+            return None
+        pairs.setdefault(role[1], {})[role[2]] = weight.float()
+    if any(len(pair) != 2 or {len(pair["A"]), pair["B"].shape[1]} != {config["r"]} for pair in pairs.values()):
+        return None
+    return {layer: (pair["A"], pair["B"] * (config["lora_alpha"] / config["r"])) for layer, pair in pairs.items()}
+
+
 def merge_plain(hf: Any, folder: Path) -> bool:
     """Merge an adapter that adds products of two matrices to linear layers and nothing else, with peft's numbers but
     without replacing the layers first, which takes peft seconds. Returns False, with nothing changed, for all others.
     """
-    config = {**json.loads((folder / CONFIG).read_text(encoding="utf-8"))}
-    if any(config.get(key) != value for key, value in _PLAIN.items()):
+    modules, pairs = dict(hf.named_modules()), read_plain(folder)
+    if pairs is None:
         return False
-    if any(value for key, value in config.items() if key not in _PLAIN.keys() | _HARMLESS):
-        return False
-    modules, pairs = dict(hf.named_modules()), dict[str, dict[str, torch.Tensor]]()
-    for name, weight in load_file(folder / WEIGHTS).items():
-        if (role := _ROLE.fullmatch(name)) is None:
-            return False
-        pairs.setdefault(role[1], {})[role[2]] = weight
-    for layer, pair in pairs.items():
-        linear, (first, second) = modules.get(layer), (pair.get("A"), pair.get("B"))
-        if not isinstance(linear, nn.Linear) or first is None or second is None:
-            return False
-        if first.shape != (config["r"], linear.in_features) or second.shape != (linear.out_features, config["r"]):
+    for layer, (first, second) in pairs.items():
+        linear = modules.get(layer)
+        if not isinstance(linear, nn.Linear) or (second.shape[0], first.shape[1]) != tuple(linear.weight.shape):
             return False
     for layer, pair in pairs.items():
         weight = modules[layer].weight.data
-        first, second = (pair[role].to(weight.device, torch.float32) for role in "AB")
-        weight += second @ first * (config["lora_alpha"] / config["r"])
+        first, second = (matrix.to(weight.device) for matrix in pair)
+        weight += second @ first
     return True
 
 
@@ -284,7 +302,7 @@ def load_model(
     dtype: torch.dtype | None = None,
     adapter: Path | None = None,
     weights: Weights = "model",
-) -> LanguageModel:
+) -> LanguageModel | PackedModel:
     """Load a model by name: None (bundled), a folder, a `.gguf` file, or a hub name. converted: folder for dequantised
     GGUF files and compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits
     make another fingerprint; on a CPU they need compiled code. Raises ModelError.
@@ -293,6 +311,10 @@ def load_model(
     transformers_logging.disable_progress_bar()
     place = find_device(device)
     check_rounding(weights, place)
+    if place.type == "cpu" and dtype is None and weights == "model":
+        packed_model = load_packed(name, converted, adapter)
+        if packed_model is not None:
+            return packed_model
     hf, tokenizer, fingerprint = load_stock(name, device=place, converted=converted, dtype=dtype)
     if adapter is not None:
         hf, adapted = merge_adapter(hf, adapter)
@@ -310,6 +332,43 @@ def load_model(
         compiled=converted,
         weights=packed,
     )
+
+
+def load_packed(name: str | None, converted: Path, adapter: Path | None) -> PackedModel | None:
+    """Load a model that runs from its GGUF file as it is. None: another kind of file, model or adapter, or no compiler.
+    Raises ModelError.
+    """
+    path = bundled_gguf() if name is None else Path(name).expanduser()
+    if path.suffix != ".gguf" or not path.is_file():
+        return None
+    file = GGUFFile(path)
+    pairs = stacked_adapters(adapter)
+    reason = "an adapter that adds more than products of two matrices" if pairs is None else why_not_packed(file, pairs)
+    library = None if reason else load_library(converted, torch.bfloat16)
+    if pairs is None or library is None:
+        log.info("%s runs dequantised: %s", path.name, reason or "no compiled code")
+        return None
+    fingerprint = stored_digest(path, converted)
+    if adapter is not None:
+        fingerprint = digest(fingerprint, adapter_fingerprint(adapter))
+    tokenizer = load_tokenizer(name, converted=converted)
+    return PackedModel(file, tokenizer, library, pairs, name=name or path.stem, fingerprint=fingerprint)
+
+
+def stacked_adapters(folder: Path | None) -> dict[str, Pair] | None:
+    """Return the matrices of an adapter and of any below it, as one pair for each layer; None: some is not plain."""
+    if folder is None:
+        return {}
+    if not (folder / WEIGHTS).is_file():
+        raise ModelError(f"there is no adapter in {str(folder)!r}: it needs {CONFIG} and {WEIGHTS}")
+    below, own = stacked_adapters(folder / BASE if (folder / BASE).is_dir() else None), read_plain(folder)
+    if below is None or own is None:
+        return None
+    for layer, (first, second) in own.items():
+        if layer in below:
+            first, second = torch.cat((below[layer][0], first)), torch.cat((below[layer][1], second), 1)
+        below[layer] = first, second
+    return below
 
 
 def load_stock(

@@ -9,6 +9,7 @@ the partial results. */
 #include "model.h"
 
 enum { UNIT = 256, WINDOW = 128, QUERIES = 192 }; /* UNIT: keys. WINDOW: rows. QUERIES: of a unit and key/value head */
+enum { FEW = 8, AHEAD_KEYS = 24 }; /* so few queries of a key/value head meet keys as these lie in memory */
 
 typedef struct {
     int32_t item, first, keys;     /* keys `first` .. `first` + `keys` - 1 of an item */
@@ -79,23 +80,26 @@ static INLINE void store_value(floats one, floats other, float *to) {
     }
 }
 
-/* queries [head_dim / 2, readers * group, 2] of some readers, rotated back where the run is placed elsewhere */
+/* A reader's query, rotated back where the run is placed elsewhere. turned: memory for it */
+static INLINE const float *query_of(const Model *m, const Step *s, const Reader *reader, int head, const float *qkv, int width,
+                                    float *turned) {
+    int d = m->head_dim, half = m->rotary / 2;
+    const float *q = qkv + (size_t)reader->row * width + head * d;
+    if (reader->turn < 0) return q;
+    rotate(q, s->turn_cos + reader->turn * half, s->turn_sin + reader->turn * half, half, turned);
+    memcpy(turned + 2 * half, q + 2 * half, (d - 2 * half) * sizeof(float));
+    return turned;
+}
+
+/* queries [head_dim / 2, readers * group, 2] of some readers */
 static void gather_queries(const Model *m, const Step *s, const Reader *readers, int num_readers, int kv_head,
                            const float *qkv, int width, activation *queries) {
-    int d = m->head_dim, group = m->heads / m->kv_heads, rows = num_readers * group, half = m->rotary / 2;
+    int d = m->head_dim, group = m->heads / m->kv_heads, rows = num_readers * group;
     float turned[d];
-    for (int r = 0; r < num_readers; r++) {
-        const Reader *reader = readers + r;
-        for (int g = 0; g < group; g++) {
-            const float *q = qkv + (size_t)reader->row * width + (kv_head * group + g) * d;
-            if (reader->turn >= 0) {
-                rotate(q, s->turn_cos + reader->turn * half, s->turn_sin + reader->turn * half, half, turned);
-                memcpy(turned + 2 * half, q + 2 * half, (d - 2 * half) * sizeof(float));
-                q = turned;
-            }
-            for (int i = 0; i < d; i += LANES)
-                scatter(*(const floats_in_memory *)(q + i), queries + ((size_t)i * rows + 2 * (r * group + g)), rows);
-        }
+    for (int r = 0; r < rows; r++) {
+        const float *q = query_of(m, s, readers + r / group, kv_head * group + r % group, qkv, width, turned);
+        for (int i = 0; i < d; i += LANES)
+            scatter(*(const floats_in_memory *)(q + i), queries + ((size_t)i * rows + 2 * r), rows);
     }
 }
 
@@ -164,9 +168,17 @@ static INLINE void weigh(const kv *v, size_t stride, int keys, const activation 
     for (int r = 0; r < rows; r++) store_value(one[r], other[r], to + r * to_stride);
 }
 
-/* The scores of a row over `keys` keys, of which it sees the first `seen`, become weights. to: the largest score and
-   the sum of the weights */
-static void soften(float *scores, int seen, int keys, activation *weights, float *to) {
+/* Scores of keys that nobody sees become -inf. scores [rows, UNIT] of the keys from `first` on */
+static INLINE void hide(const Item *item, const int32_t *hidden, int first, int keys, int rows, float *scores) {
+    for (int i = 0; i < item->hidden; i++) {
+        int key = hidden[item->first_hidden + i] - first;
+        for (int r = 0; key >= 0 && key < keys && r < rows; r++) scores[r * UNIT + key] = -INFINITY;
+    }
+}
+
+/* The scores of a row over `keys` keys, of which it sees the first `seen`, become weights, which may replace them in memory
+   if these are floats. to: the largest score and the sum of the weights */
+static INLINE void soften(float *scores, int seen, int keys, int is_float, void *weights, float *to) {
     int padded = (keys + LANES - 1) / LANES * LANES;
     for (int j = seen; j < padded; j++) scores[j] = -INFINITY;
     floats most = (floats){} - 1e30f, total = {};
@@ -176,10 +188,13 @@ static void soften(float *scores, int seen, int keys, activation *weights, float
     for (int j = 0; j < padded; j += LANES) {
         floats weight = exp2_of(*(const floats_in_memory *)(scores + j) - highest);
         total += weight;
-        scatter(weight, weights + j, 1);
+        if (is_float) *(floats_in_memory *)((float *)weights + j) = weight;
+        else scatter(weight, (activation *)weights + j, 1);
     }
-    for (int j = seen; j < padded; j++) weights[j] = 0; /* were 2^-126 */
-    to[0] = seen ? highest : -INFINITY;
+    for (int j = seen; j < padded; j++) /* were 2^-126 */
+        if (is_float) ((float *)weights)[j] = 0;
+        else ((activation *)weights)[j] = 0;
+    to[0] = highest > -1e30f ? highest : -INFINITY;
     to[1] = sum(total);
 }
 
@@ -220,10 +235,12 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
     const kv *k = s->keys[layer] + begin, *v = s->values[layer] + begin;
     gather_queries(m, s, s->readers + unit->first_reader, unit->readers, kv_head, qkv, width, queries);
     score(m, k, keys, queries, rows, scores);
+    hide(s->items + unit->item, s->hidden, unit->first, keys, rows, scores);
     float *partial = partials + ((size_t)unit->partial * m->kv_heads + (size_t)kv_head * unit->readers) * group * (d + 2);
     for (int r = 0; r < rows; r++) {
         int seen = s->readers[unit->first_reader + r / group].length - unit->first;
-        soften(scores + r * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, weights + r * UNIT, partial + r * (d + 2) + d);
+        soften(scores + r * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, 0, weights + r * UNIT,
+               partial + r * (d + 2) + d);
     }
     for (int part = 0; part < d; part += 2 * LANES) {
         int r = 0;
@@ -235,6 +252,133 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
         ROWS(1);
 #undef ROWS
     }
+}
+
+/* 2 * LANES numbers of a key or value, the even ones and the odd ones (of float32 the first and the last half), and a query in
+   the same order. */
+typedef struct {
+    floats first, second;
+} Along;
+
+static INLINE Along load_along(const kv *from) {
+#ifdef KV_FLOAT32
+    return (Along){((const floats_in_memory *)from)[0], ((const floats_in_memory *)from)[1]};
+#else
+    words bits = *(const words_in_memory *)from;
+    return (Along){(floats)(bits << 16), (floats)(bits & HIGH)};
+#endif
+}
+
+static INLINE Along query_along(const float *q) {
+    Along found;
+    for (int i = 0; i < LANES; i++) {
+#ifdef KV_FLOAT32
+        found.first[i] = q[i], found.second[i] = q[i + LANES];
+#else
+        found.first[i] = q[2 * i], found.second[i] = q[2 * i + 1];
+#endif
+    }
+    return found;
+}
+
+/* The sums of LANES vectors, each in its lane. The vectors are lost. */
+static INLINE floats sums_of(floats *rows) {
+    ints lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+#pragma GCC unroll 4
+    for (int step = 1; step < LANES; step *= 2) {
+        ints is_other = (lane & step) != 0;
+        ints low = lane + (is_other & (LANES - step)), high = lane + (~is_other & step) + (is_other & LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i += 2 * step)
+            rows[i] = __builtin_shuffle(rows[i], rows[i + step], low) + __builtin_shuffle(rows[i], rows[i + step], high);
+    }
+    return rows[0];
+}
+
+#define EACH_ROW _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
+
+/* Scores of two keys for up to 4 `rows` queries (a constant where inlined), along the head, still to be added up. */
+static INLINE void score_along(const kv *one, const kv *other, int parts, const Along *queries, int rows, floats (*total)[LANES]) {
+    floats a[4], b[4];
+    EACH_ROW a[r] = b[r] = (floats){};
+    for (int p = 0; p < parts; p++) {
+        Along x = load_along(one + 2 * LANES * p), y = load_along(other + 2 * LANES * p);
+        EACH_ROW {
+            Along q = queries[r * parts + p];
+            a[r] += x.first * q.first, b[r] += y.first * q.first;
+            a[r] += x.second * q.second, b[r] += y.second * q.second;
+        }
+    }
+    EACH_ROW total[r][0] = a[r], total[r][1] = b[r];
+}
+
+/* Adds 2 * LANES numbers of `keys` values to `sums`, for up to 4 `rows` of weights (a constant where inlined). */
+static INLINE void weigh_along(const kv *v, size_t stride, int keys, const float *weights, int rows, Along *sums, int parts) {
+    Along sum[4];
+    EACH_ROW sum[r] = sums[r * parts];
+    for (int j = 0; j < keys; j++, v += stride) {
+        Along x = load_along(v);
+        EACH_ROW sum[r].first += x.first * weights[r * UNIT + j], sum[r].second += x.second * weights[r * UNIT + j];
+    }
+    EACH_ROW sums[r * parts] = sum[r];
+}
+#undef EACH_ROW
+
+/* Asks for two keys or values that are needed soon. */
+static INLINE void fetch(const kv *from, size_t stride) {
+    for (size_t i = 0; i < 2 * stride; i += 64 / sizeof(kv)) __builtin_prefetch(from + AHEAD_KEYS * stride + i);
+}
+
+/* As `attend`, for all key/value heads and a few queries: memory is read once and in its order, and no key is transposed. */
+static void attend_few(const Model *m, const Step *s, const Unit *unit, int layer, const float *qkv, int width, Along *queries,
+                       float *scores, Along *sums, float *partials) {
+    int d = m->head_dim, group = m->heads / m->kv_heads, rows = unit->readers * group, all = rows * m->kv_heads;
+    int keys = unit->keys, parts = d / (2 * LANES), stride = m->kv_heads * d;
+    size_t begin = (size_t)(s->items[unit->item].start + unit->first) * stride;
+    const kv *k = s->keys[layer] + begin, *v = s->values[layer] + begin;
+    const Reader *readers = s->readers + unit->first_reader;
+    float turned[d], *partial = partials + (size_t)unit->partial * m->heads * (d + 2);
+    for (int i = 0; i < all; i++) {
+        const float *q = query_of(m, s, readers + i % rows / group, i / rows * group + i % group, qkv, width, turned);
+        for (int p = 0; p < parts; p++) queries[i * parts + p] = query_along(q + 2 * LANES * p);
+    }
+#define EACH_HEAD(ROWS_4_3_OR_1) \
+    for (int head = 0; head < m->kv_heads; head++) { \
+        int at = head * rows, end = at + rows; \
+        for (; at + 4 <= end; at += 4) ROWS_4_3_OR_1(4); \
+        for (; at + 3 <= end; at += 3) ROWS_4_3_OR_1(3); \
+        for (; at < end; at++) ROWS_4_3_OR_1(1); \
+    }
+    for (int first = 0; first < keys; first += LANES) {
+        floats total[all][LANES];
+        for (int j = 0; j < LANES; j += 2) {
+            const kv *one = k + (size_t)(first + j < keys ? first + j : keys - 1) * stride;
+            const kv *other = first + j + 1 < keys ? one + stride : one;
+            fetch(one, stride);
+#define SCORE(N) score_along(one + head * d, other + head * d, parts, queries + at * parts, N, (floats(*)[LANES]) & total[at][j])
+            EACH_HEAD(SCORE)
+        }
+        for (int i = 0; i < all; i++)
+            *(floats_in_memory *)(scores + i * UNIT + first) = sums_of(total[i]) * (m->scale * 1.44269504f);
+    }
+    hide(s->items + unit->item, s->hidden, unit->first, keys, all, scores);
+    for (int i = 0; i < all; i++) {
+        int seen = readers[i % rows / group].length - unit->first;
+        soften(scores + i * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, 1, scores + i * UNIT, partial + i * (d + 2) + d);
+    }
+    memset(sums, 0, (size_t)all * parts * sizeof(Along));
+    for (int first = 0; first < keys; first += 16) {
+        int some = keys - first < 16 ? keys - first : 16;
+        for (int j = 0; j < some; j += 2) fetch(v + (size_t)(first + j) * stride, stride);
+        for (int p = 0; p < parts; p++) {
+#define WEIGH(N) weigh_along(v + (size_t)first * stride + head * d + 2 * LANES * p, stride, some, scores + at * UNIT + first, N, \
+                             sums + at * parts + p, parts)
+            EACH_HEAD(WEIGH)
+        }
+    }
+    for (int i = 0; i < all * parts; i++)
+        store_value(sums[i].first, sums[i].second, partial + i / parts * (d + 2) + i % parts * 2 * LANES);
 }
 
 /* Which partial results a row has: `parts` from first_part[row] on, as (first of the unit, readers, place among them). */
@@ -254,9 +398,9 @@ static void find_parts(const Step *s, const Unit *units, int num_units, Parts to
         }
 }
 
-/* The partial results of one row and head together. out: activations of `rows` rows. Gives the logarithm of the row's
+/* The partial results of one row and head together. out: activations of `rows` rows for weights of a kind. Gives the logarithm of the row's
    sum of weights, to the base 2. */
-static float merge(const Model *m, Parts found, int row, int head, const float *partials, activation *out, int rows) {
+static float merge(const Model *m, Parts found, int row, int head, const float *partials, Kind kind, void *out, int rows) {
     int d = m->head_dim, group = m->heads / m->kv_heads;
     float highest = -INFINITY, total = 0;
     floats result[d / LANES];
@@ -274,7 +418,7 @@ static float merge(const Model *m, Parts found, int row, int head, const float *
                 for (int i = 0; i < d / LANES; i++) result[i] += weight * ((const floats_in_memory *)one)[i];
             }
         }
-    for (int i = 0; i < d / LANES; i++)
-        store_activations(result[i] / total, out, row, rows, m->heads * d, head * d + i * LANES);
+    for (int i = 0; i < d / LANES; i++) result[i] /= total;
+    store_activations((const float *)result, d, kind, out, row, rows, m->heads * d, head * d);
     return highest + log2f(total);
 }

@@ -11,7 +11,8 @@ typedef struct {
     int32_t *first_unit;
     Parts parts;
     float *x, *qkv, *partials, *lse;
-    activation *normed, *attended, *gated;
+    Rounded *lows;
+    void *normed, *attended, *gated; /* activations */
     char *private_memory;
     size_t private_bytes;
     int *given_up; /* the pass */
@@ -20,7 +21,6 @@ typedef struct {
 typedef struct {
     activation *queries, *weights;
     float *scores, *means;
-    void *scratch;
 } Private;
 
 /* A piece of memory that is handed out bit by bit; with no memory, only what is taken is counted. */
@@ -39,13 +39,11 @@ static int largest(int a, int b) { return a > b ? a : b; }
 
 static Private lay_out_private(const Model *m, const Step *s, int most_readers, Space *space) {
     size_t queries = (size_t)most_readers * (m->heads / m->kv_heads);
-    int inputs = largest(largest(m->hidden, m->heads * m->head_dim), m->layers[0].down.inputs);
     return (Private){
-        .queries = take(space, queries * m->head_dim * sizeof(activation)),
-        .weights = take(space, queries * UNIT * sizeof(activation)),
+        .queries = take(space, queries * m->head_dim * sizeof(float)),
+        .weights = take(space, queries * largest(UNIT * sizeof(activation), m->head_dim * sizeof(float))),
         .scores = take(space, queries * UNIT * sizeof(float)),
         .means = take(space, s->num_scored ? (size_t)most_readers * UNIT * sizeof(float) : 0),
-        .scratch = take(space, rounded_bytes(inputs, s->rows)),
     };
 }
 
@@ -61,6 +59,7 @@ static Shared lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts
         .qkv = take(space, rows * (q_width + 2 * kv_width) * sizeof(float)),
         .partials = take(space, (size_t)cuts.most_partials * m->heads * (m->head_dim + 2) * sizeof(float)),
         .lse = take(space, s->num_scored ? rows * m->heads * sizeof(float) : 0),
+        .lows = take(space, m->has_adapter ? (rows + TILE - 1) / TILE * LOWS * sizeof(Rounded) : 0),
         .normed = take(space, rows * m->hidden * sizeof(activation)),
         .attended = take(space, rows * q_width * sizeof(activation)),
         .gated = take(space, rows * m->layers[0].down.inputs * sizeof(activation)),
@@ -91,48 +90,55 @@ static void run_layer(const Model *m, const Step *s, const Shared *all, const Pr
                       Team *team) {
     const Layer *l = m->layers + layer;
     int rows = s->rows, hidden = m->hidden, heads = m->heads + 2 * m->kv_heads, width = heads * m->head_dim;
-    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->attention_norm, hidden, m->epsilon, all->normed, row, rows);
+    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->attention_norm, hidden, m->epsilon, l->qkv.kind, all->normed, row, rows);
     meet(team);
-    linear(&l->qkv, all->normed, rows, STORE, all->qkv, mine->scratch, team);
+    linear(&l->qkv, all->normed, rows, STORE, 0, all->qkv, all->lows, team);
     meet(team);
     FOR_PART(i, (long)rows * heads, team) finish_head(m, s, l, layer, i / heads, i % heads, all->qkv);
     for (int window = 0; window * WINDOW < rows; window++) {
         int first = window * WINDOW, count = rows - first < WINDOW ? rows - first : WINDOW;
         meet_before(team, all->first_unit[window]);
         for (int unit; (unit = handed_out(team)) < all->first_unit[window + 1];) {
-            touch(m, s, all->units + unit, layer);
+            const Unit *one = all->units + unit;
+            int queries = one->readers * (m->heads / m->kv_heads);
+            if (queries <= FEW && queries * m->kv_heads <= most_readers * (m->heads / m->kv_heads)) {
+                attend_few(m, s, one, layer, all->qkv, width, (Along *)mine->queries, mine->scores, (Along *)mine->weights,
+                           all->partials);
+                continue;
+            }
+            touch(m, s, one, layer);
             for (int head = 0; head < m->kv_heads; head++)
-                attend(m, s, all->units + unit, head, layer, all->qkv, width, mine->queries, mine->scores, mine->weights,
-                       all->partials);
+                attend(m, s, one, head, layer, all->qkv, width, mine->queries, mine->scores, mine->weights, all->partials);
         }
         meet(team);
         FOR_PART(i, (long)count * m->heads, team) {
             int row = first + i / m->heads, head = i % m->heads;
-            float lse = merge(m, all->parts, row, head, all->partials, all->attended, rows);
+            float lse = merge(m, all->parts, row, head, all->partials, l->out.kind, all->attended, rows);
             if (s->num_scored) all->lse[(size_t)row * m->heads + head] = lse;
         }
     }
     meet(team);
     for (int run = 0; run < s->num_scored && layer >= s->first_scored && layer <= s->last_scored; run++) {
-        for (int unit; (unit = handed_out(team)) * UNIT < s->scored[run].length;)
+        for (int unit; (unit = handed_out(team)) * UNIT < s->scored[run].item.length;)
             add_squares(m, s, s->scored + run, unit * UNIT, layer, all->qkv, width, all->lse, most_readers, mine->queries,
                         mine->scores, mine->means);
         meet(team);
     }
-    linear(&l->out, all->attended, rows, ADD, all->x, mine->scratch, team);
+    linear(&l->out, all->attended, rows, ADD, 0, all->x, all->lows, team);
     meet(team);
-    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->mlp_norm, hidden, m->epsilon, all->normed, row, rows);
+    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->mlp_norm, hidden, m->epsilon, l->gate_up.kind, all->normed, row, rows);
     meet(team);
-    linear(&l->gate_up, all->normed, rows, GATE, all->gated, mine->scratch, team);
+    linear(&l->gate_up, all->normed, rows, GATE, l->down.kind, all->gated, all->lows, team);
     meet(team);
-    linear(&l->down, all->gated, rows, ADD, all->x, mine->scratch, team);
+    linear(&l->down, all->gated, rows, ADD, 0, all->x, all->lows, team);
     meet(team);
 }
 
 /* What every thread runs. */
 static void run_pass(const Model *m, const Step *s, const Shared *all, const Private *mine, int most_readers, Team *team) {
-    FOR_PART(i, (long)s->rows * m->hidden, team)
-        all->x[i] = from_bf16(m->embedding[(size_t)s->tokens[i / m->hidden] * m->hidden + i % m->hidden]);
+    FOR_PART(row, s->rows, team)
+        warmdesk_unpack_row(m->embedding_type, m->embedding + s->tokens[row] * row_bytes(m->embedding_type, m->hidden),
+                            m->hidden, all->x + row * m->hidden);
     meet(team);
     for (int layer = 0; layer < s->num_layers; layer++) {
         if (s->gives_up) {
@@ -143,10 +149,10 @@ static void run_pass(const Model *m, const Step *s, const Shared *all, const Pri
         run_layer(m, s, all, mine, most_readers, layer, team);
     }
     FOR_PART(i, s->num_outputs, team)
-        norm(all->x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, all->normed, i,
+        norm(all->x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, m->head.kind, all->normed, i,
              s->num_outputs);
     meet(team);
-    if (s->num_outputs) linear(&m->head, all->normed, s->num_outputs, STORE, s->logits, mine->scratch, team);
+    if (s->num_outputs) linear(&m->head, all->normed, s->num_outputs, STORE, 0, s->logits, all->lows, team);
 }
 
 /* How many outputs a panel has. */

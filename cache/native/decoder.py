@@ -11,18 +11,19 @@ import platform
 import shutil
 import subprocess
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
-from cache.attention.items import Chunk, ScoredChunk, only_scores, plan_arrays, plan_items
+from cache.attention.items import Chunk, Item, ScoredChunk, only_scores, plan_arrays, plan_items
 from cache.memory.arena import Arena
 from cache.memory.keys import digest
 from durable import remove_abandoned, replacing
@@ -77,9 +78,12 @@ def processor() -> str:
 
 
 OUTPUTS = 64  # as in linear.h: a layer's number of outputs is a multiple of it
+MOST_RANK = 64  # as in linear.h: of an adapter
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
-BFLOAT16, FLOAT32, INT8 = range(3)
-INT8_GROUP = 32  # as in linear.h: inputs with a common scale
+BFLOAT16, FLOAT32, PACKED = range(3)
+BF16 = 30  # as in repack.h: numbers of bfloat16, in GGUF files
+W8 = 6  # as in packed.h: weights of 8 bits
+BLOCK_ROWS, BLOCK_COLUMNS = 8, 32  # as in packed.h: outputs of a block, and inputs with a common scale
 PackedWeights = Literal["model", "int8"]  # weights as in the model, or rounded to 8 bits
 LONG_ROWS = 64  # passes with more rows can be stopped: shorter ones end before asking is worth it
 
@@ -88,10 +92,18 @@ _GivesUp = ctypes.CFUNCTYPE(ctypes.c_int)
 NO_MEMORY, GIVEN_UP = 1, 2  # errors of `warmdesk_step`
 
 
+class _Part(ctypes.Structure):
+    _fields_ = (
+        *((name, _Pointer) for name in ("weights", "down", "up")),
+        *((name, _Int) for name in ("kind", "outputs", "rank")),
+    )
+
+
 class _Linear(ctypes.Structure):
     _fields_ = (
         *((name, _Pointer) for name in ("weights", "bias")),
         *((name, _Int) for name in ("kind", "inputs", "outputs")),
+        ("parts", _Part * 3),
     )
 
 
@@ -105,17 +117,19 @@ class _Layer(ctypes.Structure):
 class _Model(ctypes.Structure):
     _fields_ = (
         *((name, _Int) for name in ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "rotary")),
+        *((name, _Int) for name in ("embedding_type", "has_adapter")),
         *((name, _Float) for name in ("epsilon", "scale")),
         *((name, _Pointer) for name in ("layers", "embedding", "final_norm")),
         ("head", _Linear),
     )
 
 
+class _Item(ctypes.Structure):
+    _fields_ = tuple((name, _Int) for name in ("start", "length", "first_reader", "readers", "first_hidden", "hidden"))
+
+
 class _ScoredRun(ctypes.Structure):
-    _fields_ = (
-        *((name, _Int) for name in ("start", "length", "first_reader", "readers", "stride")),
-        ("squares", _Pointer),
-    )
+    _fields_ = (("item", _Item), ("stride", _Int), ("squares", _Pointer))
 
 
 class _Step(ctypes.Structure):
@@ -123,41 +137,85 @@ class _Step(ctypes.Structure):
         *((name, _Int) for name in ("rows", "num_items", "num_readers", "num_outputs")),
         *((name, _Int) for name in ("num_scored", "first_scored", "last_scored", "num_layers")),
         *((name, _Pointer) for name in ("tokens", "slots", "outputs", "cos", "sin", "turn_cos", "turn_sin")),
-        *((name, _Pointer) for name in ("items", "readers", "scored", "scored_readers", "keys", "values", "logits")),
+        *((name, _Pointer) for name in ("items", "readers", "hidden", "scored", "scored_readers", "scored_hidden")),
+        *((name, _Pointer) for name in ("keys", "values", "logits")),
         ("threads", _Int),
         ("gives_up", _GivesUp),
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Weights of a linear layer: a tensor `[outputs, inputs]`, or blocks of packed.h of a kind. adapter: two matrices
+    `[rank, inputs]` and `[outputs, rank]` whose product is added to packed weights.
+    """
+
+    weights: Tensor
+    outputs: int
+    inputs: int
+    kind: int = 0
+    bias: Tensor | None = None
+    adapter: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """The linear layers that are computed as one, and norms by their names in `_Layer`."""
+
+    qkv: Sequence[Matrix]
+    out: Matrix
+    gate_up: Sequence[Matrix]
+    down: Matrix
+    norms: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderWeights:
+    """What a decoder is made of. embedding: rows of numbers of a GGUF type; kept as they are. attention_factor: of
+    cosines and sines (YaRN). layers: each is packed before the next one is asked for.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    epsilon: float
+    frequencies: Tensor
+    attention_factor: float
+    embedding: "np.ndarray[Any, Any]"
+    embedding_type: int
+    num_layers: int
+    layers: Iterable[LayerWeights]
+    final_norm: Tensor
+    head: Matrix
+
+
 class NativeDecoder:
     """The packed weights of a model, and passes with them."""
 
-    def __init__(self, hf: Any, rotation: Rotation, library: ctypes.CDLL, weights: PackedWeights = "model") -> None:
-        """hf: a supported model, see `why_not_covered`."""
-        config, body = hf.config, hf.model
-        self._weights = weights
-        self._library, self._rotation, self._rotary = library, rotation, body.rotary_emb
+    def __init__(self, weights: DecoderWeights, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._frequencies, self._factor = weights.frequencies, weights.attention_factor
         self._lanes: int = library.warmdesk_lanes()
-        self._kept: list[Any] = []  # what the compiled code points to
-        heads = config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        layers = (_Layer * len(body.layers))(*(self._layer(layer) for layer in body.layers))
+        self._has_adapter = False
+        self._kept: list[Any] = [weights.embedding]  # what the compiled code points to
+        layers = (_Layer * weights.num_layers)(*(self._layer(layer) for layer in weights.layers))
         self._kept.append(layers)
-        embedding = hf.get_input_embeddings().weight.detach()
-        self._vocabulary = hf.get_output_embeddings().weight.shape[0]
+        self._vocabulary = weights.head.outputs
         self._model = _Model(
             num_layers=len(layers),
-            hidden=config.hidden_size,
-            heads=heads,
-            kv_heads=config.num_key_value_heads,
-            head_dim=head_dim,
-            rotary=2 * rotation.frequencies.shape[0],
-            epsilon=config.rms_norm_eps,
-            scale=head_dim**-0.5,
+            hidden=weights.head.inputs,
+            heads=weights.heads,
+            kv_heads=weights.kv_heads,
+            head_dim=weights.head_dim,
+            rotary=2 * len(weights.frequencies),
+            embedding_type=weights.embedding_type,
+            has_adapter=self._has_adapter,
+            epsilon=weights.epsilon,
+            scale=weights.head_dim**-0.5,
             layers=ctypes.addressof(layers),
-            embedding=self._keep(embedding.to(torch.bfloat16).contiguous()),
-            final_norm=self._keep(body.norm.weight.detach().float()),
-            head=self._linear([hf.get_output_embeddings()]),
+            embedding=weights.embedding.ctypes.data,
+            final_norm=self._keep(weights.final_norm.float()),
+            head=self._linear([weights.head]),
         )
 
     def forward(
@@ -174,20 +232,20 @@ class NativeDecoder:
         slots = array("i", (slot for chunk in chunks for slot in chunk.slots))
         positions = torch.tensor([position for chunk in chunks for position in chunk.positions])
         arena.positions.index_copy_(0, torch.tensor(slots), positions)
-        cos, sin = self._rotary(torch.empty(0), positions.unsqueeze(0))
-        half = self._rotation.frequencies.shape[0]
-        cos, sin = cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()
+        turned = positions.float().unsqueeze(1) * self._frequencies
+        cos, sin = turned.cos() * self._factor, turned.sin() * self._factor
         turns: dict[int, int] = {}
-        items, readers = plan_arrays(plan_items(chunks), turns)
-        scored_runs, scored_readers = plan_scored(scored, chunks, turns)
-        angles = -torch.tensor([*turns], dtype=torch.float64).unsqueeze(1) * self._rotation.frequencies.double()
+        readers, hidden, scored_readers, scored_hidden = (array("i") for _ in range(4))
+        items = plan_runs(plan_items(chunks), turns, readers, hidden)
+        scored_runs = plan_scored(scored, chunks, turns, scored_readers, scored_hidden)
+        angles = -torch.tensor([*turns], dtype=torch.float64).unsqueeze(1) * self._frequencies.double()
         turn_cos, turn_sin = angles.cos().float(), angles.sin().float()
         logits = torch.empty(len(outputs), self._vocabulary)
         wanted = array("i", outputs)
         keys, values = self._pointers(arena)
         step = _Step(
             rows=len(tokens),
-            num_items=len(items) // 4,
+            num_items=len(items),
             num_readers=len(readers) // 3,
             num_outputs=len(wanted),
             num_scored=len(scored_runs),
@@ -201,10 +259,12 @@ class NativeDecoder:
             sin=sin.data_ptr(),
             turn_cos=turn_cos.data_ptr(),
             turn_sin=turn_sin.data_ptr(),
-            items=address(items),
+            items=ctypes.addressof(items),
             readers=address(readers),
+            hidden=address(hidden),
             scored=ctypes.addressof(scored_runs),
             scored_readers=address(scored_readers),
+            scored_hidden=address(scored_hidden),
             keys=ctypes.addressof(keys),
             values=ctypes.addressof(values),
             logits=logits.data_ptr(),
@@ -218,43 +278,43 @@ class NativeDecoder:
             raise PassGivenUp
         return logits
 
-    def _layer(self, layer: Any) -> _Layer:
-        attention, mlp = layer.self_attn, layer.mlp
-        norms = {
-            "attention_norm": layer.input_layernorm,
-            "mlp_norm": layer.post_attention_layernorm,
-            "query_norm": getattr(attention, "q_norm", None),
-            "key_norm": getattr(attention, "k_norm", None),
-        }
+    def _layer(self, layer: LayerWeights) -> _Layer:
         return _Layer(
-            qkv=self._linear([attention.q_proj, attention.k_proj, attention.v_proj]),
-            out=self._linear([attention.o_proj]),
-            gate_up=self._linear([mlp.gate_proj, mlp.up_proj], in_turn=True),
-            down=self._linear([mlp.down_proj]),
-            **{name: self._keep(norm.weight.detach().float()) for name, norm in norms.items() if norm is not None},
+            qkv=self._linear(layer.qkv),
+            out=self._linear([layer.out]),
+            gate_up=self._linear(layer.gate_up, in_turn=True),
+            down=self._linear([layer.down]),
+            **{name: self._keep(norm.float()) for name, norm in layer.norms.items()},
         )
 
-    def _linear(self, linears: list[nn.Linear], *, in_turn: bool = False) -> _Linear:
+    def _linear(self, matrices: Sequence[Matrix], *, in_turn: bool = False) -> _Linear:
         """Return several layers with the same input as one layer. in_turn: their panels alternate."""
+        biases = [torch.zeros(one.outputs) if one.bias is None else one.bias.float() for one in matrices]
+        bias = self._keep(torch.cat(biases)) if any(one.bias is not None for one in matrices) else None
+        outputs, inputs = sum(one.outputs for one in matrices), matrices[0].inputs
+        if matrices[0].kind:
+            parts = [self._part(one) for one in matrices]
+            return _Linear(bias=bias, kind=PACKED, inputs=inputs, outputs=outputs, parts=(_Part * 3)(*parts))
         # each [panels, lanes, inputs]
-        panels = [torch.unflatten(one.weight.detach(), 0, (-1, self._lanes)) for one in linears]
+        panels = [torch.unflatten(one.weights, 0, (-1, self._lanes)) for one in matrices]
         together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
-        if self._weights == "int8":
-            kind, packed = INT8, rounded(together)
-        elif is_bfloat16(together):
+        if is_bfloat16(together):
             # pairs of inputs side by side for all lanes
             kind, packed = BFLOAT16, torch.unflatten(together.to(torch.bfloat16), 2, (-1, 2)).permute(0, 2, 1, 3)
         else:
             # the first ones of all lanes, then the second ones
             kind, packed = FLOAT32, torch.unflatten(together.float(), 2, (-1, 2)).permute(0, 2, 3, 1)
-        biases = [torch.zeros(len(one.weight)) if one.bias is None else one.bias.detach().float() for one in linears]
-        return _Linear(
-            weights=self._keep(packed.contiguous()),
-            bias=self._keep(torch.cat(biases)) if any(one.bias is not None for one in linears) else None,
-            kind=kind,
-            inputs=together.shape[2],
-            outputs=together.shape[0] * self._lanes,
-        )
+        return _Linear(self._keep(packed.contiguous()), bias, kind, inputs, outputs)
+
+    def _part(self, matrix: Matrix) -> _Part:
+        if matrix.adapter is None:
+            return _Part(self._keep(matrix.weights), None, None, matrix.kind, matrix.outputs, 0)
+        down, up = matrix.adapter
+        extra = -len(down) % BLOCK_COLUMNS
+        down, up = nn.functional.pad(down, (0, 0, 0, extra)), nn.functional.pad(up, (0, extra))
+        self._has_adapter = True
+        pointers = self._keep(matrix.weights), self._keep(rounded(down)), self._keep(rounded(up))
+        return _Part(*pointers, matrix.kind, matrix.outputs, len(down))
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
@@ -263,6 +323,49 @@ class NativeDecoder:
     def _pointers(self, arena: Arena) -> tuple[Any, Any]:
         kind = _Pointer * len(arena.keys)
         return kind(*(layer.data_ptr() for layer in arena.keys)), kind(*(layer.data_ptr() for layer in arena.values))
+
+
+def weights_of(hf: Any, rotation: Rotation, weights: PackedWeights) -> DecoderWeights:
+    """Return the weights of transformers' model, which is covered, see `why_not_covered`."""
+    config, body = hf.config, hf.model
+
+    def matrix(linear: nn.Linear) -> Matrix:
+        weight, bias = linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+        outputs, inputs = weight.shape
+        if weights == "int8":
+            return Matrix(rounded(weight), outputs, inputs, W8, bias)
+        return Matrix(weight, outputs, inputs, bias=bias)
+
+    def layer_of(layer: Any) -> LayerWeights:
+        attention, mlp = layer.self_attn, layer.mlp
+        norms = {
+            "attention_norm": layer.input_layernorm,
+            "mlp_norm": layer.post_attention_layernorm,
+            "query_norm": getattr(attention, "q_norm", None),
+            "key_norm": getattr(attention, "k_norm", None),
+        }
+        return LayerWeights(
+            [matrix(linear) for linear in (attention.q_proj, attention.k_proj, attention.v_proj)],
+            matrix(attention.o_proj),
+            [matrix(mlp.gate_proj), matrix(mlp.up_proj)],
+            matrix(mlp.down_proj),
+            {name: norm.weight.detach() for name, norm in norms.items() if norm is not None},
+        )
+
+    return DecoderWeights(
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        epsilon=config.rms_norm_eps,
+        frequencies=rotation.frequencies,
+        attention_factor=body.rotary_emb.attention_scaling,
+        embedding=hf.get_input_embeddings().weight.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy(),
+        embedding_type=BF16,
+        num_layers=len(body.layers),
+        layers=map(layer_of, body.layers),
+        final_norm=body.norm.weight.detach(),
+        head=matrix(hf.get_output_embeddings()),
+    )
 
 
 def why_not_covered(hf: Any) -> str:
@@ -284,27 +387,45 @@ def why_not_covered(hf: Any) -> str:
     return "" if is_bfloat16(hf.get_input_embeddings().weight.detach()) else "embeddings that are not bfloat16"
 
 
-def rounded(panels: Tensor) -> Tensor:
-    """Round panels `[panels, lanes, inputs]` to 8 bits for decoder.c: uint8 `[panels, bytes]`, each panel's weights and
-    then its scales. A scale is rounded up to bfloat16, so no weight exceeds 127 scales.
+def rounded(weights: Tensor) -> Tensor:
+    """Round weights `[outputs, inputs]` to 8 bits for packed.h: uint8 `[blocks, 272]`, each block's scales and then its
+    numbers. A scale is rounded up to float16, so no weight exceeds 127 scales.
     """
-    groups = torch.unflatten(panels.float(), 2, (-1, INT8_GROUP))
-    exact = groups.abs().amax(3) / 127
-    scales = exact.to(torch.bfloat16)
+    blocks = weights.float().view(-1, BLOCK_ROWS, weights.shape[1] // BLOCK_COLUMNS, BLOCK_COLUMNS).transpose(1, 2)
+    exact = blocks.abs().amax(3) / 127
+    scales = exact.half()
     scales = torch.where(scales.float() < exact, torch.nextafter(scales, scales.new_tensor(torch.inf)), scales)
     divisors = scales.float().clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(3)
-    numbers = ((groups / divisors).round() + 128).to(torch.uint8)
-    fours = torch.unflatten(numbers.flatten(2), 2, (-1, 4)).permute(0, 2, 1, 3)
-    pairs = torch.unflatten(nn.functional.pad(scales, (0, scales.shape[2] % 2)), 2, (-1, 2)).permute(0, 2, 1, 3)
-    return torch.cat((fours.flatten(1), pairs.contiguous().view(torch.uint8).flatten(1)), 1)
+    numbers = torch.unflatten((blocks / divisors).round().to(torch.int8), 3, (-1, 4)).transpose(2, 3)
+    return torch.cat((scales.view(torch.uint8).flatten(0, 1), numbers.reshape(-1, 256).view(torch.uint8)), 1)
+
+
+def plan_runs(
+    items: Sequence[Item], turns: dict[int, int], readers: "array[int]", hidden: "array[int]", first_row: int = 0
+) -> "ctypes.Array[_Item]":
+    """Return the runs of `plan_arrays`. Their readers and hidden keys are added to those of others."""
+    by_run: dict[int, list[int]] = {}
+    runs, found = plan_arrays(items, turns, first_row, by_run)
+    before = len(readers) // 3
+    readers.extend(found)
+    planned = (_Item * (len(runs) // 4))()
+    for i in range(len(planned)):
+        start, length, first, count = runs[4 * i : 4 * i + 4]
+        keys = by_run.get(i, ())
+        planned[i] = _Item(start, length, before + first, count, len(hidden), len(keys))
+        hidden.extend(keys)
+    return planned
 
 
 def plan_scored(
-    scored: Sequence[ScoredChunk], chunks: Sequence[Chunk], turns: dict[int, int]
-) -> "tuple[ctypes.Array[_ScoredRun], array[int]]":
-    """Return the runs whose keys are scored, and their readers, as `plan_arrays` does."""
+    scored: Sequence[ScoredChunk],
+    chunks: Sequence[Chunk],
+    turns: dict[int, int],
+    readers: "array[int]",
+    hidden: "array[int]",
+) -> "ctypes.Array[_ScoredRun]":
+    """Return the runs whose keys are scored. Their readers and hidden keys are added to the lists."""
     found: list[_ScoredRun] = []
-    all_readers = array("i")
     for one in scored:
         rows = one.packed_rows(chunks)
         chunk = chunks[one.index].last_rows(one.rows)
@@ -312,14 +433,10 @@ def plan_scored(
         for item, ranged in placed:
             if (squares := one.squares.get((item.extent, ranged.offset))) is None:
                 continue
-            runs, readers = plan_arrays([replace(item, ranges=(ranged,))], turns, rows.start)
-            for at in range(0, len(runs), 4):
-                start, length, first_reader, num_readers = runs[at : at + 4]
-                to = squares.data_ptr() + (start - item.extent.start) * squares.element_size()
-                first = len(all_readers) // 3 + first_reader
-                found.append(_ScoredRun(start, length, first, num_readers, item.extent.length, to))
-            all_readers.extend(readers)
-    return (_ScoredRun * len(found))(*found), all_readers
+            for run in plan_runs([replace(item, ranges=(ranged,))], turns, readers, hidden, rows.start):
+                to = squares.data_ptr() + (run.start - item.extent.start) * squares.element_size()
+                found.append(_ScoredRun(run, item.extent.length, to))
+    return (_ScoredRun * len(found))(*found)
 
 
 def is_bfloat16(tensor: Tensor) -> bool:
@@ -339,4 +456,4 @@ def native_decoder_of(
         log.info("the model runs in transformers instead of compiled code: %s", reason)
         return None
     library = load_library(folder, hf.dtype)
-    return None if library is None else NativeDecoder(hf, rotation, library, weights)
+    return None if library is None else NativeDecoder(weights_of(hf, rotation, weights), library)

@@ -2,32 +2,40 @@
 
 Weights are packed in panels of LANES outputs: for each pair of inputs as many pairs of bfloat16, or of float32
 where a weight is no bfloat16. Everything is summed in float32.
-Weights of 8 bits have a scale for each output and INT8_GROUP inputs, and so has each row of activations, which is rounded
-to 8 bits just before.
+Weights of 4 to 8 bits are as packed.h says.
 Threads share the outputs, and where there are many rows also these, so that a group of panels is read from memory once
 and stays in the cache while it meets one tile of rows after another. */
 
 #pragma once
-#include "numbers.h"
+#include "packed.h"
 #include "team.h"
 
-enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES, INT8_GROUP = 32 };
+enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES };
 enum { TILE = 16, TILES = 4 }; /* TILES: how many a thread takes at once */
+enum { MOST_RANK = 64, LOWS = 3 * TILE * MOST_RANK / COLUMNS }; /* of adapters; LOWS: see `find_lows` */
 /* For each sum of a block of a tile: `panels` and `rows` are constants where this is inlined. */
 #define EACH_SUM \
     _Pragma("GCC unroll 16") for (int p = 0; p < panels; p++) _Pragma("GCC unroll 16") for (int m = 0; m < rows; m++)
 #define AHEAD 2048 /* bytes of weights to ask for before they are needed */
 
-typedef enum { BFLOAT16, FLOAT32, INT8 } Kind; /* of weights */
-typedef enum { STORE, ADD, GATE } Use;         /* what becomes of a product */
+typedef enum { BFLOAT16, FLOAT32, PACKED } Kind; /* of weights */
+typedef enum { STORE, ADD, GATE } Use;           /* what becomes of a product */
+
+/* Packed weights of one kind. outputs: a multiple of OUTPUTS, of gate and up of 32. An adapter adds the product of two more
+   matrices of W8: `down` with `rank` outputs, and `up` with as many inputs. rank: a multiple of COLUMNS; 0: no adapter */
+typedef struct {
+    const char *weights, *down, *up;
+    int32_t kind, outputs, rank;
+} Part;
 
 typedef struct {
     const void *weights; /* panels */
     const float *bias;   /* NULL: none */
     int32_t kind, inputs, outputs; /* outputs: a multiple of OUTPUTS */
+    Part parts[3];                 /* if packed: of queries, keys and values, or of gate and up */
 } Linear;
 
-/* Activations stand in tiles of TILE rows, the last one with what is left; in a tile in pairs, one row after another:
+/* Activations for packed weights stand as blocks of 32, row by row. Others stand in tiles of TILE rows, the last one with what is left; in a tile in pairs, one row after another:
    [inputs / 2, rows of the tile, 2]. */
 static INLINE int rows_of_tile(int tile, int rows) { return rows - tile * TILE < TILE ? rows - tile * TILE : TILE; }
 
@@ -37,10 +45,17 @@ static INLINE void scatter(floats x, activation *to, int rows) {
     for (int i = 0; i < LANES / 2; i++) memcpy(to + (size_t)i * rows * 2, bits.pairs + i, 2 * sizeof(activation));
 }
 
-/* Stores LANES activations of one row, from input `input` on. */
-static INLINE void store_activations(floats x, activation *to, int row, int rows, int inputs, int input) {
+/* Stores `count` activations of one row, a multiple of 32, from input `input` on, for weights of a kind. */
+static INLINE void store_activations(const float *x, int count, Kind kind, void *to, int row, int rows, int inputs, int input) {
+    if (kind == PACKED) {
+        Rounded *blocks = (Rounded *)to + ((size_t)row * inputs + input) / COLUMNS;
+        for (int i = 0; i < count; i += COLUMNS) round_block(x + i, blocks + i / COLUMNS);
+        return;
+    }
     int tile = row / TILE, in_tile = rows_of_tile(tile, rows);
-    scatter(x, to + (size_t)tile * TILE * inputs + (size_t)input * in_tile + row % TILE * 2, in_tile);
+    activation *first = (activation *)to + (size_t)tile * TILE * inputs + (size_t)input * in_tile + row % TILE * 2;
+    for (int i = 0; i < count; i += LANES)
+        scatter(*(const floats_in_memory *)(x + i), first + (size_t)i * in_tile, in_tile);
 }
 
 static INLINE weight_pair load_pair(const char *panel, int pair, Kind kind) {
@@ -93,125 +108,51 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 #undef BLOCK
 }
 
-/* A tile of activations in 8 bits: numbers [inputs / 4, rows, 4]; scales, and -128 times the sums of numbers,
-   [inputs / INT8_GROUP, rows]. */
-typedef struct {
-    int8_t *numbers;
-    float *scales;
-    int32_t *sums;
-} Rounded;
-
-static INLINE floats magnitude(floats x) { return (floats)((ints)x & 0x7fffffff); }
-
-static void round_activations(const activation *x, int inputs, int rows, Rounded to) {
-    for (int group = 0; group < inputs / INT8_GROUP; group++)
-        for (int row = 0; row < rows; row++) {
-            float numbers[INT8_GROUP] __attribute__((aligned(64)));
-            const activation *from = x + ((size_t)group * INT8_GROUP * rows + row * 2);
-            for (int i = 0; i < INT8_GROUP; i += 2, from += 2 * rows) {
-#ifdef PAIRS
-                numbers[i] = from_bf16(from[0]), numbers[i + 1] = from_bf16(from[1]);
-#else
-                numbers[i] = from[0], numbers[i + 1] = from[1];
-#endif
-            }
-            floats most = {};
-            for (int i = 0; i < INT8_GROUP; i += LANES) most = larger(most, magnitude(*(floats_in_memory *)(numbers + i)));
-            float highest = 0;
-            for (int i = 0; i < LANES; i++) highest = most[i] > highest ? most[i] : highest;
-            float factor = highest > 0 ? 127 / highest : 0;
-            ints sum_of = {};
-            for (int i = 0; i < INT8_GROUP; i += LANES) {
-                floats shifted = *(floats_in_memory *)(numbers + i) * factor + 12582912.0f; /* as in exp2_of */
-                ints whole = (ints)shifted - 0x4b400000;
-                sum_of += whole;
-                bytes narrow = __builtin_convertvector(whole, bytes);
-                for (int four = 0; four < LANES / 4; four++) {
-                    int8_t *at = to.numbers + (((size_t)group * INT8_GROUP + i) / 4 + four) * rows * 4 + row * 4;
-                    memcpy(at, (const int8_t *)&narrow + 4 * four, 4);
-                }
-            }
-            int total = 0;
-            for (int i = 0; i < LANES; i++) total += sum_of[i];
-            to.scales[group * rows + row] = highest / 127;
-            to.sums[group * rows + row] = -128 * total;
+/* What adapters make of the rows of a tile before `up`: [3, rows, rank / COLUMNS], for each part. */
+static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows) {
+    int blocks = l->inputs / COLUMNS;
+    float sums[TILE][BLOCK_ROWS], whole[TILE][MOST_RANK];
+    for (int part = 0; part < 3; part++, lows += TILE * MOST_RANK / COLUMNS) {
+        const Part *of = l->parts + part;
+        for (int r = 0; r < of->rank; r += BLOCK_ROWS) {
+            multiply_packed(W8, of->down + (size_t)r / BLOCK_ROWS * blocks * sizeof(Block8), x, blocks, rows, sums);
+            for (int m = 0; m < rows; m++) memcpy(whole[m] + r, sums[m], sizeof *sums);
         }
+        for (int i = 0; i < rows * (of->rank / COLUMNS); i++)
+            round_block(whole[i / (of->rank / COLUMNS)] + i % (of->rank / COLUMNS) * COLUMNS, lows + i);
+    }
 }
 
-/* Adds the products of four weights, from 0 to 255, with four numbers. */
-static INLINE ints add_fours(ints acc, words w, const int8_t *x) {
-#ifdef __AVX512VNNI__
-    return (ints)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(*(const int *)x));
-#else
-    for (int i = 0; i < 4; i++) acc += (ints)(w >> (8 * i) & 255) * x[i];
-    return acc;
-#endif
-}
-
-/* As `multiply`. A panel: its weights plus 128, [inputs / 4, LANES, 4], then bfloat16 scales of pairs of groups. */
-static INLINE void multiply_int8(const char *weights, size_t panel_bytes, Rounded x, int stride, int inputs, int panels,
-                                 int rows, floats result[][TILE]) {
-    floats total[GROUP][TILE];
-    EACH_SUM total[p][m] = (floats){};
-    for (int group = 0; group < inputs / INT8_GROUP; group++, x.scales += stride, x.sums += stride) {
-        ints sums[GROUP][TILE];
-        EACH_SUM sums[p][m] = (ints){} + x.sums[m];
-#pragma GCC unroll 8
-        for (int k = 0; k < INT8_GROUP / 4; k++, x.numbers += 4 * stride)
-#pragma GCC unroll 4
-            for (int p = 0; p < panels; p++) {
-                const char *at = weights + p * panel_bytes + (group * (INT8_GROUP / 4) + k) * LANES * 4;
-                words w = *(const words_in_memory *)at;
-                if (rows > 1) __builtin_prefetch(at + AHEAD);
-#pragma GCC unroll 8
-                for (int m = 0; m < rows; m++) sums[p][m] = add_fours(sums[p][m], w, x.numbers + 4 * m);
-            }
-#pragma GCC unroll 8
-        for (int p = 0; p < panels; p++) {
-            words pair = ((const words_in_memory *)(weights + p * panel_bytes + (size_t)inputs * LANES))[group / 2];
-            floats scale = (floats)(group % 2 ? pair & HIGH : pair << 16);
-#pragma GCC unroll 16
-            for (int m = 0; m < rows; m++) total[p][m] += __builtin_convertvector(sums[p][m], floats) * (scale * x.scales[m]);
+/* As `multiply_group`, for group `group` of packed weights; of gate and up a group has 32 outputs each. */
+static INLINE void multiply_group_packed(const Linear *l, int group, Use use, const Rounded *x, const Rounded *lows, int rows,
+                                         floats result[][TILE]) {
+    enum { CHUNK = LANES < BLOCK_ROWS ? LANES : BLOCK_ROWS };
+    int blocks = l->inputs / COLUMNS;
+    float sums[TILE][BLOCK_ROWS], more[TILE][BLOCK_ROWS];
+    for (int at = 0; at < OUTPUTS; at += BLOCK_ROWS) {
+        int part = use == GATE ? at / 32 : 0, output = use == GATE ? group * 32 + at % 32 : group * OUTPUTS + at;
+        for (; use != GATE && output >= l->parts[part].outputs; part++) output -= l->parts[part].outputs;
+        const Part *of = l->parts + part;
+        multiply_packed(of->kind, of->weights + (size_t)output / BLOCK_ROWS * blocks * block_bytes(of->kind), x, blocks, rows, sums);
+        if (of->rank) {
+            int ranks = of->rank / COLUMNS;
+            const char *up = of->up + (size_t)output / BLOCK_ROWS * ranks * sizeof(Block8);
+            multiply_packed(W8, up, lows + part * TILE * MOST_RANK / COLUMNS, ranks, rows, more);
+            for (int i = 0; i < rows * BLOCK_ROWS; i++) sums[0][i] += more[0][i];
+        }
+        for (int k = 0; k < BLOCK_ROWS; k += CHUNK) {
+            int to = use == GATE ? at % 32 + k : at + k, panel = use == GATE ? to / LANES * 2 + part : to / LANES;
+            for (int m = 0; m < rows; m++) memcpy((float *)&result[panel][m] + to % LANES, sums[m] + k, CHUNK * sizeof(float));
         }
     }
-    EACH_SUM result[p][m] = total[p][m];
-}
-
-static INLINE void multiply_group_int8(const char *weights, size_t panel_bytes, Rounded x, int inputs, int rows,
-                                       floats result[][TILE]) {
-#define BLOCK(M, P) \
-    for (; row + M <= rows; row += M) \
-        for (int p = 0; p < GROUP; p += P) \
-            multiply_int8(weights + p * panel_bytes, panel_bytes, \
-                          (Rounded){x.numbers + 4 * row, x.scales + row, x.sums + row}, rows, inputs, P, M, \
-                          (floats(*)[TILE]) & result[p][row]);
-    int row = 0;
-#ifdef __AVX512F__
-    BLOCK(8, 1)
-    BLOCK(4, 2)
-#else
-    BLOCK(4, 1)
-#endif
-    BLOCK(2, 2)
-    BLOCK(1, 4)
-#undef BLOCK
-}
-
-static size_t rounded_bytes(int inputs, int rows) { return (size_t)rows * (inputs + inputs / INT8_GROUP * 8); }
-
-/* A tile among `rows` rows in 8 bits in memory of `rounded_bytes`. */
-static INLINE Rounded rounded_tile(void *memory, int tile, int inputs, int rows) {
-    size_t groups = inputs / INT8_GROUP, before = (size_t)tile * TILE;
-    float *scales = memory;
-    int32_t *sums = (int32_t *)(scales + groups * rows);
-    return (Rounded){(int8_t *)(sums + groups * rows) + before * inputs, scales + before * groups, sums + before * groups};
 }
 
 /* Products of a group of panels with a tile that begins with row `first`. out: float [rows, outputs], stored or added to;
-   or, for gate_up, activations of outputs / 2. */
+   or, for gate_up, activations of outputs / 2, for weights of kind `next`. */
 static INLINE void use_products(const Linear *l, floats result[][TILE], int group, int first, int in_tile, int rows, Use use,
-                                void *out) {
-    for (int m = 0; m < in_tile; m++)
+                                Kind next, void *out) {
+    for (int m = 0; m < in_tile; m++) {
+        float gated[OUTPUTS / 2];
         for (int p = 0; p < GROUP; p++) {
             int at = (group * GROUP + p) * LANES, row = first + m;
             floats value = result[p][m];
@@ -223,42 +164,47 @@ static INLINE void use_products(const Linear *l, floats result[][TILE], int grou
             if (use == GATE && p % 2) { /* panels of gate and up stand in turn */
                 floats gate = result[p - 1][m];
                 value *= gate / (1.0f + exp2_of(-larger(gate * 1.44269504f, (floats){} - 126.0f)));
-                store_activations(value, out, row, rows, l->outputs / 2, at / LANES / 2 * LANES);
+                *(floats_in_memory *)(gated + p / 2 * LANES) = value;
             }
         }
+        if (use == GATE)
+            store_activations(gated, OUTPUTS / 2, next, out, first + m, rows, l->outputs / 2, group * OUTPUTS / 2);
+    }
 }
 
-static INLINE void linear_of(const Linear *l, Kind kind, const activation *x, int rows, Use use, void *out, void *scratch,
+static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows,
                              Team *team) {
     int inputs = l->inputs, groups = l->outputs / LANES / GROUP, tiles = (rows + TILE - 1) / TILE;
     size_t panel_bytes = (size_t)inputs * LANES * (kind == BFLOAT16 ? 2 : 4);
-    if (kind == INT8) {
-        panel_bytes = (size_t)inputs * LANES + (size_t)(inputs / INT8_GROUP + 1) / 2 * LANES * 4;
-        for (int tile = 0; tile < tiles; tile++)
-            round_activations(x + (size_t)tile * TILE * inputs, inputs, rows_of_tile(tile, rows),
-                              rounded_tile(scratch, tile, inputs, rows));
-    }
     int parts = (tiles + TILES - 1) / TILES;
+    int has_lows = kind == PACKED && (l->parts[0].rank || l->parts[1].rank || l->parts[2].rank);
+    if (has_lows) {
+        FOR_PART(tile, tiles, team)
+            find_lows(l, (const Rounded *)x + tile * TILE * inputs / COLUMNS, rows_of_tile(tile, rows),
+                      lows + tile * LOWS);
+        meet(team);
+    }
     FOR_PART(task, (long)groups * parts, team) {
         int group = task / parts, first = task % parts * TILES;
         const char *weights = (const char *)l->weights + group * GROUP * panel_bytes;
         for (int tile = first; tile < tiles && tile < first + TILES; tile++) {
             int in_tile = rows_of_tile(tile, rows);
+            size_t before = (size_t)tile * TILE * inputs;
             floats result[GROUP][TILE];
-            if (kind == INT8)
-                multiply_group_int8(weights, panel_bytes, rounded_tile(scratch, tile, inputs, rows), inputs, in_tile, result);
-            else
-                multiply_group(weights, panel_bytes, x + (size_t)tile * TILE * inputs, inputs / 2, kind, in_tile, result);
-            use_products(l, result, group, tile * TILE, in_tile, rows, use, out);
+            if (kind == PACKED)
+                multiply_group_packed(l, group, use, (const Rounded *)x + before / COLUMNS, lows + tile * LOWS,
+                                      in_tile, result);
+            else multiply_group(weights, panel_bytes, (const activation *)x + before, inputs / 2, kind, in_tile, result);
+            use_products(l, result, group, tile * TILE, in_tile, rows, use, next, out);
         }
     }
 }
 
-/* Threads share the work. out: see `use_products`. scratch: memory of this thread, `rounded_bytes` */
-static void linear(const Linear *l, const activation *x, int rows, Use use, void *out, void *scratch, Team *team) {
-    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, out, scratch, team);
-    if (l->kind == INT8) linear_of(l, INT8, x, rows, use, out, scratch, team);
+/* Threads share the work. next, out: see `use_products`. lows: memory of LOWS for each tile, if there are adapters */
+static void linear(const Linear *l, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows, Team *team) {
+    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, next, out, lows, team);
+    if (l->kind == PACKED) linear_of(l, PACKED, x, rows, use, next, out, lows, team);
 #ifndef PAIRS
-    if (l->kind == FLOAT32) linear_of(l, FLOAT32, x, rows, use, out, scratch, team);
+    if (l->kind == FLOAT32) linear_of(l, FLOAT32, x, rows, use, next, out, lows, team);
 #endif
 }

@@ -1,6 +1,7 @@
 /* A model and one pass through it, as decoder.py describes them. Pointers to a model stay valid as long as it does. */
 
 #pragma once
+#include "repack.h"
 #include "rows.h"
 
 typedef struct {
@@ -10,9 +11,10 @@ typedef struct {
 
 typedef struct {
     int32_t num_layers, hidden, heads, kv_heads, head_dim, rotary; /* rotary: turned dimensions of a head */
+    int32_t embedding_type, has_adapter;
     float epsilon, scale;
     const Layer *layers;
-    const uint16_t *embedding; /* bfloat16 [vocabulary, hidden] */
+    const uint8_t *embedding; /* [vocabulary, hidden], of a type of GGUF files: `embedding_type` */
     const float *final_norm;
     Linear head;
 } Model;
@@ -20,6 +22,7 @@ typedef struct {
 typedef struct {
     int32_t start, length;         /* slots */
     int32_t first_reader, readers; /* its readers: a part of the pass's list, by ascending rows */
+    int32_t first_hidden, hidden;  /* keys that no reader sees, counted from `start`: a part of the pass's list */
 } Item;
 
 typedef struct {
@@ -30,9 +33,9 @@ typedef struct {
 
 /* A run whose keys are scored by some rows. */
 typedef struct {
-    int32_t start, length, first_reader, readers; /* as of an item; readers: of the list of scored ones */
-    int32_t stride;                               /* numbers of a layer in `squares` */
-    float *squares;                               /* by scored layer: of each key, what is added to */
+    Item item;      /* readers, hidden: of the lists of scored ones */
+    int32_t stride; /* numbers of a layer in `squares` */
+    float *squares; /* by scored layer: of each key, what is added to */
 } Scored;
 
 typedef struct {
@@ -43,8 +46,10 @@ typedef struct {
     const float *turn_cos, *turn_sin; /* [turns, rotary / 2] */
     const Item *items;
     const Reader *readers;
+    const int32_t *hidden;
     const Scored *scored;
     const Reader *scored_readers;
+    const int32_t *scored_hidden;
     kv *const *keys, *const *values; /* by layer: [slots, kv_heads, head_dim] */
     float *logits;                   /* [num_outputs, vocabulary] */
     int32_t threads;

@@ -38,6 +38,7 @@ typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef int8_t bytes __attribute__((vector_size(LANES)));
 typedef floats floats_in_memory __attribute__((aligned(4), may_alias));
+typedef ints ints_in_memory __attribute__((aligned(4), may_alias));
 typedef words words_in_memory __attribute__((aligned(2), may_alias));
 
 static INLINE float from_bf16(uint16_t x) {

@@ -3,17 +3,18 @@
 #pragma once
 #include "linear.h"
 
-/* x: one row, which becomes row `row` of the activations */
-static void norm(const float *x, const float *weight, int n, float epsilon, activation *out, int row, int rows) {
+/* x: one row, which becomes row `row` of the activations for weights of a kind */
+static void norm(const float *x, const float *weight, int n, float epsilon, Kind kind, void *out, int row, int rows) {
     floats squares = {};
     for (int i = 0; i < n; i += LANES) {
         floats part = *(const floats_in_memory *)(x + i);
         squares += part * part;
     }
     float factor = 1.0f / sqrtf(sum(squares) / n + epsilon);
-    for (int i = 0; i < n; i += LANES) {
-        floats part = *(const floats_in_memory *)(x + i) * factor * *(const floats_in_memory *)(weight + i);
-        store_activations(part, out, row, rows, n, i);
+    for (int i = 0; i < n; i += COLUMNS) {
+        float part[COLUMNS];
+        for (int k = 0; k < COLUMNS; k++) part[k] = x[i + k] * factor * weight[i + k];
+        store_activations(part, COLUMNS, kind, out, row, rows, n, i);
     }
 }
 

@@ -8,16 +8,18 @@
 static void add_squares(const Model *m, const Step *s, const Scored *run, int first, int layer, const float *qkv, int width,
                         const float *lse, int most_readers, activation *queries, float *scores, float *means) {
     int d = m->head_dim, group = m->heads / m->kv_heads;
-    int keys = run->length - first < UNIT ? run->length - first : UNIT;
-    const kv *k = s->keys[layer] + (size_t)(run->start + first) * m->kv_heads * d;
+    const Item *item = &run->item;
+    int keys = item->length - first < UNIT ? item->length - first : UNIT;
+    const kv *k = s->keys[layer] + (size_t)(item->start + first) * m->kv_heads * d;
     float *squares = run->squares + (size_t)(layer - s->first_scored) * run->stride + first;
-    for (int at = 0; at < run->readers; at += most_readers) {
-        int readers = run->readers - at < most_readers ? run->readers - at : most_readers;
-        const Reader *reader = s->scored_readers + run->first_reader + at;
+    for (int at = 0; at < item->readers; at += most_readers) {
+        int readers = item->readers - at < most_readers ? item->readers - at : most_readers;
+        const Reader *reader = s->scored_readers + item->first_reader + at;
         memset(means, 0, (size_t)readers * UNIT * sizeof(float));
         for (int kv_head = 0; kv_head < m->kv_heads; kv_head++) {
             gather_queries(m, s, reader, readers, kv_head, qkv, width, queries);
             score(m, k + kv_head * d, keys, queries, readers * group, scores);
+            hide(item, s->scored_hidden, first, keys, readers * group, scores);
             for (int r = 0; r < readers * group; r++) {
                 float whole = lse[(size_t)reader[r / group].row * m->heads + kv_head * group + r % group];
                 for (int j = 0; j < keys; j += LANES)

@@ -19,7 +19,7 @@ from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
 from cache.memory.keys import digest
 from cache.memory.store import Store
-from cache.model.language_model import LanguageModel
+from cache.model.language_model import LanguageModel, Model
 from cache.model.loading import default_dtype, find_device, load_stock, wrap_tokenizer
 from cache.native.decoder import PackedWeights
 from cache.planning.costs import SHAPES
@@ -93,9 +93,7 @@ class Measured:
 
 
 @contextmanager
-def warm_engine(
-    model: LanguageModel, tokens: int, segments: Sequence[Segment] = (), **options: Any
-) -> Iterator[Engine]:
+def warm_engine(model: Model, tokens: int, segments: Sequence[Segment] = (), **options: Any) -> Iterator[Engine]:
     """Open an engine with KV memory for `tokens` tokens and encode the segments. options: of `Engine`."""
     engine = Engine(model, memory=tokens * model.info.kv.bytes_per_token, **options).start()
     try:

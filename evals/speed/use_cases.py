@@ -19,7 +19,7 @@ from app.pml.commands import read_prompt, read_schema
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Reuse
 from cache.memory.keys import PUBLIC_TENANT
-from cache.model.language_model import LanguageModel
+from cache.model.language_model import Model
 from cache.model.loading import load_model
 from cache.pml.binding import Registry
 from evals.report import describe_machine, table
@@ -54,7 +54,7 @@ def measure_use_cases(
     }
 
 
-def measure_model(model: LanguageModel, folder: Path, threads: int, repeats: int) -> Iterator[Row]:
+def measure_model(model: Model, folder: Path, threads: int, repeats: int) -> Iterator[Row]:
     for use_case, name in USE_CASES.items():
         with warm_engine(model, 16_384) as engine:
             schema, prompt = folder / f"{name}.pml", folder / f"{name}-prompt.pml"

@@ -1,0 +1,285 @@
+"""Models of GGUF files on a processor: weights stay in 4 to 8 bits. They are packed once, tensor by tensor, from the
+mapped file into memory, and never dequantised or stored; embeddings are read from the mapping.
+
+Covered are Llama, Mistral (whose files say llama), Qwen 2 and Qwen 3. Others run through transformers (`loading`).
+"""
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from gguf.constants import GGMLQuantizationType as Numbers
+from torch import Tensor
+
+from cache.attention.forward_pass import never
+from cache.attention.items import Chunk, ScoredChunk
+from cache.memory.arena import Arena, KVShape
+from cache.memory.keys import ENCODER_VERSION, digest
+from cache.model.gguf_file import GGUFFile, GGUFTensor
+from cache.model.language_model import ModelInfo
+from cache.native.decoder import BLOCK_COLUMNS, MOST_RANK, OUTPUTS, DecoderWeights, LayerWeights, Matrix, NativeDecoder
+
+LAYOUT = "packed weights 1"  # part of the fingerprint: activations are rounded too, so KV is its own
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+UNPACKED = (Numbers.F32, Numbers.F16, Numbers.BF16)
+LINEARS = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Linear layers of a block, by their names in a file and in transformers."""
+NORMS = {"attention_norm": "attn_norm", "mlp_norm": "ffn_norm", "query_norm": "attn_q_norm", "key_norm": "attn_k_norm"}
+HAS_BIAS = ("attn_q", "attn_k", "attn_v")
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # of an answer, among `tokenizer.ggml.`
+
+
+class PackedModel:
+    """A `Model` whose whole pass is compiled code, with weights as in a file. library: compiled for bfloat16 KV."""
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        tokenizer: Any,
+        library: ctypes.CDLL,
+        adapter: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        *,
+        name: str,
+        fingerprint: str,
+    ) -> None:
+        """file, adapter: covered, see `why_not_packed`."""
+        values = Values(file)
+        self.tokenizer, self.device = tokenizer, torch.device("cpu")
+        self.info = ModelInfo(
+            name=name,
+            fingerprint=digest(fingerprint, ENCODER_VERSION, LAYOUT),
+            position_scheme="rotary",
+            max_positions=values["context_length"],
+            vocabulary=file.tensors["token_embd.weight"].shape[0],
+            kv=KVShape(
+                layers=values["block_count"],
+                kv_heads=values.kv_heads,
+                head_dim=values.head_dim,
+                dtype=torch.bfloat16,
+            ),
+            stop_tokens=frozenset(
+                int(token) for key in ENDS if (token := file.metadata.get(f"tokenizer.ggml.{key}")) is not None
+            ),
+        )
+        self.native = NativeDecoder(weights_of(file, values, library, adapter or {}), library)
+
+    def prepare(self, arena: Arena) -> None:
+        """Nothing is prepared."""
+
+    def release(self, arena: Arena) -> None:
+        """Nothing was prepared."""
+
+    def forward(
+        self,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+        give_up: Callable[[], bool] = never,
+        scored: Sequence[ScoredChunk] = (),
+    ) -> Tensor:
+        return self.native.forward(chunks, arena, outputs, give_up, scored, self.info.scored_layers)
+
+
+class Values:
+    """The numbers of a file's architecture, by their names without its prefix."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.architecture: str = file.metadata.get("general.architecture", "")
+        self._metadata = file.metadata
+
+    def __getitem__(self, name: str) -> Any:
+        return self._metadata[f"{self.architecture}.{name}"]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._metadata.get(f"{self.architecture}.{name}", default)
+
+    @property
+    def kv_heads(self) -> int:
+        return int(self.get("attention.head_count_kv", self["attention.head_count"]))
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.get("attention.key_length", self["embedding_length"] // self["attention.head_count"]))
+
+
+def why_not_packed(file: GGUFFile, adapter: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> str:
+    """Return why a file cannot run packed, in one line; empty if it can. Checks all that compiled code relies on.
+    adapter: matrices `[rank, inputs]` and `[outputs, rank]`, by the layers' names in transformers.
+    """
+    values = Values(file)
+    if values.architecture not in ARCHITECTURES or values.get("expert_count"):
+        return f"architecture {values.architecture!r}"
+    try:
+        context, rotary = values["context_length"], values.get("rope.dimension_count", values.head_dim)
+        scaling, window = values.get("rope.scaling.type", "none"), values.get("attention.sliding_window") or context
+        if scaling not in ("none", "linear"):
+            return f"rope scaling {scaling!r}"
+        if window < context:
+            return f"attention is limited to a window of {window} tokens"
+        if values.head_dim % BLOCK_COLUMNS or rotary % 2 or not 0 < rotary <= values.head_dim:
+            return f"heads of {values.head_dim} numbers, {rotary} of them rotated"
+        if values["attention.head_count"] % values.kv_heads or values["attention.layer_norm_rms_epsilon"] <= 0:
+            return f"{values['attention.head_count']} heads for {values.kv_heads} of keys"
+        for name, shape in shapes_of(values, file.tensors["token_embd.weight"].shape[0]).items():
+            tensor = file.tensors.get(name)
+            if tensor is None and (name.endswith(OPTIONAL) or name in ("output.weight", "rope_freqs.weight")):
+                continue
+            if tensor is None or tensor.shape != shape:
+                return f"tensor {name!r} is missing" if tensor is None else f"tensor {name!r} of shape {tensor.shape}"
+            if len(shape) == 2 and (shape[0] % OUTPUTS or shape[1] % BLOCK_COLUMNS):
+                return f"layers of {shape[0]} outputs and {shape[1]} inputs"
+            if tensor.type not in (*UNPACKED, *(PACKED_KINDS if len(shape) == 2 else ())):
+                return f"numbers of type {tensor.type.name}"
+    except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
+        return f"its metadata are incomplete ({error})"
+    layers = {module_of(name): name for name in (name.removesuffix(".weight") for name in file.tensors)}
+    for layer, (first, second) in (adapter or {}).items():
+        tensor = file.tensors[f"{layers[layer]}.weight"] if layer in layers else None
+        if tensor is None or len(first) > MOST_RANK:
+            return f"an adapter of {layer} of rank {len(first)}"
+        if tensor.shape != (second.shape[0], first.shape[1]):
+            return f"an adapter of another shape for {layer}"
+    biased = tuple(f"{name}.bias" for name in LINEARS if name not in HAS_BIAS or values.architecture == "llama")
+    return next((f"biases like {name!r}" for name in file.tensors if name.endswith(biased)), "")
+
+
+OPTIONAL = (".bias", "_q_norm.weight", "_k_norm.weight")  # ends of names
+
+
+def shapes_of(values: Values, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that tensors must have, by name."""
+    hidden, middle = values["embedding_length"], values["feed_forward_length"]
+    queries, keys = values["attention.head_count"] * values.head_dim, values.kv_heads * values.head_dim
+    outputs = dict(zip(LINEARS, (queries, keys, keys, hidden, middle, middle, hidden), strict=True))
+    found: dict[str, tuple[int, ...]] = dict.fromkeys(("token_embd.weight", "output.weight"), (vocabulary, hidden))
+    found |= {
+        "output_norm.weight": (hidden,),
+        "rope_freqs.weight": (values.get("rope.dimension_count", values.head_dim) // 2,),
+    }
+    for layer in range(values["block_count"]):
+        block = f"blk.{layer}."
+        inputs = {"attn_output": queries, "ffn_down": middle}
+        found |= {f"{block}{name}.weight": (count, inputs.get(name, hidden)) for name, count in outputs.items()}
+        found |= {f"{block}{name}.bias": (outputs[name],) for name in HAS_BIAS}
+        found |= {f"{block}{name}.weight": (hidden,) for name in ("attn_norm", "ffn_norm")}
+        found |= {f"{block}{name}.weight": (values.head_dim,) for name in ("attn_q_norm", "attn_k_norm")}
+    return found
+
+
+PACKED_KINDS = {
+    Numbers[name]: kind
+    for kind, names in ((3, "Q4_0 Q4_1 Q4_K"), (4, "Q5_0 Q5_1 Q5_K"), (5, "Q6_K"), (6, "Q8_0"))
+    for name in names.split()
+}
+"""Kinds of packed.h by the types of files that they hold."""
+
+
+def weights_of(
+    file: GGUFFile, values: Values, library: ctypes.CDLL, adapter: Mapping[str, tuple[Tensor, Tensor]]
+) -> DecoderWeights:
+    """Return a file's weights, each layer packed when it is asked for."""
+    library.warmdesk_packed_bytes.restype = ctypes.c_size_t
+    head_dim, is_llama = values.head_dim, values.architecture == "llama"
+
+    def matrices(*names: str) -> list[Matrix]:
+        """Weights that are multiplied as one: all packed, or else all in bfloat16."""
+        tensors = [file.tensors[f"{name}.weight"] for name in names]
+        is_packed = all(tensor.type in PACKED_KINDS for tensor in tensors)
+        made = []
+        for name, tensor in zip(names, tensors, strict=True):
+            turned = head_dim if is_llama and name.endswith(("attn_q", "attn_k")) else 0
+            bias = file.tensors.get(f"{name}.bias")
+            added = None if bias is None else numbers_of(bias, library)
+            pair = adapter.get(module_of(name))
+            outputs, inputs = tensor.shape
+            if is_packed:
+                weights, kind = packed(tensor, turned, library), PACKED_KINDS[tensor.type]
+                made.append(Matrix(weights, outputs, inputs, kind, added, pair))
+            else:
+                whole = unpacked(tensor, turned, library)
+                whole = whole if pair is None else (whole + pair[1] @ pair[0]).bfloat16()
+                made.append(Matrix(whole, outputs, inputs, bias=added))
+            file.forget(tensor)
+        return made
+
+    def layer(index: int) -> LayerWeights:
+        names = {name: f"blk.{index}.{name}" for name in LINEARS}
+        qkv, gate_up = matrices(*(names[name] for name in HAS_BIAS)), matrices(names["ffn_gate"], names["ffn_up"])
+        norms = {key: file.tensors.get(f"blk.{index}.{name}.weight") for key, name in NORMS.items()}
+        (out,), (down,) = matrices(names["attn_output"]), matrices(names["ffn_down"])
+        return LayerWeights(
+            qkv,
+            out,
+            gate_up,
+            down,
+            {key: numbers_of(norm, library) for key, norm in norms.items() if norm is not None},
+        )
+
+    embedding = file.tensors["token_embd.weight"]
+    (head,) = matrices("output" if "output.weight" in file.tensors else "token_embd")
+    return DecoderWeights(
+        heads=values["attention.head_count"],
+        kv_heads=values.kv_heads,
+        head_dim=head_dim,
+        epsilon=values["attention.layer_norm_rms_epsilon"],
+        frequencies=frequencies_of(file, values, library),
+        attention_factor=1.0,
+        embedding=embedding.data,
+        embedding_type=embedding.type,
+        num_layers=values["block_count"],
+        layers=map(layer, range(values["block_count"])),
+        final_norm=numbers_of(file.tensors["output_norm.weight"], library),
+        head=head,
+    )
+
+
+def module_of(name: str) -> str:
+    """Return the name in transformers of a block's linear layer; empty for others."""
+    block, _, layer = name.rpartition(".")
+    return f"model.layers.{block.removeprefix('blk.')}.{LINEARS[layer]}" if layer in LINEARS else ""
+
+
+def frequencies_of(file: GGUFFile, values: Values, library: ctypes.CDLL) -> Tensor:
+    """Return rotary frequencies, float32 `[D_rotary / 2]`, with the file's own factors (Llama 3.1 and later)."""
+    rotary = values.get("rope.dimension_count", values.head_dim)
+    found: Tensor = values.get("rope.freq_base", 10000.0) ** -(torch.arange(0, rotary, 2).float() / rotary)
+    if values.get("rope.scaling.type") == "linear":
+        found = found / values.get("rope.scaling.factor", 1.0)
+    factors = file.tensors.get("rope_freqs.weight")
+    return found if factors is None else found / numbers_of(factors, library)
+
+
+def packed(tensor: GGUFTensor, turned: int, library: ctypes.CDLL) -> Tensor:
+    rows, columns = (ctypes.c_long(size) for size in tensor.shape)
+    made = torch.empty(library.warmdesk_packed_bytes(int(tensor.type), rows, columns), dtype=torch.uint8)
+    to, threads = ctypes.c_void_p(made.data_ptr()), torch.get_num_threads()
+    library.warmdesk_repack(int(tensor.type), address_of(tensor), rows, columns, turned, threads, to)
+    return made
+
+
+def unpacked(tensor: GGUFTensor, turned: int, library: ctypes.CDLL) -> Tensor:
+    whole = numbers_of(tensor, library).bfloat16()
+    if turned:  # rows of a head are stored in pairs
+        whole = whole.view(-1, turned // 2, 2, whole.shape[1]).transpose(1, 2).reshape(whole.shape)
+    return whole
+
+
+def numbers_of(tensor: GGUFTensor, library: ctypes.CDLL) -> Tensor:
+    """Return a tensor in float32."""
+    made = torch.empty(tensor.shape)
+    numbers = ctypes.c_long(made.numel())
+    library.warmdesk_unpack_row(int(tensor.type), address_of(tensor), numbers, ctypes.c_void_p(made.data_ptr()))
+    return made
+
+
+def address_of(tensor: GGUFTensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data.ctypes.data)

@@ -1,0 +1,179 @@
+/* From the blocks of a GGUF file to those of packed.h, without a copy in floating point. */
+
+#pragma once
+#include "packed.h"
+
+/* Types of a GGUF file, by its numbers. */
+enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30 };
+
+static int packed_kind(int type) {
+    switch (type) {
+    case Q4_0: case Q4_1: case Q4_K: return W4;
+    case Q5_0: case Q5_1: case Q5_K: return W5;
+    case Q6_K: return W6;
+    case Q8_0: return W8;
+    default: return 0;
+    }
+}
+
+/* Bytes of 32 weights in a file; of Q4_K and its kind, of 256. */
+static size_t file_bytes(int type) {
+    switch (type) {
+    case F32: return 128;
+    case F16: case BF16: return 64;
+    case Q4_0: return 18;
+    case Q4_1: return 20;
+    case Q5_0: return 22;
+    case Q5_1: return 24;
+    case Q8_0: return 34;
+    case Q4_K: return 144;
+    case Q5_K: return 176;
+    default: return 210;
+    }
+}
+
+static size_t row_bytes(int type, long columns) {
+    return columns / (type >= Q4_K && type <= Q6_K ? 256 : COLUMNS) * file_bytes(type);
+}
+
+/* 32 weights of a row: weight i is scale[i / 16] * numbers[i] - low. Numbers of Q6_K are 32 more than those meant; those of
+   Q8_0 have a sign. */
+typedef struct {
+    uint8_t numbers[COLUMNS];
+    float scale[2], low;
+} Unpacked;
+
+static float half_at(const uint8_t *at) {
+    uint16_t bits;
+    memcpy(&bits, at, 2);
+    return half_to_float(bits);
+}
+
+/* `index`: of the 32 weights in the row */
+static Unpacked unpack(int type, const uint8_t *row, int index) {
+    Unpacked u = {};
+    int is_k = type >= Q4_K, sub = index % 8;
+    const uint8_t *at = row + (is_k ? index / 8 : index) * file_bytes(type), *high = NULL, *nibbles = NULL;
+    float scale = half_at(at);
+    u.scale[0] = u.scale[1] = scale;
+    if (type == Q6_K) { /* in halves of 128: 64 bytes of low halves, 32 of high pairs of bits */
+        int half = sub / 4, quarter = sub % 4;
+        const int8_t *scales = (const int8_t *)at + 192;
+        for (int i = 0; i < COLUMNS; i++) {
+            int low = at[64 * half + 32 * (quarter % 2) + i] >> (quarter < 2 ? 0 : 4) & 15;
+            u.numbers[i] = low | (at[128 + 32 * half + i] >> 2 * quarter & 3) << 4;
+        }
+        for (int i = 0; i < 2; i++) u.scale[i] = half_at(at + 208) * scales[2 * sub + i];
+        return u;
+    }
+    if (type == Q8_0) {
+        memcpy(u.numbers, at + 2, COLUMNS);
+        return u;
+    }
+    if (is_k) { /* scales and lows of 6 bits: 4 of each in 6 bits of bytes, the later ones' upper bits in the 2 above */
+        const uint8_t *q = at + 4;
+        int six = sub < 4 ? q[sub] & 63 : (q[sub + 4] & 15) | q[sub - 4] >> 6 << 4;
+        int low = sub < 4 ? q[sub + 4] & 63 : q[sub + 4] >> 4 | q[sub] >> 6 << 4;
+        u.scale[0] = u.scale[1] = scale * six, u.low = half_at(at + 2) * low;
+        nibbles = at + (type == Q5_K ? 48 : 16) + sub / 2 * 32;
+        for (int i = 0; i < COLUMNS; i++) {
+            u.numbers[i] = nibbles[i] >> 4 * (sub % 2) & 15;
+            if (type == Q5_K) u.numbers[i] |= (at[16 + i] >> sub & 1) << 4;
+        }
+        return u;
+    }
+    int has_low = type == Q4_1 || type == Q5_1, is_5 = type == Q5_0 || type == Q5_1;
+    u.low = has_low ? -half_at(at + 2) : scale * (is_5 ? 16 : 8);
+    high = at + (has_low ? 4 : 2), nibbles = high + (is_5 ? 4 : 0);
+    for (int i = 0; i < 16; i++) u.numbers[i] = nibbles[i] & 15, u.numbers[i + 16] = nibbles[i] >> 4;
+    uint32_t bits = 0;
+    if (is_5) memcpy(&bits, high, 4);
+    for (int i = 0; i < COLUMNS; i++) u.numbers[i] |= (bits >> i & 1) << 4;
+    return u;
+}
+
+/* A block of weights of 8 rows. */
+static INLINE void pack(int kind, const Unpacked *rows, void *block) {
+    Block5 *b5 = block; /* W4 begins as W5 */
+    Block6 *b6 = block;
+    Block8 *b8 = block;
+    uint8_t *nibbles = kind == W6 ? b6->nibbles : b5->nibbles;
+    memset(block, 0, block_bytes(kind));
+    for (int row = 0; row < BLOCK_ROWS; row++) {
+        const Unpacked *u = rows + row;
+        const uint8_t *numbers = u->numbers;
+        if (kind == W6) b6->scale[0][row] = float_to_half(u->scale[0]), b6->scale[1][row] = float_to_half(u->scale[1]);
+        else ((uint16_t *)block)[row] = float_to_half(u->scale[0]);
+        if (kind == W4 || kind == W5) b5->low[row] = float_to_half(u->low);
+        for (int quad = 0; quad < QUADS; quad++, numbers += 4)
+            for (int i = 0, at = 4 * row; i < 4; i++, at++) {
+                if (kind == W8) b8->numbers[32 * quad + at] = numbers[i];
+                else if (quad < 4) nibbles[32 * quad + at] = (numbers[i] & 15) | numbers[i + 16] << 4;
+                if (kind == W5) b5->high[at] |= numbers[i] >> 4 << quad;
+                if (kind == W6) b6->high[quad / 4 * 32 + at] |= numbers[i] >> 4 << 2 * (quad % 4);
+            }
+    }
+}
+
+/* How many bytes a matrix needs; 0: not of a type that can be packed. */
+size_t warmdesk_packed_bytes(int type, long rows, long columns) {
+    int kind = packed_kind(type);
+    return kind ? (size_t)(rows / BLOCK_ROWS) * (columns / COLUMNS) * block_bytes(kind) : 0;
+}
+
+/* from: the rows of a matrix as in a file. turned: numbers of a head whose rows are stored in pairs, as files of the Llama
+   family have queries and keys (0: as they are); they become halves again. */
+void warmdesk_repack(int type, const uint8_t *from, long rows, long columns, int turned, int threads, char *to) {
+    int kind = packed_kind(type), blocks = columns / COLUMNS;
+#pragma omp parallel for num_threads(threads)
+    for (long first = 0; first < rows; first += BLOCK_ROWS) {
+        const uint8_t *sources[BLOCK_ROWS];
+        for (int i = 0; i < BLOCK_ROWS; i++) {
+            long row = first + i, in_head = turned ? row % turned : 0;
+            if (turned) row += in_head % (turned / 2) * 2 + in_head / (turned / 2) - in_head;
+            sources[i] = from + row * row_bytes(type, columns);
+        }
+        char *block = to + first / BLOCK_ROWS * blocks * block_bytes(kind);
+        for (int b = 0; b < blocks; b++, block += block_bytes(kind)) {
+            Unpacked unpacked[BLOCK_ROWS];
+            for (int i = 0; i < BLOCK_ROWS; i++) unpacked[i] = unpack(type, sources[i], b);
+#define PACK(KIND) if (kind == KIND) pack(KIND, unpacked, block);
+            PACK(W4) PACK(W5) PACK(W6) PACK(W8)
+#undef PACK
+        }
+    }
+}
+
+/* One row in floating point, such as an embedding: to [columns]. */
+void warmdesk_unpack_row(int type, const uint8_t *row, long columns, float *to) {
+    if (type == F32) memcpy(to, row, columns * sizeof(float));
+    for (long i = 0; i < columns && (type == F16 || type == BF16); i++) {
+        uint16_t half;
+        memcpy(&half, row + 2 * i, 2);
+        to[i] = type == F16 ? half_to_float(half) : from_bf16(half);
+    }
+    for (long b = 0; b < columns / COLUMNS && packed_kind(type); b++) {
+        Unpacked u = unpack(type, row, b);
+        for (int i = 0; i < COLUMNS; i++)
+            *to++ = u.scale[i / 16] * (type == Q6_K ? u.numbers[i] - 32 : type == Q8_0 ? (int8_t)u.numbers[i] : u.numbers[i]) - u.low;
+    }
+}
+
+/* Rows of activations [rows, columns] times packed weights [outputs, columns], for tests and measurements. is_plain: by the plain
+   version. to [rows, outputs] */
+void warmdesk_multiply(int type, const char *weights, long outputs, const float *x, long rows, long columns, int is_plain,
+                       float *to) {
+    int kind = packed_kind(type), blocks = columns / COLUMNS;
+    Rounded *rounded = malloc(sizeof(Rounded) * rows * blocks);
+    float(*sums)[BLOCK_ROWS] = malloc(sizeof *sums * rows);
+    for (long i = 0; i < rows * blocks; i++) round_block(x + i * COLUMNS, rounded + i);
+    for (long first = 0; first < outputs; first += BLOCK_ROWS) {
+        const char *at = weights + first / BLOCK_ROWS * blocks * block_bytes(kind);
+        memset(sums, 0, sizeof *sums * rows);
+        for (int b = 0; b < blocks && is_plain; b++)
+            plain_block(kind, at + b * block_bytes(kind), rounded + b, blocks, rows, sums);
+        if (!is_plain) multiply_packed(kind, at, rounded, blocks, rows, sums);
+        for (long m = 0; m < rows; m++) memcpy(to + m * outputs + first, sums[m], sizeof *sums);
+    }
+    free(rounded), free(sums);
+}

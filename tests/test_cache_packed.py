@@ -1,0 +1,281 @@
+"""Models that run from a GGUF file as it is: reading it, the products of its weights, and passes against the oracle."""
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf.constants import GGMLQuantizationType as Numbers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cache_native import PACKED, distance, filled
+from tiny import ByteTokenizer
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from cache.errors import ModelError
+from cache.model.gguf_file import GGUFFile, GGUFTensor
+from cache.model.language_model import LanguageModel
+from cache.model.packed_model import PACKED_KINDS, PackedModel, Values, frequencies_of, why_not_packed
+from cache.native.decoder import load_library
+
+RANDOM = np.random.default_rng(0)
+SCALED = {Numbers.Q6_K: (208, 1), Numbers.Q4_K: (0, 2), Numbers.Q5_K: (0, 2)}
+"""Where the scales of a block are, and how many; at its begin in others."""
+
+
+@pytest.fixture(scope="session")
+def library(bundled_model):
+    found = load_library(bundled_model.parent, torch.bfloat16)
+    assert found is not None
+    found.warmdesk_packed_bytes.restype = ctypes.c_size_t
+    return found
+
+
+def random_blocks(kind: Numbers, rows: int, columns: int) -> "np.ndarray[Any, Any]":
+    """Rows of a type's blocks: random numbers under small scales."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    raw = RANDOM.integers(0, 256, (rows, columns // block, size), dtype=np.uint8)
+    at, count = SCALED.get(kind, (0, 2 if kind in (Numbers.Q4_1, Numbers.Q5_1) else 1))
+    scales = RANDOM.uniform(0.0001, 0.0002, (rows, columns // block, count))
+    if count == 2:
+        scales[..., 1] = 7.5 * scales[..., 0]  # weights on both sides of zero
+    raw[..., at : at + 2 * count] = scales.astype(np.float16).view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
+def pointer(array: "np.ndarray[Any, Any]") -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("kind", PACKED_KINDS, ids=lambda kind: kind.name)
+def test_products_of_packed_weights(kind, rows, library):
+    """Against float64 on what gguf reads from the blocks, with activations rounded alike; and the plain version."""
+    outputs, inputs = (ctypes.c_long(size) for size in (64, 512))
+    blocks = random_blocks(kind, 64, 512)
+    exact = gguf.quants.dequantize(blocks, kind).astype(np.float64)
+    weights = np.zeros(library.warmdesk_packed_bytes(int(kind), outputs, inputs), np.uint8)
+    library.warmdesk_repack(int(kind), pointer(blocks), outputs, inputs, 0, 1, pointer(weights))
+    x = RANDOM.standard_normal((rows, 512)).astype(np.float32)
+    scales = np.abs(x.reshape(rows, -1, 32)).max(2, keepdims=True) / 127
+    rounded = (np.rint(x.reshape(rows, -1, 32) / scales) * scales).reshape(rows, 512)
+    expected = rounded.astype(np.float64) @ exact.T
+    for is_plain in (0, 1):
+        found = np.zeros((rows, 64), np.float32)
+        library.warmdesk_multiply(
+            int(kind), pointer(weights), outputs, pointer(x), ctypes.c_long(rows), inputs, is_plain, pointer(found)
+        )
+        assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)  # scales are of half precision
+
+
+def test_the_largest_numbers_do_not_overflow(library):
+    """All weights and activations are as large as they can be: sums are made in 16 bits."""
+    for kind in PACKED_KINDS:
+        blocks = random_blocks(kind, 64, 256)
+        size = gguf.GGML_QUANT_SIZES[kind][1]
+        at, count = SCALED.get(kind, (0, 2 if kind in (Numbers.Q4_1, Numbers.Q5_1) else 1))
+        is_scale = np.isin(np.arange(blocks.shape[1]) % size, range(at, at + 2 * count))
+        blocks[:, ~is_scale] = 128 if kind == Numbers.Q8_0 else 255
+        weights = np.zeros(library.warmdesk_packed_bytes(int(kind), ctypes.c_long(64), ctypes.c_long(256)), np.uint8)
+        library.warmdesk_repack(
+            int(kind), pointer(blocks), ctypes.c_long(64), ctypes.c_long(256), 0, 1, pointer(weights)
+        )
+        expected = gguf.quants.dequantize(blocks, kind).astype(np.float64).sum(1)
+        x, found = np.ones((1, 256), np.float32), np.zeros((1, 64), np.float32)
+        sizes = (ctypes.c_long(size) for size in (1, 256))
+        library.warmdesk_multiply(int(kind), pointer(weights), ctypes.c_long(64), pointer(x), *sizes, 0, pointer(found))
+        assert np.allclose(found[0], expected, rtol=2e-3), kind
+
+
+@pytest.mark.parametrize("kind", [*PACKED_KINDS, Numbers.F16, Numbers.BF16, Numbers.F32], ids=lambda kind: kind.name)
+def test_rows_are_read_as_gguf_reads_them(kind, library):
+    if kind in PACKED_KINDS:
+        rows = random_blocks(kind, 3, 512)
+    else:
+        rows = gguf.quants.quantize(RANDOM.standard_normal((3, 512)).astype(np.float32), kind).view(np.uint8)
+    found = np.zeros((3, 512), np.float32)
+    library.warmdesk_unpack_row(int(kind), pointer(rows), ctypes.c_long(3 * 512), pointer(found))
+    read = rows.view({Numbers.F16: np.float16, Numbers.F32: np.float32}.get(kind, np.uint8))
+    assert np.array_equal(found, gguf.quants.dequantize(read, kind))
+
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+}
+FAMILIES: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+MIXTURES = {
+    "Q4_1": {"": "Q4_1", "output": "Q8_0", "token_embd": "Q8_0"},
+    "Q4_K_M": {"": "Q4_K", "output": "Q6_K", "attn_v": "Q6_K", "ffn_down": "Q6_K"},
+    "Q5_0, some in F16": {"": "Q5_0", "attn_k": "F16", "ffn_up": "F16", "token_embd": "F16"},
+    "BF16": {"": "BF16"},
+}
+NAMES = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+}
+
+
+def write(path: Path, family: str, mixture: str, **values: Any) -> Any:
+    """Write a random model of a family. Returns transformers' with the same weights in float32."""
+    hf = AutoModelForCausalLM.from_config(FAMILIES[family](**SHAPE), dtype=torch.float32).eval()
+    writer = gguf.GGUFWriter(path, family)
+    writer.add_context_length(4096)
+    writer.add_embedding_length(256)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(512)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_key_length(hf.config.head_dim if family == "qwen3" else 64)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_eos_token_id(258)
+    writer.add_eot_token_id(259)
+    for key, value in values.items():
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    whole = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+    for index in range(2):
+        whole |= {f"blk.{index}.{name}": f"model.layers.{index}.{module}" for name, module in NAMES.items()}
+    numbers = dict(hf.named_parameters())
+    for name, module in whole.items():
+        for kind in ("weight", "bias"):
+            if (parameter := numbers.get(f"{module}.{kind}")) is None:
+                continue
+            rows = RANDOM.standard_normal(parameter.shape).astype(np.float32) * 0.1
+            if parameter.dim() == 1:
+                rows = rows + np.float32(1.0 if "norm" in name else 0.0)
+                writer.add_tensor(f"{name}.{kind}", rows)
+            else:
+                short = name.rsplit(".", 1)[-1]
+                wanted = Numbers[MIXTURES[mixture].get(short, MIXTURES[mixture][""])]
+                is_k = wanted in SCALED
+                blocks = random_blocks(wanted, *rows.shape) if is_k else gguf.quants.quantize(rows, wanted)
+                writer.add_tensor(f"{name}.{kind}", blocks, raw_dtype=wanted)
+                rows = gguf.quants.dequantize(blocks, wanted)
+                if family == "llama" and short in ("attn_q", "attn_k"):
+                    rows = rows.reshape(-1, 32, 2, 256).swapaxes(1, 2).reshape(rows.shape)
+            parameter.data.copy_(torch.from_numpy(np.array(rows)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return hf
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pass_is_as_through_transformers_on_the_same_weights(family, mixture, library, tmp_path):
+    """But for activations of 8 bits (3.7 % of the logits of random weights) and keys and values in bfloat16."""
+    hf = write(tmp_path / "m.gguf", family, mixture)
+    file = GGUFFile(tmp_path / "m.gguf")
+    assert why_not_packed(file) == ""
+    fast = PackedModel(file, ByteTokenizer(), library, name="m", fingerprint="m")
+    slow = LanguageModel(hf, ByteTokenizer(), name="m", fingerprint="m")
+    assert fast.info.stop_tokens == {258, 259}
+    rows = [*range(sum(len(one.tokens) for one in PACKED))]
+    logits = fast.forward(PACKED, filled(fast), rows)  # type: ignore[arg-type]
+    expected = slow.forward(PACKED, filled(slow), rows)
+    assert (logits - expected).norm() < 0.06 * expected.norm()
+    assert fast.info.fingerprint != slow.info.fingerprint
+
+
+@pytest.mark.parametrize("mixture", ["Q4_1", "Q5_0, some in F16"])
+def test_an_adapter_is_added_to_packed_weights(mixture, library, tmp_path):
+    """Its rank is no multiple of 32, and some layers have none. Beside weights that are not packed, it is merged."""
+    hf = write(tmp_path / "m.gguf", "llama", mixture)
+    adapter = {}
+    for name, linear in hf.named_modules():
+        if isinstance(linear, torch.nn.Linear) and name != "lm_head" and name != "model.layers.1.mlp.up_proj":
+            outputs, inputs = linear.weight.shape
+            adapter[name] = torch.randn(40, inputs) * 0.05, torch.randn(outputs, 40) * 0.05
+            linear.weight.data += adapter[name][1] @ adapter[name][0]
+    file = GGUFFile(tmp_path / "m.gguf")
+    assert why_not_packed(file, adapter) == ""
+    fast = PackedModel(file, ByteTokenizer(), library, adapter, name="m", fingerprint="m")
+    slow = LanguageModel(hf, ByteTokenizer(), name="m", fingerprint="m")
+    rows = [*range(sum(len(one.tokens) for one in PACKED))]
+    logits, expected = (model.forward(PACKED, filled(model), rows) for model in (fast, slow))  # type: ignore[arg-type]
+    assert (logits - expected).norm() < 0.06 * expected.norm()
+    plain = PackedModel(file, ByteTokenizer(), library, name="m", fingerprint="m")
+    assert (plain.forward(PACKED, filled(plain), rows) - expected).norm() > 0.1 * expected.norm()  # type: ignore[arg-type]
+    assert "rank 65" in why_not_packed(file, {"model.layers.0.mlp.up_proj": (torch.ones(65, 256), torch.ones(512, 65))})
+    assert "lm_head" in why_not_packed(file, {"lm_head": (torch.ones(8, 256), torch.ones(320, 8))})
+
+
+def test_frequencies_have_the_factors_of_the_file(library, tmp_path):
+    """As files of Llama 3.1 and later have them. Were dropped once, so that such a model answered nonsense."""
+    write(tmp_path / "m.gguf", "llama", "BF16", **{"llama.rope.freq_base": 5000.0})
+    file = GGUFFile(tmp_path / "m.gguf")
+    factors = np.linspace(1, 8, 32, dtype=np.float32)
+    file.tensors["rope_freqs.weight"] = GGUFTensor(Numbers.F32, (32,), factors.view(np.uint8))
+    assert why_not_packed(file) == ""
+    expected = 5000.0 ** -(torch.arange(0, 64, 2).float() / 64) / torch.from_numpy(factors)
+    assert distance(frequencies_of(file, Values(file), library), expected) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
+        ({"llama.expert_count": 4}, "architecture 'llama'"),
+        ({"llama.attention.sliding_window": 512}, "a window of 512"),
+    ],
+)
+def test_what_cannot_run_packed_is_said(values, said, tmp_path):
+    write(tmp_path / "m.gguf", "llama", "BF16", **values)
+    assert said in why_not_packed(GGUFFile(tmp_path / "m.gguf"))
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    write(path, "llama", "Q4_1")
+    return path
+
+
+def test_a_file_is_read_as_gguf_reads_it(written):
+    ours, theirs = GGUFFile(written), gguf.GGUFReader(written)
+    assert [*ours.tensors] == [tensor.name for tensor in theirs.tensors]
+    for tensor in theirs.tensors:
+        found = ours.tensors[tensor.name]
+        assert found.type == tensor.tensor_type
+        assert found.shape == tuple(int(size) for size in tensor.shape[::-1])
+        assert np.array_equal(found.data, tensor.data.view(np.uint8).reshape(-1))
+    assert ours.metadata["general.architecture"] == "llama"
+    assert ours.metadata["llama.attention.head_count_kv"] == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_damaged_file_is_one_line(written, data):
+    content = bytearray(written.read_bytes())
+    damaged = written.with_name("damaged.gguf")
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        for at in data.draw(st.lists(st.integers(0, 2000), min_size=1, max_size=8)):
+            content[at] = data.draw(st.integers(0, 255))
+    damaged.write_bytes(content)
+    said = ""
+    try:
+        GGUFFile(damaged)
+    except ModelError as error:
+        said = str(error)
+    assert not said or ("damaged.gguf' cannot be read: " in said and "\n" not in said)
