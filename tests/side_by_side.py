@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from forked import IMPORTED, serve_forks
 
+LATER = ("matplotlib.pyplot", "sentence_transformers", "transformers.models.llama.modeling_llama")
+"""What libraries import in the middle of tests, Gradio the first of them."""
 FORK = multiprocessing.get_context("fork")
 Files = list[list[pytest.Item]]
 
@@ -30,7 +32,7 @@ def pytest_runtestloop(session: pytest.Session) -> object:
     if number < 2 or session.testsfailed or session.config.option.collectonly:
         return None  # pytest's own loop
     files = [list(items) for _, items in groupby(session.items, lambda item: item.path)]
-    for name in IMPORTED:
+    for name in (*IMPORTED, *LATER):
         import_module(name)
     session.config._tmp_path_factory.getbasetemp()  # one folder of all processes
     gc.freeze()  # what is never looked at is never copied
