@@ -13,12 +13,12 @@ DATA_DIR ?= .warmdesk$(if $(filter zh,$(LANG_DESK)),-zh)
 SAMPLE := data/knowledge$(if $(filter zh,$(LANG_DESK)),-zh)
 PORT ?= 7860
 SERVE ?= 1
-# One file for each subject, without the bundled model and the browser.
+# One file for each subject, without the bundled model, the browser and PostgreSQL.
 QUICK := $(addprefix tests/test_,$(addsuffix .py,architecture docs app_settings app_pml_cli app_service app_library \
 	app_checking app_pages cache_arrangement cache_store cache_engine cache_pml_mutations retrieval_loaders retrieval_splitting \
 	retrieval_retriever))
 
-.PHONY: demo quick test lint install develop lock screenshots chaos hostile soak flood forgetting clean
+.PHONY: demo quick test tests lint install develop lock screenshots chaos hostile soak flood forgetting clean
 
 install: $(VENV)/installed
 
@@ -72,13 +72,17 @@ lint: develop
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Files of tests side by side, each in one process; more than four need much memory for their models. In the order of their
-# names: by number of tests, the slowest would come last. One process more than cores: many tests wait for other processes.
-test: lint $(VENV)/gpu
-	$(BIN)/pytest --numprocesses $(or $(shell expr $$(nproc 2>/dev/null) + 1 2>/dev/null),auto) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Side by side: the types are checked while the tests are collected.
+test: $(VENV)/gpu
+	$(MAKE) --no-print-directory --jobs 2 lint tests
+
+# Files of tests side by side, in the order of their names. One process more than cores: many tests wait for others. More
+# than four need much memory for their models.
+tests: develop
+	$(BIN)/pytest --processes $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
 
 quick: develop
-	$(BIN)/pytest -q --numprocesses 2 --dist loadfile $(QUICK)
+	$(BIN)/pytest -q -k 'not postgres' --processes 2 $(QUICK)
 
 # Every state of every page as an image in docs/images, to be looked at.
 screenshots: develop

@@ -180,7 +180,7 @@ def until(found: Callable[[], Any]) -> Any:
             if "Node with given id does not belong to the document" not in str(error):
                 raise
         assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.03)
+        time.sleep(0.1)
 
 
 def start_browser(folder: Path) -> Any:

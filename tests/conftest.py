@@ -1,7 +1,7 @@
 """Fixtures all tests share. One thread, also in the processes that tests start: on a busy machine more are slower and
 less predictable.
 
-What takes seconds to import is imported by fixtures: the process that hands tests out to others needs none of it.
+What takes seconds to import is imported by fixtures, for who runs a file that needs none of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 from filelock import FileLock
+
+pytest_plugins = ["side_by_side"]
 
 if TYPE_CHECKING:
     from postgres_server import PostgresServer
@@ -66,7 +68,7 @@ def _no_waiting_for_disks():
 def models(tmp_path_factory):
     """A folder `models`, as a data folder has one, of all test processes: code is compiled once."""
     base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
+    return (base.parent if "TESTS_PROCESS" in os.environ else base) / "models"
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Engines in processes of their own, for tests: of a tiny model, forked from a process that has all imports."""
 
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -8,13 +7,11 @@ import sys
 from types import SimpleNamespace
 
 import torch
+from forked import fork
 
 from cache.engine.request import Limits
 from cache.serving import child_process, engine_server
 from cache.serving.messages import EngineSpec
-
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload([engine_server.__name__, "transformers.modeling_utils"])
 
 
 def spec_of(folder, modules, **changes):
@@ -24,13 +21,12 @@ def spec_of(folder, modules, **changes):
     return EngineSpec(**(given | changes))
 
 
-class Forked:
+class ForkedEngine:
     """Stands for a `subprocess.Popen` of the engine's program."""
 
     def __init__(self, command, *, pass_fds, **options):
         with socket.socket(fileno=os.dup(*pass_fds)) as end:
-            self._process = CONTEXT.Process(target=serve, args=(end,), daemon=True)
-            self._process.start()
+            self._process = fork(serve, end)
         self.pid, self.kill = self._process.pid, self._process.kill
 
     def wait(self, timeout):
@@ -47,8 +43,6 @@ def serve(end):
 
 def fork_engines(patched):
     """From now on engines' processes are forked. patched: a `MonkeyPatch`."""
-    names = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+    names = SimpleNamespace(Popen=ForkedEngine, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
     patched.setattr(child_process, "subprocess", names)
-    first = CONTEXT.Process(target=int)  # nobody waits for the imports later
-    first.start()
-    first.join()
+    fork(int).join()  # nobody waits for the imports later

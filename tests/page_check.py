@@ -29,10 +29,7 @@ class Checker(HTMLParser):
         assert tag in TAGS, tag
         for name, value in attrs:
             assert not name.startswith("on"), name
-            assert name not in ("src", "srcset", "srcdoc", "style") or (value or "").startswith("width:"), (
-                name,
-                value,
-            )
+            assert name not in ("src", "srcset", "srcdoc", "style") or (value or "").startswith("width:"), (name, value)
             assert name not in ("href", "action") or LINKS.fullmatch(value or ""), value
         if tag not in ("br", "input", "path"):
             self.open.append(tag)

@@ -9,21 +9,12 @@ from app.storage.history import AnswerDetails, History, ModuleDetails, new_id
 
 def an_answer(conversation_id: str, number: int = 0, *, refused: bool = False) -> Answer:
     citation = Citation(
-        document="/kb/returns.md",
-        title="Returns",
-        passage="Returns (1)",
-        quote="30 days, Grüße 退款",
-        score=1 / 3,
+        document="/kb/returns.md", title="Returns", passage="Returns (1)", quote="30 days, Grüße 退款", score=1 / 3
     )
     modules = (
         UsedModule(id="b2:system", document="", tokens=40, position=0, source="device", miss_reason=None),
         UsedModule(
-            id="b2:one",
-            document="/kb/returns.md",
-            tokens=50,
-            position=40,
-            source="computed",
-            miss_reason="evicted",
+            id="b2:one", document="/kb/returns.md", tokens=50, position=40, source="computed", miss_reason="evicted"
         ),
     )
     return Answer(

@@ -19,9 +19,7 @@ pytestmark = NEEDS_BROWSER
 AXE = files(pytest.importorskip("axe_core_python")).joinpath("axe.min.js").read_text(encoding="utf-8")
 LOOKS = {"light": ("light", 1280), "phone": ("light", 390), "dark": ("dark", 1280)}
 """What the reader prefers, and the width of the window in pixels."""
-GRADIO = {
-    ("label-title-only", ".search-input"): "the table's search field has its name in `title` only",
-}
+GRADIO = {("label-title-only", ".search-input"): "the table's search field has its name in `title` only"}
 """What axe finds in Gradio's own markup, which we cannot change: the rule, the place and the reason."""
 RUN = """
 const [rules, done] = arguments;

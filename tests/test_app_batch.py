@@ -173,12 +173,7 @@ def test_the_command_fails_if_a_question_did(command, tmp_path, capsys):
     assert command(write(tmp_path, '"Returns?"')) == 0
 
 
-def test_an_interrupted_batch_goes_on_from_its_output(
-    command,
-    tmp_path,
-    capsys,
-    monkeypatch,
-):
+def test_an_interrupted_batch_goes_on_from_its_output(command, tmp_path, capsys, monkeypatch):
     questions, output = write(tmp_path, LINES), tmp_path / "answers.jsonl"
     collected = batch.answer_of
     calls: list[object] = []

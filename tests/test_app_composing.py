@@ -127,11 +127,7 @@ def test_an_answer_has_at_most_so_many_statements_and_words():
 
 @pytest.mark.parametrize(
     ("again", "is_shown"),
-    [
-        ("Gift cards last for five years.", False),
-        ("Gift cards", False),
-        ("Gift vouchers last a year at most.", True),
-    ],
+    [("Gift cards last for five years.", False), ("Gift cards", False), ("Gift vouchers last a year at most.", True)],
 )
 def test_the_same_is_not_said_twice(again, is_shown):
     assert (again in shown(said(YEARS, 2.0), alone(again, 1.9, 2))) == is_shown

@@ -192,11 +192,7 @@ def keep_quotes(desk: Service, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("broken", "says"),
-    [
-        (keep_modules, "3 modules left"),
-        (keep_vectors, "1 vectors, 1 keywords left"),
-        (keep_quotes, "1 quotes left"),
-    ],
+    [(keep_modules, "3 modules left"), (keep_vectors, "1 vectors, 1 keywords left"), (keep_quotes, "1 quotes left")],
 )
 def test_an_incomplete_removal_is_an_error_that_says_what_is_left(tmp_path, pages, monkeypatch, broken, says):
     with small_desk(tmp_path / "desk", pages=pages) as desk:

@@ -185,10 +185,7 @@ WRONG = {
         "It is free.": NOT_SAID,
     },
     (*PASSAGES, DELIVERY): dict.fromkeys(  # figures do not vouch for each other
-        (
-            "Galway is open from 10:00 to 16:00 on Saturday.",
-            "Express delivery costs EUR 3.90 and takes 3 working days.",
-        )
+        ("Galway is open from 10:00 to 16:00 on Saturday.", "Express delivery costs EUR 3.90 and takes 3 working days.")
     ),
     (RETURNS, PHONE): {
         "You have a year from delivery to send an item back.": 'the passages say "30 days" there, not "a year"',

@@ -38,13 +38,7 @@ def test_decimal_marks(text, language, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("12/25/2026", "12-25"),
-        ("25/12/2026", "12-25"),
-        ("2026/12/25", "12-25"),
-        ("3/4/2026", "4-3"),
-    ],
+    ("text", "value"), [("12/25/2026", "12-25"), ("25/12/2026", "12-25"), ("2026/12/25", "12-25"), ("3/4/2026", "4-3")]
 )
 def test_a_date_has_a_month_that_exists(text, value):
     assert stated(f"until {text}", "en", "date") == [value]

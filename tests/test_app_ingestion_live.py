@@ -2,10 +2,10 @@
 keeps something, and the end is as without kills.
 """
 
-import json
+import os
 import random
 import shutil
-import subprocess
+import signal
 import sys
 import threading
 import time
@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 from desks import finish, small_desk, write_pages
+from forked import Forked
 from hashed_search import HashEmbedder, HashRanker
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from tiny import build
 from tiny_desk import small_settings
 
 from app.desk.service import Service
 from app.domain.answers import Answer
-from app.knowledge.ingest import BATCH_S
+from app.knowledge import ingest, search, warm
 from app.storage import tables
 from app.storage.library import Library
 from retrieval.search.embedding import Vectors
@@ -74,7 +75,7 @@ def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path,
         desk.prepare()
         running = [threads.submit(ask, desk) for _ in range(3)]
         try:
-            for number in range(1, 6):
+            for number in range(1, 4):
                 versions.append({passage.text for passage in desk.library.passages_of(str(file))})
                 file.write_text(version(number))
                 assert desk.ingest([pages]).replaced == 1
@@ -221,58 +222,16 @@ def test_vectors_that_another_embedder_left_are_not_used(tmp_path):
 
 # --- kill -9 -----------------------------------------------------------------------------------------------
 
-PROLOGUE = """
-import itertools, json, os, signal, sys
-sys.path[:0] = sys.argv[1:3]
-import torch
-torch.set_num_threads(1)
-from pathlib import Path
-from sqlalchemy import text
-import app.knowledge.ingest, app.knowledge.search, app.knowledge.warm
-from app.knowledge.ingest import CHOOSING
-from app.storage.library import Library
-from desks import small_desk
-"""
 
-
-def in_a_process(program: str, *arguments: Path | str) -> str:
-    root = Path(__file__).parent
-    command = [sys.executable, "-c", PROLOGUE + program, str(root.parent), str(root), *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
-
-
-KILLED = '''
-app.knowledge.ingest.BATCH, app.knowledge.ingest.READ_AT_ONCE, app.knowledge.search.EMBEDDED_AT_ONCE = 4, 2, 2
-app.knowledge.warm.AT_ONCE = 2
-
-def ingest(folder, last):
-    """In a process of its own, forked because importing takes longer than all the rest. It is killed at the `last`
-    call or return of a function; gives whether it was, and how many there were else.
-    """
-    found, told = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            with small_desk(Path(folder)) as desk:
-                moments = itertools.count()
-                sys.setprofile(lambda *_: os.kill(os.getpid(), signal.SIGKILL) if next(moments) == last else None)
-                desk.ingest([Path(sys.argv[3])])
-                sys.setprofile(None)
-                os.write(told, str(next(moments)).encode())
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status), 0 if os.WIFSIGNALED(status) else int(os.read(found, 100))
-
-plain, *others = json.loads(sys.argv[4])
-_, moments = ingest(plain, -1)
-for folder, shares in others:
-    for share in shares:
-        killed, _ = ingest(folder, int(share * moments))
-        print(int(killed), flush=True)
-'''
+def ingest_until(moment: int, folder: Path, pages: Path) -> None:
+    """In a process of its own. It is killed at this call or return of a function; tells how many there were else."""
+    ingest.BATCH, ingest.READ_AT_ONCE, search.EMBEDDED_AT_ONCE, warm.AT_ONCE = 4, 2, 2, 2
+    with small_desk(folder) as desk:
+        moments = count()
+        sys.setprofile(lambda *_: os.kill(os.getpid(), signal.SIGKILL) if next(moments) == moment else None)
+        desk.ingest([pages])
+        sys.setprofile(None)
+        print(next(moments))
 
 
 def state(desk: Service) -> dict[str, Any]:
@@ -302,9 +261,11 @@ def test_a_killed_run_is_finished_by_the_next_as_if_nothing_had_happened(tmp_pat
     killed = {"a": [0.8], "b": [0.4, random_share()]}
     for name in ("plain", *killed):
         shutil.copytree(tmp_path / "before", tmp_path / name)
-    order = [str(tmp_path / "plain"), *((str(tmp_path / name), shares) for name, shares in killed.items())]
-    told = in_a_process(KILLED, pages, json.dumps(order))
-    assert told.count("1") >= len(killed), "the first run of each was killed, whatever the machine was doing"
+    status, moments, errors = Forked(ingest_until, -1, tmp_path / "plain", pages).result()
+    assert status == 0, errors
+    for name, shares in killed.items():
+        ended = [Forked(ingest_until, int(one * int(moments)), tmp_path / name, pages).result()[0] for one in shares]
+        assert ended[0] == -signal.SIGKILL, "the first run was killed, whatever the machine was doing"
     with small_desk(tmp_path / "plain") as desk:
         expected = state(desk)
     assert (len(expected["documents"]), len(expected["texts"])) == (10, 20)
@@ -332,7 +293,9 @@ def stored_at_each_batch(desk: Service, monkeypatch: pytest.MonkeyPatch) -> list
     return sizes
 
 
-@pytest.mark.parametrize(("step", "expected"), [(BATCH_S, [1] * 6), (BATCH_S / 2, [2] * 3), (0.0, [4, 2])])
+@pytest.mark.parametrize(
+    ("step", "expected"), [(ingest.BATCH_S, [1] * 6), (ingest.BATCH_S / 2, [2] * 3), (0.0, [4, 2])]
+)
 def test_a_batch_ends_by_time(tmp_path, monkeypatch, step, expected):
     """step: seconds by which the clock goes on whenever it is read: once as a batch begins, then after each file. It
     also goes on while the tokenizer is loaded, which ends no batch. It is not known how long the first passages take.
@@ -342,7 +305,7 @@ def test_a_batch_ends_by_time(tmp_path, monkeypatch, step, expected):
         seconds, loaded, ingestion = count(), list[str](), desk._ingestion
         real = ingestion._count
         monkeypatch.setattr(ingestion, "_count", lambda text: (loaded.append(text), real(text))[1])
-        monkeypatch.setattr(ingestion, "_clock", lambda: next(seconds) * step + bool(loaded) * BATCH_S)
+        monkeypatch.setattr(ingestion, "_clock", lambda: next(seconds) * step + bool(loaded) * ingest.BATCH_S)
         desk.ingest([many(tmp_path / "pages", 6)], warm=False)
     assert sizes == expected
 
@@ -394,49 +357,41 @@ def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(t
         assert (desk.library.vectors(128)[1] == vectors).all()
 
 
-KILLED_AGAIN = '''
-app.knowledge.ingest.BATCH, app.knowledge.ingest.READ_AT_ONCE, app.knowledge.search.EMBEDDED_AT_ONCE = 2, 2, 2
-app.knowledge.ingest.CHOSEN_AT_ONCE, app.knowledge.warm.AT_ONCE = 2, 2
+def ingest_until_kept(folder: Path, pages: Path) -> None:
+    """In a process of its own, which is killed behind the next piece of work that is kept."""
+    ingest.BATCH, ingest.READ_AT_ONCE, ingest.CHOSEN_AT_ONCE = 2, 2, 2
+    search.EMBEDDED_AT_ONCE, warm.AT_ONCE = 2, 2
 
-def run(folder):
-    """In a process of its own that dies behind the next piece of work that is kept; gives whether it did."""
-    child = os.fork()
-    if not child:
-        try:
-            with small_desk(Path(folder), neighbours=1) as desk:
-                for name in ("replace", "stage", "keep_statement_vectors", "set_fact", "set_module_keys"):
-                    def kept(self, *given, real=getattr(Library, name), name=name):
-                        result = real(self, *given)
-                        work = given[-1]
-                        pieces = work.values() if isinstance(work, dict) else work
-                        if given[0] == CHOOSING if name == "set_fact" else any(map(len, pieces)):
-                            os.kill(os.getpid(), signal.SIGKILL)
-                        return result
-                    setattr(Library, name, kept)
-                desk.ingest([Path(sys.argv[3])])
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    def deadly(name: str, real: Callable[..., object]) -> Callable[..., object]:
+        def kept(*given: Any) -> object:
+            result, work = real(*given), given[-1]
+            pieces = work.values() if isinstance(work, dict) else work
+            if given[1] == ingest.CHOOSING if name == "set_fact" else any(map(len, pieces)):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
 
-def kept(folder):
-    with small_desk(Path(folder), neighbours=1) as desk:
-        counts = {
-            table: next(iter(desk.database.values(text(f"SELECT count(*) FROM {table}"))))
-            for table in ("documents", "staged_embeddings", "passage_statements")
-        }
-        chosen = desk.library.fact(CHOOSING)
-        return [*counts.values(), chosen, len(desk.library.all_ids()) - len(desk.library.all_ids(only_unencoded=True))]
+        return kept
 
-history = [kept(sys.argv[4])]
-while len(history) < 100 and run(sys.argv[4]):
-    history.append(kept(sys.argv[4]))
-print(json.dumps(history))
-'''
+    with small_desk(folder, neighbours=1) as desk:
+        for name in ("replace", "stage", "keep_statement_vectors", "set_fact", "set_module_keys"):
+            setattr(Library, name, deadly(name, getattr(Library, name)))
+        desk.ingest([pages])
+
+
+def kept_in(folder: Path) -> list[Any]:
+    with small_desk(folder, neighbours=1) as desk:
+        tables = ("documents", "staged_embeddings", "passage_statements")
+        counts = [next(iter(desk.database.values(text(f"SELECT count(*) FROM {table}")))) for table in tables]
+        ids = desk.library.all_ids
+        return [*counts, desk.library.fact(ingest.CHOOSING), len(ids()) - len(ids(only_unencoded=True))]
 
 
 def test_every_run_that_is_killed_behind_its_first_work_keeps_it(tmp_path):
     pages = many(tmp_path / "pages", 2)
-    history = json.loads(in_a_process(KILLED_AGAIN, pages, tmp_path / "killed"))
+    folder = tmp_path / "killed"
+    history = [kept_in(folder)]
+    while len(history) < 100 and Forked(ingest_until_kept, folder, pages).wait():
+        history.append(kept_in(folder))
     assert len(history) > 2 + 2, "killed while vectors were staged, and while statements were read"
     assert any(chosen not in (None, "0 0") for *_, chosen, _ in history), "and while neighbours were chosen"
     for before, after in pairwise(history):

@@ -3,19 +3,20 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from desks import finish, small_desk
+from desks import finish, serve_small, small_desk
 from forgetting import SECRET, files_with, kept, modules
+from forked import Forked
 from killing import kill_again, left_by_kills
 from sqlalchemy import select
 from tiny import build
@@ -29,6 +30,7 @@ from app.storage.lock import OWNER_FILE, SOCKET_FILE, lock_data_folder
 from app.storage.tables import ConversationRow
 from app.support.faq import document_of
 from app.web.rendering import render
+from cache.engine.running import Running
 from retrieval.documents import content_hash
 
 PAIR = FaqDraft(question="Can a kettle be mended?", answer="On Fridays, in Cork.")
@@ -174,38 +176,24 @@ def test_damaged_notes_are_none(tmp_path, content, caplog):
     assert json.loads((tmp_path / BEGUN_FILE).read_text()) == {"forget": {"b": "2"}}
 
 
-SERVE = """
-import sys, time
-from pathlib import Path
-from desks import finish, serve_small, small_desk
-from app.storage.lock import lock_data_folder
-from cache.engine.running import Running
+def serve_slowly(folder: Path, pages: Path) -> None:
+    advance = Running.advance
 
-advance = Running.advance
-def slowly(self, *given):
-    time.sleep(0.05)
-    return advance(self, *given)
+    def slowly(*given: Any) -> Any:
+        time.sleep(0.05)
+        return advance(*given)
 
-folder = Path(sys.argv[1])
-with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, port=0, answer_tokens=500) as service:
-    service.ingest([Path(sys.argv[2])])
-    finish(service, "Can I return a gift card?")
-    Running.advance = slowly
-    serve_small(service)
-"""
+    with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, port=0, answer_tokens=500) as service:
+        service.ingest([pages])
+        finish(service, "Can I return a gift card?")
+        Running.advance = slowly  # type: ignore[method-assign]
+        serve_small(service)
 
 
 @contextmanager
-def in_the_middle_of_an_answer(folder: Path, pages: Path) -> Iterator[subprocess.Popen[str]]:
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(folder), str(pages)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent,
-    )
+def in_the_middle_of_an_answer(folder: Path, pages: Path) -> Iterator[Forked]:
+    server = Forked(serve_slowly, folder, pages)
     try:
-        assert server.stdout is not None
         address, dashboard, password = (server.stdout.readline() for _ in range(3))
         assert dashboard.startswith("dashboard")
         assert password.startswith("admin password (shown once)")
@@ -238,7 +226,6 @@ def test_a_desk_that_is_killed_or_stopped_keeps_the_conversation(tmp_path, pages
         server.send_signal(signal.SIGCONT)
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=60) == 0
-        assert server.stderr is not None
         assert "Traceback" not in server.stderr.read()
     left = {file.name for file in desk.rglob("*")}
     assert not left & {OWNER_FILE, SOCKET_FILE}

@@ -7,7 +7,6 @@ What is done with a text within the bounds takes time that grows with its length
 
 import inspect
 import json
-import os
 import re
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from desks import small_desk
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.testclient import TestClient
+from forked import Forked
 from quick_account import quick_account
 
 import app
@@ -33,12 +33,17 @@ from app.access.limits import QuestionLimits
 from app.domain.answers import PlainOptions, Said
 from app.domain.callers import LONGEST_LINE, LONGEST_TEXT
 from app.domain.errors import DeskError
+from app.domain.setting_types import table_of
+from app.knowledge.prompts import question_text
+from app.privacy.redaction import redact
 from app.storage.people import Accounts, Sessions
 from app.web.chat_flow import ChatFlow, Reader
 from app.web.chat_routes import HandoffView
 from app.web.guard import ADMIN
 from app.web.server import create_app
 from cache.errors import CacheError
+from retrieval.text.codes import codes
+from retrieval.text.terms import telling_words
 
 SITE = "https://shop.example"
 GROWS = "\ufdfa"  # eighteen characters, normalised
@@ -233,36 +238,23 @@ UNITS = (
     *("a", "a.", "1", "12 34 ", "#", "@", "-@a.de", " "),
     *("order ", "a1-", "a0", "\u5462", "4111111111111111 ", "0171 "),
 )
-READ_ALL = f"""
-from retrieval.text.codes import codes
-from retrieval.text.terms import telling_words
-from app.domain.setting_types import table_of
-from app.knowledge.prompts import question_text
-from app.privacy.redaction import redact
 
-for unit in {UNITS!r}:
-    text = "b" + unit * ({MUCH} // len(unit)) + "b"
-    for read in (redact, telling_words, codes, question_text):
-        print(read.__name__, repr(unit), flush=True)
-        read(text)
-    print("table_of", repr(unit), flush=True)
-    table_of(text + "=1")
-"""
+
+def read_all() -> None:
+    for unit in UNITS:
+        text = "b" + unit * (MUCH // len(unit)) + "b"
+        reading: tuple[Callable[[str], object], ...] = (redact, telling_words, codes, question_text)
+        for read in (*reading, lambda text: table_of(text + "=1")):
+            print(read.__name__, repr(unit), flush=True)
+            read(text)
 
 
 def test_time_does_not_grow_faster_than_a_text():
     # no clock: what grows with the square of the length would take minutes, and is ended
-    done = subprocess.Popen(
-        [sys.executable, "-c", READ_ALL],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    done = Forked(read_all)
     try:
-        said, errors = done.communicate(timeout=100)
+        status = done.wait(100)
     except subprocess.TimeoutExpired:
         done.kill()
-        said, _ = done.communicate()
-        raise AssertionError(f"this does not end: {said.splitlines()[-1]}") from None
-    assert done.returncode == 0, errors[-2000:]
+        raise AssertionError(f"this does not end: {done.stdout.read().splitlines()[-1]}") from None
+    assert status == 0, done.stderr.read()[-2000:]

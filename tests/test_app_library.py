@@ -88,11 +88,7 @@ def test_unchanged_passages_keep_number_embedding_and_module(library):
     assert (replaced.ids, replaced.kept, replaced.new, replaced.removed) == ((3, 4, 1), (3, 1), (4,), (2,))
     assert replaced.removed_module_keys == ("key-b",)
     stored = library.passages_of("/kb/returns.md")
-    assert [(one.id, one.ordinal, one.module_key) for one in stored] == [
-        (3, 0, "key-c"),
-        (4, 1, None),
-        (1, 2, "key-a"),
-    ]
+    assert [(one.id, one.ordinal, one.module_key) for one in stored] == [(3, 0, "key-c"), (4, 1, None), (1, 2, "key-a")]
     ids, vectors = library.vectors(3)
     assert ids.tolist() == [1, 3, 4]
     assert np.array_equal(vectors, np.stack([vector("a"), vector("c"), vector("new")]))
@@ -157,10 +153,7 @@ def test_more_passages_than_one_query_may_name(library, monkeypatch):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(["/one", "/two"]), st.lists(st.sampled_from("abcde"), max_size=6)),
-        max_size=6,
-    )
+    st.lists(st.tuples(st.sampled_from(["/one", "/two"]), st.lists(st.sampled_from("abcde"), max_size=6)), max_size=6)
 )
 def test_any_history_of_replacements(steps):
     """The library against a plain list: content, order and embeddings right, and as much kept as can be."""

@@ -325,14 +325,7 @@ def test_a_reading_that_fails_is_said_and_is_the_status(tmp_path, sync, ingested
         (("remove", "pages"), "sync-unknown"),
     ],
 )
-def test_mistakes_are_one_line(
-    tmp_path,
-    sync,
-    ingested,
-    monkeypatch,
-    arguments,
-    code,
-):
+def test_mistakes_are_one_line(tmp_path, sync, ingested, monkeypatch, arguments, code):
     write_pages(tmp_path / "pages")
     (tmp_path / "desk").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -8,8 +8,7 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,28 +17,29 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from desks import write_pages
+from desks import serve_small, small_desk, write_pages
+from engine_processes import fork_engines
+from forked import Forked, serve_forks
 from waiting import wait_until
 
 from app.access.identity import COOKIE, new_token
 from app.access.limits import FREE_FAILURES
+from app.storage.lock import lock_data_folder
 from app.web.pacing import FAILED, IN_A_ROW
 
 SECRET, CANARY = "s" * 40, "canary-7c211433f0207159"
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
-SERVE = """
-import sys
-from pathlib import Path
-from desks import serve_small, small_desk
-from app.storage.lock import lock_data_folder
 
-folder = Path(sys.argv[1])
-settings = {"port": 0, "visitor_secret": sys.argv[3], "trusted_proxies": ("127.0.0.1",), "answer_mode": "quote"}
-settings |= {"widget_origins": ("https://shop.example",), "model": sys.argv[4], "threads": 1}
-with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
-    service.ingest([Path(sys.argv[2])])
-    serve_small(service)
-"""
+
+def serve_desk(folder: Path, pages: Path, temporary: Path, model: Path) -> None:
+    serve_forks()
+    fork_engines(pytest.MonkeyPatch())
+    os.environ["TMPDIR"], tempfile.tempdir = str(temporary), None
+    settings: dict[str, Any] = {"port": 0, "visitor_secret": SECRET, "trusted_proxies": ("127.0.0.1",)}
+    settings |= {"widget_origins": ("https://shop.example",), "model": str(model), "threads": 1, "answer_mode": "quote"}
+    with lock_data_folder(folder, "warmdesk serve"), small_desk(folder, **settings) as service:
+        service.ingest([pages])
+        serve_small(service)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Served:
     folder: Path
     temporary: Path
     pages: Path
-    process: "subprocess.Popen[str]"
+    process: Forked
 
     def visitor(self) -> httpx.Client:
         cookies = httpx.Cookies()
@@ -63,15 +63,7 @@ def desk(tiny_folder, tmp_path_factory):
     temporary.mkdir()
     (folder / "desk").mkdir()
     (folder / "desk" / "models").symlink_to(tiny_folder.parent)  # compiled once
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(folder / "desk"), str(pages), SECRET, str(tiny_folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    )
-    assert process.stdout is not None
+    process = Forked(serve_desk, folder / "desk", pages, temporary, tiny_folder)
     try:
         address = process.stdout.readline().split()[1].rstrip("/")
         yield Served(address, folder / "desk", temporary, pages, process)
@@ -167,15 +159,16 @@ def test_of_gradio_a_visitor_reaches_what_the_list_says(desk):
 
 def test_it_goes_on_without_its_engine_and_leaves_no_process(desk):
     """The last test: it stops the desk."""
-    [first] = psutil.Process(desk.process.pid).children()
+    server = psutil.Process(desk.process.pid)
+    [first] = server.children()[0].children()  # of its fork server
     with desk.visitor() as client:
         first.kill()
         wait_until(lambda: client.get("/readyz").status_code == 503)
         wait_until(lambda: client.get("/readyz").status_code == 200)
-    [second] = psutil.Process(desk.process.pid).children()
+    [second] = server.children()[0].children()
     desk.process.send_signal(signal.SIGTERM)
-    _, said = desk.process.communicate(timeout=60)  # to its end: the child has closed it, too
-    assert desk.process.returncode == 0
+    said = desk.process.stderr.read()  # to its end: the child has closed it, too
+    assert desk.process.wait(60) == 0
     assert "the engine's process has ended (killed by SIGKILL)" in said
     assert "Traceback" not in said
     assert not second.is_running()

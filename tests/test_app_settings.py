@@ -143,13 +143,7 @@ def test_long_values_are_shortened_in_messages(environ):
 
 @pytest.mark.parametrize(
     ("text", "num_bytes"),
-    [
-        ("512 MiB", 512 * 1024**2),
-        ("4 GB", 4 * 10**9),
-        ("1.5gib", 3 * 1024**3 // 2),
-        ("1048576", 1048576),
-        (" 7 b ", 7),
-    ],
+    [("512 MiB", 512 * 1024**2), ("4 GB", 4 * 10**9), ("1.5gib", 3 * 1024**3 // 2), ("1048576", 1048576), (" 7 b ", 7)],
 )
 def test_sizes(text, num_bytes):
     assert parse_size(text) == num_bytes

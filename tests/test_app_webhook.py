@@ -60,10 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
 class Desk:
     def __init__(self, folder: Path, url: str | None, database_url: str | None = None) -> None:
         settings = Settings(
-            data_dir=folder,
-            handoff_webhook=url,
-            handoff_webhook_secret=SECRET,
-            public_url="https://help.example.com",
+            data_dir=folder, handoff_webhook=url, handoff_webhook_secret=SECRET, public_url="https://help.example.com"
         )
         self.now = NOW
         self.database: Database = open_database(database_url or settings.database_url)

@@ -12,10 +12,7 @@ from cache.prompt.plan import Plan, Span
 MODULE = make_segment("a", "Returns take 30 days from delivery.")
 QUESTION = tuple(b"How long?")
 PLAN = Plan(
-    spans=(
-        Span(start=0, tokens=MODULE.tokens, segment=MODULE),
-        Span(start=len(MODULE.tokens), tokens=QUESTION),
-    )
+    spans=(Span(start=0, tokens=MODULE.tokens, segment=MODULE), Span(start=len(MODULE.tokens), tokens=QUESTION))
 )
 
 

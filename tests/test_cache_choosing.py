@@ -85,13 +85,13 @@ def test_tokens_come_as_often_as_they_should():
         ),
     ]
     logits = torch.randn(1, SIZE, generator=torch.Generator().manual_seed(3)).expand(len(ways), SIZE)
-    samplers, count = [Sampler(way) for way in ways], 4000
+    samplers, count = [Sampler(way) for way in ways], 2000
     found = torch.zeros(len(ways), SIZE, dtype=torch.float64)
     for _ in range(count):
         found[range(len(ways)), choose_tokens(logits, samplers, [()] * len(ways))] += 1 / count
     for way, often in zip(ways, found, strict=True):
         expected = weights_of(logits[0], way, ())
-        assert (often - expected / expected.sum()).abs().max() < 0.03, way
+        assert (often - expected / expected.sum()).abs().max() < 0.04, way
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])
@@ -102,7 +102,7 @@ def test_the_likeliest_tokens_are_those_of_a_full_sort(spread, share):
     weights = weights_of(logits[0], Sampling(temperature=1, top_p=share), ())
     assert spread or share < 0.5 or int((weights > 0).sum()) > FEW_TOKENS[0]
     sampler = Sampler(Sampling(temperature=1, top_p=share, seed=0))
-    chosen = [choose_tokens(logits, [sampler], [()])[0] for _ in range(200)]
+    chosen = [choose_tokens(logits, [sampler], [()])[0] for _ in range(60)]
     least = float(weights[weights > 0].min())
     probabilities = logits[0].double().softmax(-1)
     assert all(float(probabilities[token]) >= least * 0.999999 for token in chosen)

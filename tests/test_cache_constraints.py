@@ -118,11 +118,7 @@ def test_a_choice_may_begin_another_one():
 
 def test_priors_alone_decide_where_the_logits_are_flat():
     """The best choice shares no word; those that share one would weigh more together."""
-    choices = (
-        Choice(tokens=(1, 2), prior=1.0),
-        Choice(tokens=(3, 4), prior=0.9),
-        Choice(tokens=(3, 5), prior=0.8),
-    )
+    choices = (Choice(tokens=(1, 2), prior=1.0), Choice(tokens=(3, 4), prior=0.9), Choice(tokens=(3, 5), prior=0.8))
     assert said(Choices(choices=choices, stop=STOP, most=1), always(FLAT)) == (1, 2, STOP)
 
 
@@ -193,11 +189,7 @@ def test_the_engine_says_choices_only(temperature):
     with running(build()) as engine:
         for seed in range(4):
             sampling = Sampling(
-                max_tokens=choices.longest,
-                temperature=temperature,
-                repetition_penalty=1.5,
-                seed=seed,
-                choices=choices,
+                max_tokens=choices.longest, temperature=temperature, repetition_penalty=1.5, seed=seed, choices=choices
             )
             completion = engine.submit(Request(plan=plan, sampling=sampling)).completion
             assert completion.finish_reason == "stop"

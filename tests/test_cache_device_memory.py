@@ -11,14 +11,7 @@ from tiny import CONFIGS, UNPLACEABLE, build
 
 from cache.decoding.sampling import Sampling
 from cache.engine import device_memory
-from cache.engine.device_memory import (
-    GIB,
-    RowLimit,
-    allocate_arena,
-    room_on_gpu,
-    run_largest_passes,
-    trial_arena,
-)
+from cache.engine.device_memory import GIB, RowLimit, allocate_arena, room_on_gpu, run_largest_passes, trial_arena
 from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.engine.scheduler import MOST_ROWS

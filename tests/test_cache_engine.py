@@ -91,12 +91,7 @@ def test_batch_neighbours_change_nothing():
     model = build()
     plans = [
         placed("llama", SYSTEM, *parts, question)
-        for parts, question in (
-            ((A, B), "one?"),
-            ((B, A), "two, please?"),
-            ((C, A), "3"),
-            ((), "nothing at all"),
-        )
+        for parts, question in (((A, B), "one?"), ((B, A), "two, please?"), ((C, A), "3"), ((), "nothing at all"))
     ]
     with running(model) as engine:
         alone = [answer(engine, plan, 24) for plan in plans]

@@ -207,11 +207,7 @@ HEADER = ModuleHeader(
     key="k", name="n", tenant="t", fingerprint="f", prefix="", tokens="d", start=3, num_tokens=4, gaps="1+2"
 )
 VALUES: dict[str, object] = {
-    "contents": TierContents(
-        modules=(("disk", HEADER, 5),),
-        num_bytes={"device": 1},
-        evictions={"module": 2},
-    ),
+    "contents": TierContents(modules=(("disk", HEADER, 5),), num_bytes={"device": 1}, evictions={"module": 2}),
     "verify": ModuleCheck(largest_difference=0.5),
     "prefix_uses": [PrefixUse(tokens=(1, 2), num_tokens=3, hits=4)],
     "modules": frozenset({"a", "b"}),

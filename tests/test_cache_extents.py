@@ -89,14 +89,7 @@ def test_integrity_finds_lost_overlapping_and_foreign_slots():
     allocator = ExtentAllocator(10)
     extent = allocator.allocate(4)
     assert extent == Extent(0, 4)
-    for used in (
-        [],
-        [Extent(0, 3)],
-        [Extent(0, 5)],
-        [extent, Extent(2, 1)],
-        [extent, Extent(10, 1)],
-        [extent, extent],
-    ):
+    for used in ([], [Extent(0, 3)], [Extent(0, 5)], [extent, Extent(2, 1)], [extent, Extent(10, 1)], [extent, extent]):
         with pytest.raises(AssertionError):
             allocator.check_integrity(used)
     allocator.check_integrity([extent, Extent(0, 0)])

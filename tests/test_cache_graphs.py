@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from cache.attention.forward_pass import PassGivenUp
 from cache.attention.items import Chunk, KVView, ScoredChunk
-from cache.gpu.graphs import Bucket
+from cache.gpu.graphs import BUCKETS, Bucket
 from cache.memory.arena import Arena, Extent
 from cache.model.language_model import LanguageModel
 
@@ -214,3 +214,9 @@ def test_an_engine_that_has_closed_leaves_no_graphs():
     with running(model):
         assert model._graphed is not None
     assert model._graphed is None
+
+
+def test_graphs_come_with_room_for_all_that_is_smaller():
+    """Each with at least a partial result for each row, and the largest first."""
+    assert [*BUCKETS] == sorted(BUCKETS, reverse=True)
+    assert all(bucket.partials >= bucket.rows for bucket in BUCKETS)

@@ -147,9 +147,7 @@ def answer(engine: Engine, **options: object) -> Completion:
     return engine.submit(request).completion
 
 
-def test_an_answer_of_eight_bits_is_close_to_one_full_pass_the_same_from_every_tier_and_approximate(
-    tmp_path,
-):
+def test_an_answer_of_eight_bits_is_close_to_one_full_pass_the_same_from_every_tier_and_approximate(tmp_path):
     sources, seen = [], list[Tensor]()
     for _ in range(2):
         model, logits = build(), list[Tensor]()

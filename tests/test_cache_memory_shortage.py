@@ -79,13 +79,7 @@ def expected():
 
 
 @pytest.mark.parametrize("most", [1, 40])
-def test_answers_are_the_same_in_passes_that_fit(
-    most,
-    engine,
-    expected,
-    monkeypatch,
-    caplog,
-):
+def test_answers_are_the_same_in_passes_that_fit(most, engine, expected, monkeypatch, caplog):
     short_of_memory(engine.model, monkeypatch, lambda tokens: len(tokens) > most)
     with caplog.at_level(logging.WARNING):
         assert ends(ask_all(engine)) == expected

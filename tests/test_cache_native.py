@@ -51,8 +51,8 @@ PLAN = plan_of(SYSTEM, B, A, "Can I return a gift card?")
 
 
 @pytest.fixture(scope="session")
-def compiled(bundled_model):
-    return bundled_model.parent
+def compiled(models):
+    return models
 
 
 def weights(family: str, dtype: torch.dtype = torch.float32) -> Any:

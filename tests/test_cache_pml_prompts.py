@@ -236,7 +236,7 @@ def test_a_set_is_encoded_in_id_order_with_its_slots():
     (segment,) = (segment for segment in plan.segments() if "+" in segment.name)
     assert (said(segment.tokens), segment.gaps) == ("b..Bc", ())
     assert [s for s in shape(plan) if s[2] == segment.name] == [
-        *((3, "b", segment.name, 0), (6, "B", segment.name, 3), (7, "c", segment.name, 4)),
+        *((3, "b", segment.name, 0), (6, "B", segment.name, 3), (7, "c", segment.name, 4))
     ]
 
 

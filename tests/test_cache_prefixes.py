@@ -277,9 +277,7 @@ def test_a_run_is_split_where_prompts_part_and_keeps_its_owner_and_pins():
 def test_the_same_tokens_elsewhere_or_from_a_module_are_another_path():
     tree = PrefixTree()
     tree.insert(
-        tree.root("t"),
-        [(run(0, 7, 7), [Extent(0, 2)]), (module(2, "k"), []), (run(4, 1), [Extent(2, 1)])],
-        None,
+        tree.root("t"), [(run(0, 7, 7), [Extent(0, 2)]), (module(2, "k"), []), (run(4, 1), [Extent(2, 1)])], None
     )
     assert tree.match("t", [run(1, 7, 7)]) is tree.root("t")
     assert tree.match("t", [module(0, "k")]) is tree.root("t")

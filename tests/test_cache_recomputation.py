@@ -12,14 +12,7 @@ from tiny import CONFIGS, build, oracle_logits, oracle_rows, stock, written_out_
 
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
-from cache.engine.recomputation import (
-    EXACT,
-    RowSelection,
-    RowSelector,
-    SelectiveRecomputation,
-    newest,
-    with_recomputed,
-)
+from cache.engine.recomputation import EXACT, RowSelection, RowSelector, SelectiveRecomputation, newest, with_recomputed
 from cache.engine.request import Completion, Request
 from cache.prompt.plan import Plan, Segment, Span
 

@@ -47,10 +47,7 @@ def broken_once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None
     monkeypatch.setattr(owner, name, broken)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [(EngineCore, "step"), (Encoder, "collect"), (Running, "finish")],
-)
+@pytest.mark.parametrize(("owner", "name"), [(EngineCore, "step"), (Encoder, "collect"), (Running, "finish")])
 def test_requests_in_flight_end_with_one_line_and_new_ones_are_answered(engine, monkeypatch, owner, name, caplog):
     """Was wrong once: the thread ended, and with it every answer until somebody restarted the desk."""
     expected = submit(engine).completion

@@ -68,9 +68,7 @@ def test_values_out_of_range_are_refused(options, message):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"temperature": math.nan}, {"temperature": 1e-40}, {"seed": 1 << 64}, {"seed": -(1 << 64)}],
-    ids=str,
+    "options", [{"temperature": math.nan}, {"temperature": 1e-40}, {"seed": 1 << 64}, {"seed": -(1 << 64)}], ids=str
 )
 def test_whatever_is_accepted_can_be_sampled(options):
     """Was wrong once: these pass the validation and raise on the engine's thread, which ends everything."""

@@ -104,17 +104,9 @@ def test_rows_that_fail_end_or_hang_do_not_stop_the_others():
     assert rows == [
         ("card", 2.0, ""),
         ("attention", 2.0, ""),
-        (
-            "attention",
-            None,
-            "not measured further: its process ended (exit status 3): see its stderr",
-        ),
+        ("attention", None, "not measured further: its process ended (exit status 3): see its stderr"),
         ("ttft-8b", 2.0, ""),
-        (
-            "ttft-8b",
-            None,
-            "not measured further: it took more than 2 times its share of 1 s, or there is no time left",
-        ),
+        ("ttft-8b", None, "not measured further: it took more than 2 times its share of 1 s, or there is no time left"),
         ("decode-64-8b", 2.0, ""),
         ("decode-64-8b", None, "not measured further: OutOfMemoryError: too large"),
         ("kv-memory-8b", 2.0, ""),

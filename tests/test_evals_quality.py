@@ -11,26 +11,13 @@ from hashed_search import HashEmbedder
 from tiny import build
 
 import evals.answers.quality_run
-from app.desk.calibration import (
-    FILE,
-    decide,
-    find_calibration,
-    read_calibration,
-    refusal_bias,
-)
+from app.desk.calibration import FILE, decide, find_calibration, read_calibration, refusal_bias
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
 from evals.answers.cases import Case, CaseReader, holds, read_list
-from evals.answers.quality import (
-    ARMS,
-    FULL,
-    NOISE,
-    Bench,
-    is_right,
-    quality_row,
-)
+from evals.answers.quality import ARMS, FULL, NOISE, Bench, is_right, quality_row
 from evals.answers.quality_run import read_outcomes, run_missing
 
 OTHERS = [name for name in ARMS if name != FULL]

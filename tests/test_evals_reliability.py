@@ -1,10 +1,7 @@
 """Small runs of the chaos, hostile and soak evaluations, and what their checks see."""
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +9,9 @@ from random import Random
 
 import pytest
 from desks import small_desk, write_pages
+from forked import Forked
+from programs.chaos import ReadOnlyFolder, in_process, obey_permissions
+from programs.chaos import measure as chaos
 from programs.desk_examination import ROWS, Place, examine, examine_older, make_older, open_older
 from programs.hostile import TEXTS, Elements, mutated
 from programs.hostile import measure as hostile
@@ -19,47 +19,32 @@ from programs.soak import PARTS, ChangingPages, ProcessReading, growth, quoted_b
 from programs.soak import measure as soak
 from stored_answers import an_answer
 
-FROZEN_AND_CHAOS = """
-import json, sys
-from pathlib import Path
-from programs.chaos import ReadOnlyFolder, in_process, measure, obey_permissions
 
-folder = Path(sys.argv[1])
+def freeze_and_make_chaos(folder: Path) -> None:
+    def denied() -> list[str]:
+        frozen = ReadOnlyFolder(folder)
+        frozen.freeze()
+        frozen.freeze()
+        obey_permissions()
+        found = []
+        for file in (folder / "a.md", folder / "new.md"):
+            try:
+                file.write_text("changed")
+            except PermissionError:
+                found.append(file.name)
+        frozen.thaw()
+        (folder / "a.md").write_text("changed")
+        return found
 
-def denied():
-    frozen = ReadOnlyFolder(folder)
-    frozen.freeze()
-    frozen.freeze()
-    obey_permissions()
-    found = []
-    for file in (folder / "a.md", folder / "new.md"):
-        try:
-            file.write_text("changed")
-        except PermissionError:
-            found.append(file.name)
-    frozen.thaw()
-    (folder / "a.md").write_text("changed")
-    return found
-
-print(json.dumps({"denied": in_process(denied), **measure(rounds=2, seed=0)}))
-"""
+    print(json.dumps({"denied": in_process(denied), **chaos(rounds=2, seed=0)}))
 
 
 def test_a_few_rounds_of_chaos_in_which_a_read_only_folder_takes_nothing_from_root_either(tmp_path):
     """In a process of its own, because it forks."""
     (tmp_path / "a.md").write_text("as it was")
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "tests")])}
-    ran = subprocess.run(
-        [sys.executable, "-c", FROZEN_AND_CHAOS, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=root,
-        env=environment,
-    )
-    assert ran.returncode == 0, ran.stderr
-    result = json.loads(ran.stdout)
+    status, said, errors = Forked(freeze_and_make_chaos, tmp_path).result()
+    assert status == 0, errors
+    result = json.loads(said)
     assert (result["rounds"], result["findings"]) == (2, [])
     assert result["denied"] == ["a.md", "new.md"]
     assert (tmp_path / "a.md").read_text() == "changed", "as before, once it is thawed"

@@ -241,11 +241,7 @@ def test_openai_backend_asks_nothing_again_after_the_first_word(reply):
         (httpx.Response(429, headers={"retry-after": "99"}), EngineFull, "is busy .429.: try again soon"),
         (stream(["data: <html>\n\n"]), ServerFailed, "sent invalid chat events"),
         (stream([event(error={"message": "odd", "code": 418})]), ServerFailed, "refused the request .418.: look"),
-        (
-            httpx.Response(500, json={"error": {"type": "my order?"}}),
-            ServerFailed,
-            "cannot answer now .500.: ask",
-        ),
+        (httpx.Response(500, json={"error": {"type": "my order?"}}), ServerFailed, "cannot answer now .500.: ask"),
     ],
 )
 def test_openai_backend_says_what_is_wrong_in_one_line(reply, kind, line, caplog):

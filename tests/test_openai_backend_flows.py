@@ -158,16 +158,7 @@ FAILING = [
 
 
 @pytest.mark.parametrize(("reply", "line", "status"), FAILING, ids=[line[:20] for _, line, _ in FAILING])
-def test_openai_flows_fail_with_one_line_and_go_on(
-    reply,
-    line,
-    status,
-    desk,
-    flow,
-    site,
-    server,
-    caplog,
-):
+def test_openai_flows_fail_with_one_line_and_go_on(reply, line, status, desk, flow, site, server, caplog):
     server.replies = [reply]
     failed = drawn(flow.ask(QUESTION, "", READER))
     assert failed.box == QUESTION, "it can be sent again"

@@ -8,18 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from made_files import (
-    old_workbook,
-    open_document_sheet,
-    pdf,
-    put,
-    reason,
-    slides,
-    with_parts,
-    word,
-    workbook,
-    zipped,
-)
+from made_files import old_workbook, open_document_sheet, pdf, put, reason, slides, with_parts, word, workbook, zipped
 
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import parsing

@@ -33,15 +33,9 @@ def test_pages_without_a_main_element():
     around = "<nav>Menu</nav><aside>More</aside><div role=navigation>Crumbs</div>"
     assert blocks(f"<body>{around}<div>Text<p>more</div>") == [("text", "Text"), ("text", "more")]
     assert blocks(f"{around}<p>Teaser</p><article><p>Story</article>") == [("text", "Story")]
-    assert blocks(f"{around}<article>One</article><article>Two</article>") == [
-        ("text", "One"),
-        ("text", "Two"),
-    ]
+    assert blocks(f"{around}<article>One</article><article>Two</article>") == [("text", "One"), ("text", "Two")]
     assert blocks("<main> </main><p>Text") == [("text", "Text")]
-    assert blocks("<form><h1>Whole page</h1><p>in a form</form><form>Search</form>")[-1] == (
-        "text",
-        "in a form",
-    )
+    assert blocks("<form><h1>Whole page</h1><p>in a form</form><form>Search</form>")[-1] == ("text", "in a form")
     assert blocks("just text,\n no tags") == [("text", "just text, no tags")]
 
 
@@ -90,10 +84,7 @@ def test_tables():
     ]
     assert blocks("<table><tr><td>a<td>b<td>c</table>") == [("table", "a; b; c")]
     assert blocks("<table><tr><th>Only</table>") == [("table", "Only")]
-    assert blocks("<table><tr><td><h2>Layout</h2><td>Text</table>") == [
-        ("heading", "Layout"),
-        ("text", "Text"),
-    ]
+    assert blocks("<table><tr><td><h2>Layout</h2><td>Text</table>") == [("heading", "Layout"), ("text", "Text")]
 
 
 def test_code_keeps_its_lines_and_buttons_are_not_text():

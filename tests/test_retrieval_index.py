@@ -57,12 +57,7 @@ def test_an_update_leaves_the_old_snapshot_alone():
 def test_hits_are_windows_numbered_in_the_order_they_were_given():
     stored = vectors(4)
     index = VectorIndex("hash", 8).updated((), [7, 8, 7, 7], stored)
-    assert window_ids([7, 8, 7, 7]).tolist() == [
-        7 * WINDOWS,
-        8 * WINDOWS,
-        7 * WINDOWS + 1,
-        7 * WINDOWS + 2,
-    ]
+    assert window_ids([7, 8, 7, 7]).tolist() == [7 * WINDOWS, 8 * WINDOWS, 7 * WINDOWS + 1, 7 * WINDOWS + 2]
     assert [index.search(vector, 1)[0].id for vector in stored] == window_ids([7, 8, 7, 7]).tolist()
     assert index.updated([7]).passage_ids == {8}
     replaced = index.updated((), [7], stored[:1])

@@ -70,10 +70,7 @@ def test_liquid_is_removed_only_where_a_site_generator_would_see_it():
         "{%\n  include alert.html\n  text='x'\n%}\n{% raw %}Use {{ code }}.{% endraw %}\n"
         "{% capture note %}Kept.{% endcapture %}\n"
     )
-    assert blocks("---\nlayout: x\n---\n" + page) == [
-        ("text", "See us.\n"[:-1]),
-        ("text", "Use {{ code }}. Kept."),
-    ]
+    assert blocks("---\nlayout: x\n---\n" + page) == [("text", "See us.\n"[:-1]), ("text", "Use {{ code }}. Kept.")]
     assert blocks("Write `{{ name }}` or {{ name }}.") == [("text", "Write {{ name }} or {{ name }}.")]
 
 
@@ -82,11 +79,7 @@ def test_fields_of_the_page_stand_where_the_page_puts_them():
         '---\nids:\n  - "**Passports**"\n  - Driver\'s licences\nn: 3\n---\n'
         "We take:\n{% include list.html items=page.ids %}\n{{ page.n }} days. {% if page.n %}x{% endif %}"
     )
-    assert blocks(page) == [
-        ("text", "We take:"),
-        ("list", "- Passports\n- Driver's licences"),
-        ("text", "3 days. x"),
-    ]
+    assert blocks(page) == [("text", "We take:"), ("list", "- Passports\n- Driver's licences"), ("text", "3 days. x")]
 
 
 def test_attribute_lists_are_removed_but_not_from_code():
@@ -108,11 +101,7 @@ def test_html_inside_markdown_is_read_like_markdown():
         "    </li>\n    <li>Hold\n\n     still.</li>\n  </ol>\n</div>\n"
         "\n<!-- note -->\n<h3><button>Why?</button></h3>\nBecause.\n"
     )
-    assert blocks(page) == [
-        ("list", "1. Place your ID.\n2. Hold still."),
-        ("heading", "Why?"),
-        ("text", "Because."),
-    ]
+    assert blocks(page) == [("list", "1. Place your ID.\n2. Hold still."), ("heading", "Why?"), ("text", "Because.")]
 
 
 def test_placeholders_are_not_tags():

@@ -115,9 +115,7 @@ CONFIGS: dict[str, Any] = {
         },
     ),
     "linear-rope": lambda: LlamaConfig(
-        **SIZES,
-        num_key_value_heads=2,
-        rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+        **SIZES, num_key_value_heads=2, rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
     ),
     "multi-query": lambda: LlamaConfig(**SIZES, num_key_value_heads=1),
     "qwen2": lambda: Qwen2Config(**SIZES, num_key_value_heads=2),
@@ -127,13 +125,7 @@ CONFIGS: dict[str, Any] = {
     "phi3": lambda: Phi3Config(**SIZES, num_key_value_heads=2),
     "gpt_neox": lambda: GPTNeoXConfig(**SIZES),
     "gpt2": lambda: GPT2Config(
-        vocab_size=VOCABULARY,
-        n_embd=48,
-        n_layer=3,
-        n_head=6,
-        n_positions=4096,
-        eos_token_id=299,
-        bos_token_id=298,
+        vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=6, n_positions=4096, eos_token_id=299, bos_token_id=298
     ),
     "opt": lambda: OPTConfig(**SIZES, ffn_dim=96, word_embed_proj_dim=48, dropout=0.0),
     "bloom": lambda: BloomConfig(

@@ -195,10 +195,7 @@ def num_rows(connection: Connection) -> dict[str, int]:
 
 PATIENCE_S: Final = 10.0  # how long a server may take to notice that a desk was killed
 BACK_S: Final = 10.0  # how long a desk may take until it answers again
-CHECKS = (
-    *(doctor.database, doctor.data_folder, doctor.documents),
-    *(doctor.calibration, doctor.search_classifier),
-)
+CHECKS = (*(doctor.database, doctor.data_folder, doctor.documents), *(doctor.calibration, doctor.search_classifier))
 
 
 def examine(place: Place) -> list[str]:

@@ -1,0 +1,114 @@
+"""`pytest --processes N` runs files of tests side by side, each in one of N processes.
+
+They are forked when all tests are collected, because importing and collecting them takes half a minute: once, and not
+once for each process. Each takes the next file, in the order of their names.
+"""
+
+import gc
+import multiprocessing
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from itertools import chain, groupby, pairwise
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import pytest
+from forked import IMPORTED, serve_forks
+
+LATER = ("matplotlib.pyplot", "sentence_transformers", "transformers.models.llama.modeling_llama")
+"""What libraries import in the middle of tests, Gradio the first of them."""
+FORK = multiprocessing.get_context("fork")
+Files = list[list[pytest.Item]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processes", type=int, default=1, help="run files of tests side by side in N processes")
+
+
+def pytest_runtestloop(session: pytest.Session) -> object:
+    number = session.config.getoption("processes")
+    if number < 2 or session.testsfailed or session.config.option.collectonly:
+        return None  # pytest's own loop
+    files = [list(items) for _, items in groupby(session.items, lambda item: item.path)]
+    for name in (*IMPORTED, *LATER):
+        import_module(name)
+    session.config._tmp_path_factory.getbasetemp()  # one folder of all processes
+    gc.freeze()  # what is never looked at is never copied
+    session.config.pluginmanager.getplugin("terminalreporter").showfspath = False  # of several files at once
+    processes = dict[Connection, Any]()
+    for worker in range(min(number, len(files))):
+        ours, theirs = FORK.Pipe()
+        processes[ours] = FORK.Process(
+            target=run_files, args=(f"process{worker}", session, files, theirs, [*processes, ours])
+        )
+        processes[ours].start()
+        theirs.close()
+    try:
+        hand_out(session, files, processes)
+    finally:
+        for connection in processes:  # for which a process would wait
+            connection.close()
+    if session.shouldfail:
+        raise session.Failed(session.shouldfail)
+    return True
+
+
+def hand_out(session: pytest.Session, files: Files, processes: dict[Connection, Any]) -> None:
+    """Give each process the numbers of its files, and report what it sends."""
+    hook, numbers = session.config.hook, iter(range(len(files)))
+    while processes:
+        for connection in wait(list(processes)):
+            try:
+                sent = connection.recv()
+            except EOFError:
+                process = processes.pop(connection)
+                process.join()
+                if process.exitcode:
+                    pytest.exit(f"a process of tests has ended with the status {process.exitcode}", 1)
+                continue
+            if sent is None:
+                connection.send(None if session.shouldfail else next(numbers, None))
+            else:
+                report = hook.pytest_report_from_serializable(config=session.config, data=sent)
+                hook.pytest_runtest_logreport(report=report)
+
+
+def run_files(
+    name: str, session: pytest.Session, files: Files, connection: Connection, others: list[Connection]
+) -> None:
+    """In a process of its own: ask for the next file until there is none, and send reports of its tests. others: the
+    ends of the process that reports, which are to close with it.
+    """
+    for other in others:
+        other.close()
+    config = session.config
+    serve_forks()
+    plugins, temporary = config.pluginmanager, config._tmp_path_factory
+    capturing = plugins.getplugin("capturemanager")
+    capturing.stop_global_capturing()  # into files that all processes would share
+    capturing.start_global_capturing()
+    capturing.suspend_global_capture()
+    plugins.unregister(name="terminalreporter")
+    plugins.register(Reporting(config, connection))
+    temporary._basetemp = temporary.getbasetemp() / name
+    temporary._basetemp.mkdir()
+    os.environ["TESTS_PROCESS"] = name
+
+    def items() -> Iterator[pytest.Item]:
+        while connection.send(None) or (number := connection.recv()) is not None:
+            yield from files[number]
+
+    with suppress(KeyboardInterrupt, EOFError, OSError):
+        for item, following in pairwise(chain(items(), [None])):
+            config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+
+
+class Reporting:
+    def __init__(self, config: pytest.Config, connection: Connection) -> None:
+        self._config, self._connection = config, connection
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        hook = self._config.hook
+        self._connection.send(hook.pytest_report_to_serializable(config=self._config, report=report))
