@@ -1,5 +1,6 @@
 """Embedders: the contract every one keeps, and the bundled model offline."""
 
+import platform
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from german_help import DOCUMENTS, QUESTIONS
 from meanings import retriever_of
 
+from durable import FLAGS
 from retrieval.answerability import load_classifier
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import SentenceEmbedder, languages_of_card
@@ -44,6 +46,20 @@ def test_the_contract(bundled):
     alone = np.stack([embedder.embed_documents([text])[0] for text in texts])
     # half precision rounds otherwise in batches of another shape
     assert np.allclose(rows, alone, atol=5e-3), "the order of the texts, or their neighbours, matter"
+
+
+@pytest.mark.parametrize("processor", ["native", "x86-64"])
+def test_compiled_code_gives_the_same_vectors_without_padding(bundled, processor, tmp_path, monkeypatch):
+    """One index may have vectors of both."""
+    if processor != "native" and platform.machine() != "x86_64":
+        pytest.skip("another kind of processor")
+    flags = [f"-march={processor}" if flag == "-march=native" else flag for flag in FLAGS]
+    monkeypatch.setattr("retrieval.search.fast_encoder.FLAGS", flags)
+    fast = SentenceEmbedder(compiled=tmp_path)
+    assert fast._fast is not None
+    texts = ["When do I get my refund?", "", "Lamps are sold in stores. " * 13, "long " * 600]
+    assert (fast.embed_documents(texts) * bundled.embed_documents(texts)).sum(1).min() > 0.9998
+    assert (fast.embed_queries(texts[:1]) * bundled.embed_queries(texts[:1])).sum() > 0.9998
 
 
 def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled):

@@ -67,11 +67,11 @@ def load_model_of(settings: Settings) -> LanguageModel:
 
 
 def load_embedder_of(settings: Settings) -> Embedder:
-    return SentenceEmbedder(settings.embedder)
+    return SentenceEmbedder(settings.embedder, compiled=settings.models_folder)
 
 
 def load_ranker_of(settings: Settings) -> StatementEncoder:
-    return StatementEncoder(find_ranker(settings))
+    return StatementEncoder(find_ranker(settings), settings.models_folder)
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -30,6 +30,7 @@ from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Vectors, bundled_folder
+from retrieval.search.fast_encoder import FastEncoder, fast_encoder_of
 
 _HEADER = struct.Struct("<4I")
 _SCALE = 127.0
@@ -141,7 +142,9 @@ class PassageToRead:
 
 
 class RankerModel(nn.Module):
-    """The network, for training and for use."""
+    """The network, for training and for use. fast: its layers in compiled code, for use."""
+
+    fast: FastEncoder | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,6 +165,10 @@ class RankerModel(nn.Module):
         together, because otherwise two fifths of a training batch would be padding.
         """
         lengths = mask.sum(1)
+        if self.fast is not None:
+            texts = [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
+            found = nn.utils.rnn.pad_sequence([*map(torch.from_numpy, self.fast.states(texts))], batch_first=True)
+            return functional.pad(found, (0, 0, 0, ids.shape[1] - found.shape[1]))
         order = lengths.argsort()
         parts: list[Tensor] = []
         for rows in order.chunk(_GROUPS):
@@ -204,10 +211,11 @@ def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
 
 class StatementEncoder:
     """A trained ranker, which reads passages in advance and questions when they come. Vectors of rankers with different
-    names cannot be compared. Safe to use from any thread. Raises RetrievalError if the folder has no usable ranker.
+    names cannot be compared. Safe to use from any thread. compiled: folder for compiled code; None: not used. Raises
+    RetrievalError if the folder has no usable ranker.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, compiled: Path | None = None) -> None:
         try:
             self.name: str = json.loads((folder / CARD).read_text(encoding="utf-8"))["name"]
             weights = load_file(folder / WEIGHTS)
@@ -219,6 +227,7 @@ class StatementEncoder:
         if wrong:
             raise RetrievalError(f"ranker {folder}: made for another model ({wrong[0]})")
         self._model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
+        self._model.fast = fast_encoder_of(self._model.encoder, compiled)
         self.tokens = RankerTokens()
         cosine, matches = self._model.mixture.tolist()
         self.mixture = Mixture(cosine=cosine, matches=matches)

@@ -1,7 +1,8 @@
 """Embedders: their interface, a sentence-transformers model, and one that embeds each text of a question once.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
-that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: quantisation.
+that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: its layers
+in compiled code (`fast_encoder`).
 
 A question is compared with the FAQ, then searched for, alone and with the question before it. `OneQuestionEmbedder`
 stores these vectors only during the question. A longer cache would reveal, by its speed, which questions other
@@ -22,6 +23,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
+from retrieval.search.fast_encoder import FastEncoder, fast_encoder_of
 from retrieval.text.terms import language_of
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -103,9 +105,11 @@ _OPTIONS: dict[str, Any] = {
 
 
 class SentenceEmbedder:
-    """An embedder by folder or hub name; None is the bundled model. Raises RetrievalError if it cannot be loaded."""
+    """An embedder by folder or hub name; None is the bundled model. compiled: folder for compiled code; None: not used.
+    Raises RetrievalError if it cannot be loaded.
+    """
 
-    def __init__(self, name_or_path: str | None = None, device: str = "cpu") -> None:
+    def __init__(self, name_or_path: str | None = None, device: str = "cpu", compiled: Path | None = None) -> None:
         from sentence_transformers import SentenceTransformer  # takes seconds, and listing documents needs no embedder
 
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
@@ -121,7 +125,8 @@ class SentenceEmbedder:
                 else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
             )
             raise RetrievalError(f"embedder {self.name}: {reason}") from error
-        if device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        self._fast = _fast_of(self._model, compiled)
+        if self._fast is None and device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._model.bfloat16()  # nearly twice as fast; cosines with vectors of full precision are above .998
         if name_or_path is None:
             self._model.max_seq_length = _BUNDLED_MAX_TOKENS
@@ -136,6 +141,10 @@ class SentenceEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        if self._fast is not None:
+            for first in range(0, len(texts), _TEXTS_AT_ONCE):
+                vectors[first : first + _TEXTS_AT_ONCE] = self._means(texts[first : first + _TEXTS_AT_ONCE], self._fast)
+            return _of_length_one(vectors)
         by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
         while by_length:
             size = min(_TEXTS_AT_ONCE, 1 << (len(by_length).bit_length() - 1))  # a power of two
@@ -148,14 +157,23 @@ class SentenceEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
+        if self._fast is not None:
+            return _of_length_one(self._means(texts, self._fast))
         with self._lock:
             vectors = self._model.encode_query(list(texts), **_OPTIONS)
         return _of_length_one(np.asarray(vectors, dtype=np.float32))
 
+    def _means(self, texts: Sequence[str], fast: FastEncoder) -> Vectors:
+        return np.stack([states.mean(axis=0) for states in fast.states(self._ids(texts))])
+
     def count_tokens(self, texts: Sequence[str]) -> int:
+        return sum(map(len, self._ids(texts)))
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         with self._lock:
             encoded = self._model.tokenizer(list(texts), truncation=True, max_length=self._model.max_seq_length)
-        return sum(map(len, encoded["input_ids"]))
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
     def knowledge(self, text: str) -> float:
         """Return the share of characters in known tokens, less if tokens are parts of characters. A tokenizer splits an
@@ -179,6 +197,15 @@ class SentenceEmbedder:
         with self._lock:
             tokens = self._model.tokenizer(word, add_special_tokens=False)["input_ids"]
         return len(tokens) == 1 and tokens[0] != self._model.tokenizer.unk_token_id
+
+
+def _fast_of(model: Any, compiled: Path | None) -> FastEncoder | None:
+    """Return the compiled network of a model that is the mean of BERT's tokens, without words before texts."""
+    kinds = [type(module).__name__ for module in model]
+    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]) or any(model.prompts.values()):
+        return None
+    is_mean = model[1].get_config_dict().get("pooling_mode") in ("mean", ("mean",), ["mean"])
+    return fast_encoder_of(model[0].auto_model, compiled) if is_mean else None
 
 
 def _of_length_one(vectors: Vectors) -> Vectors:
